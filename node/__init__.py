@@ -1,0 +1,1 @@
+"""One broker process: everything that touches a clock, a socket, a disk or a thread."""

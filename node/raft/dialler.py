@@ -1,0 +1,69 @@
+"""Keeps one peer dialled: connect, wait until the connection is gone, pause, again.
+
+The pause grows and is jittered, so that neither a dead peer nor the return of one costs the cluster a
+storm of connections; it is bounded, so that a peer that is back is found within backoff_max_seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.raft.link import Link
+from node.raft.mesh_config import MeshConfig
+from node.raft.problems import MeshProblem, Reason
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whom to dial, and where."""
+
+    node_id: int
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+async def keep_dialled(
+    target: Target,
+    *,
+    loop: asyncio.AbstractEventLoop,
+    config: MeshConfig,
+    rng: random.Random,
+    make_link: Callable[[], Link],
+    report: Callable[[MeshProblem], None],
+) -> None:
+    """Run until cancelled. After a connection that lasted longer than any pause the next pause is short."""
+    pause = config.backoff_min_seconds
+    while True:
+        link = make_link()
+        started = loop.time()
+        try:
+            await _connect(link, target, loop, config.connect_seconds)
+            await asyncio.shield(link.closed)
+        except (OSError, UnicodeError) as error:
+            report(_unreachable(target, error))
+        if link.up and loop.time() - started > config.backoff_max_seconds:
+            pause = config.backoff_min_seconds
+        await asyncio.sleep(pause * (0.5 + 0.5 * rng.random()))
+        pause = min(2 * pause, config.backoff_max_seconds)
+
+
+async def _connect(link: Link, target: Target, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        await loop.create_connection(lambda: link, target.host, target.port)
+
+
+def _unreachable(target: Target, error: Exception) -> MeshProblem:
+    cause = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+    return MeshProblem(
+        Reason.UNREACHABLE,
+        f"node {target.node_id} at {target.address}: {cause}: is it running, and the address right?",
+        peer=target.node_id,
+        address=target.address,
+    )

@@ -1,0 +1,163 @@
+"""The few disk operations the node relies on, as protocols, so that durability can be tested.
+
+Everything that must survive a crash goes through `Disk`: production runs on `RealDisk`, the simulator on one
+that knows which bytes and which directory entries were synced. The operations are as small as the promises a
+file system really makes: a write is not durable before `datasync`, a name is not durable before `sync_dir`.
+
+All block; on the event loop they run by `loop.run_in_executor`. All raise `OSError` as the system does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+_ZEROS = bytes(1 << 20)
+
+
+class DiskFile(Protocol):
+    """An open file, read and written at given offsets (bytes)."""
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of `data` at `offset`, or raise; what was written of it before an error is unknown."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read `size` bytes, fewer only at the end of the file."""
+
+    def preallocate(self, size: int) -> None:
+        """Really write `size` zero bytes, so that a later `datasync` of them has no metadata to write."""
+
+    def datasync(self) -> None:
+        """Make every byte written so far durable. After an error they may be lost: never try again."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def close(self) -> None:
+        """Close without syncing."""
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder and its parents, durably; fine if it exists."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a folder, sorted."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        """Open to read and write. With `create` the file must not exist; its name is not yet durable."""
+
+    def rename(self, src: str, dst: str) -> None:
+        """Atomically give `src` the name `dst`, replacing what had it; durable after `sync_dir`."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; durable after `sync_dir`."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a folder durable."""
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take a lock file and return its release; `BlockingIOError` when another process has it."""
+
+
+class RealFile(DiskFile):
+    """A `DiskFile` on a POSIX file descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        written = os.pwrite(self._fd, data, offset)
+        if written == len(data):
+            return
+        rest = memoryview(data)
+        while written < len(rest):
+            written += os.pwrite(self._fd, rest[written:], offset + written)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0 and (part := os.pread(self._fd, size, offset)):
+            parts.append(part)
+            size -= len(part)
+            offset += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def preallocate(self, size: int) -> None:
+        for offset in range(0, size, len(_ZEROS)):
+            self.pwrite(memoryview(_ZEROS)[: size - offset], offset)
+
+    def datasync(self) -> None:
+        if sys.platform == "darwin":  # There fsync leaves the bytes in the drive's own volatile cache.
+            fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealDisk(Disk):
+    """The machine's own file system."""
+
+    def mkdir(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        self.mkdir(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        self.sync_dir(parent)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return RealFile(os.open(path, flags, 0o640))
+
+    def rename(self, src: str, dst: str) -> None:
+        os.rename(src, dst)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+
+        def release() -> None:
+            os.close(fd)
+
+        return release

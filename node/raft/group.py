@@ -1,0 +1,220 @@
+"""One replicated log: commands in, results out, in the same order on every replica.
+
+`RaftGroup` is the last layer over `GroupState`: it takes commands and messages, applies what is committed,
+and does the work of one loop turn. `docs/raft.md` says which hole of PySyncObj each rule closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from node.raft.group_state import SafetyViolation
+from node.raft.messages import EntryKind, MessageKind
+from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
+from node.raft.pysyncobj_seam import FOLLOWER, LEADER
+from node.raft.snapshots import Snapshots
+
+_REGULAR = bytes([EntryKind.REGULAR])
+
+_REQUESTS_BY_LEADER = (MessageKind.APPEND, MessageKind.SNAPSHOT, MessageKind.QUIET, MessageKind.TIMEOUT_NOW)
+
+
+class RaftGroup(Snapshots):
+    """One replica of one group.
+
+    The interface of the rest of the node: `replicate`, `barrier`, `term`, `leader`, `is_leader`,
+    `on_leadership`, `transfer`, `add_member`, `remove_member`.
+    """
+
+    # Commands.
+
+    def replicate(self, command: bytes, term: int) -> asyncio.Future[Outcome]:
+        """Replicate `command` if this node leads in `term`; the future always ends.
+
+        Applied: committed and applied here. NotLeader, Overloaded: never applied, now or later. Unknown:
+        leadership was lost first, and the command may yet be applied. Raises ValueError for a command over
+        `max_entry_bytes`. Nothing is forwarded, and nothing queues while there is no leader.
+        """
+        future: asyncio.Future[Outcome] = self.host.loop.create_future()
+        size = len(command)
+        if size > self.settings.max_entry_bytes:
+            raise ValueError(
+                f"command of {size} bytes is over max_entry_bytes, {self.settings.max_entry_bytes}: split it"
+            )
+        if self.role != LEADER or term != self.term or self.failure is not None:
+            future.set_result(self.not_leader())
+        elif self.transfer_target is not None:
+            future.set_result(NotLeader(self.transfer_target, "leadership is being handed over"))
+        elif (
+            len(self.waiting) >= self.settings.max_pending_commands
+            or self.waiting_bytes + size > self.settings.max_pending_bytes
+            or self.host.backlogged()
+        ):
+            future.set_result(Overloaded("too many commands wait for this group or its disk"))
+        else:
+            index = self.append(_REGULAR + command)
+            waiting = self.waiting.get(index)
+            if waiting is None:
+                self.waiting[index] = [(term, size, future)]
+            else:
+                waiting.append((term, size, future))
+            self.waiting_bytes += size
+        return future
+
+    # One loop turn.
+
+    def work(self) -> None:
+        """Write, send, answer, commit and apply what this turn brought; called once a turn by the host."""
+        if self.failure is not None:
+            return
+        self.journal.write()
+        if self.role == LEADER:
+            self.continue_change()
+            self.journal.write()
+            self.pump()
+            self.advance_commit()
+        else:
+            self.send_ack()
+        self.apply_committed()
+        if self.transfer_target is not None and self.role == LEADER:
+            self.continue_transfer()
+
+    def on_synced(self, lsn: int) -> None:
+        """Everything this group recorded up to `lsn` is durable."""
+        self.journal.on_synced(lsn)
+        if self.role == LEADER:
+            self.host.wake(self)
+
+    def tick(self, now: float) -> None:
+        """Let time pass; called by the host while the group is active."""
+        if self.failure is not None:
+            return
+        if self.role == LEADER:
+            self.leader_tick(now)
+        elif now >= self.deadline:
+            self.election_timeout()
+
+    # Applying.
+
+    def apply_committed(self) -> None:
+        """Apply committed entries in order, a bounded number a turn.
+
+        `applied` moves before anything else sees the entry: PySyncObj applied an entry again when a
+        callback raised. An exception from the machine stops this replica.
+        """
+        if self.applied >= self.commit or self.damaged_below is not None:
+            return
+        count = min(self.commit - self.applied, self.settings.max_apply_per_turn)
+        machine = self.machine
+        for command, index, term in self.journal.after(self.applied, count):
+            self.applied = index
+            self.bytes_since_snapshot += len(command)
+            kind = command[0]
+            result = None
+            if kind == EntryKind.REGULAR:
+                result = machine.apply(index, term, command[1:])
+            elif kind == EntryKind.BEGIN_TERM:
+                machine.begin_term(index, term, int.from_bytes(command[1:], "big"))
+            elif kind == EntryKind.MEMBERSHIP:
+                self.configuration_applied(index, term)
+            else:
+                raise SafetyViolation(f"group {self.id}: entry {index} is of unknown kind {kind}")
+            waiting = self.waiting.pop(index, None)
+            if waiting is not None:
+                self._resolve(waiting, result, index, term)
+        self.idle_since = self.host.now()
+        self.release_applied()
+        if self.snapshot_due():
+            self.take_snapshot()
+        if self.applied < self.commit:
+            self.host.wake(self)
+
+    def _resolve(
+        self, waiting: list[tuple[int, int, asyncio.Future[Outcome]]], result: Any, index: int, term: int
+    ) -> None:
+        """Whoever proposed this very entry gets its result; another term's entry here means theirs is lost
+        for good, because no log can hold both."""
+        for proposed_term, size, future in waiting:
+            self.waiting_bytes -= size
+            if not future.done():
+                if proposed_term == term:
+                    future.set_result(Applied(result, index, term))
+                else:
+                    future.set_result(
+                        NotLeader(self.leader, "another leader's entry took the command's place")
+                    )
+
+    # Messages.
+
+    def receive(self, peer: int, message: list[Any]) -> None:
+        """Act on one message of a peer; its shape has been checked.
+
+        A higher term is adopted, but for what must not raise it; a lower one is answered with ours, so that
+        a leader that was left behind steps down (Raft §5.1).
+        """
+        kind, term, fields = message[1], message[2], message[3:]
+        if kind == MessageKind.PRE_VOTE:
+            self.on_pre_vote(peer, term, *fields)
+            return
+        if kind == MessageKind.VOTE:
+            self.on_vote(peer, term, *fields)
+            return
+        if term > self.term:
+            self.adopt_term(term)
+        elif term < self.term and not self.is_current(kind, term):
+            if kind in _REQUESTS_BY_LEADER:
+                self.answer_stale(peer)
+            return
+        handler = _HANDLERS[kind]
+        handler(self, peer, *fields)
+
+    def is_current(self, kind: int, term: int) -> bool:
+        """Whether a message of a lower term counts: never. PySyncObj's replies carried no term at all."""
+        return False
+
+    def answer_stale(self, peer: int) -> None:
+        """Tell a leader of an earlier term what the term is."""
+        message = [self.id, MessageKind.APPEND_REPLY, self.term, False, 0, 0, 0, 0.0]
+        self.host.send_when_synced(peer, message)
+
+    # Looking at it.
+
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to know of this replica, as plain values."""
+        return {
+            "group": self.id,
+            "kind": self.machine.kind,
+            "role": "leader" if self.role == LEADER else "follower" if self.role == FOLLOWER else "candidate",
+            "term": self.term,
+            "leader": self.leader,
+            "voters": list(self.voters),
+            "learners": list(self.configuration.learners),
+            "commit": self.commit,
+            "applied": self.applied,
+            "last": self.journal.last,
+            "synced": self.journal.synced,
+            "log_start": self.journal.base,
+            "snapshot": self.snapshot_index,
+            "quiet": self.quiet_under is not None,
+            "needs_snapshot_from": self.damaged_below,
+            "failure": None if self.failure is None else str(self.failure),
+            "followers": {
+                peer: {"match": progress.match, "next": progress.next, "phase": progress.phase.value}
+                for peer, progress in self.progress.items()
+            },
+            "lost_acknowledged": sorted(self.lost_acknowledged),
+        }
+
+
+_HANDLERS: dict[int, Any] = {
+    MessageKind.APPEND: RaftGroup.on_append,
+    MessageKind.APPEND_REPLY: RaftGroup.on_append_reply,
+    MessageKind.VOTE_REPLY: RaftGroup.on_vote_reply,
+    MessageKind.PRE_VOTE_REPLY: RaftGroup.on_pre_vote_reply,
+    MessageKind.TIMEOUT_NOW: RaftGroup.on_timeout_now,
+    MessageKind.SNAPSHOT: RaftGroup.on_snapshot,
+    MessageKind.SNAPSHOT_REPLY: RaftGroup.on_snapshot_reply,
+    MessageKind.QUIET: RaftGroup.on_quiet,
+    MessageKind.NEED_SNAPSHOT: RaftGroup.on_need_snapshot,
+}

@@ -1,0 +1,297 @@
+"""How two nodes prove to each other that they belong to one cluster, without any I/O.
+
+A Handshake is fed the bodies of frames and answers with frames to send, so every order of messages
+can be tested without a socket. The dialler proves first, the acceptor decides, then proves itself:
+
+    dialler                           acceptor
+    HELLO ->                          AWAIT_HELLO
+    AWAIT_HELLO         <- HELLO      AWAIT_PROOF
+    PROOF ->                          DECIDING: the owner calls admit() or refuse()
+    AWAIT_WELCOME     <- WELCOME      DONE
+    DONE
+
+What each message holds, why the order is this one and which attacks it stops: docs/mesh.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from node.raft.frames import FrameKind, GarbageFrame, pack_frame, unpack_handshake
+from node.raft.problems import Reason
+
+MAGIC: Final = "strandline-mesh"
+VERSIONS: Final = (1, 1)
+"""Oldest and newest protocol version this program speaks."""
+NONCE_BYTES: Final = 32
+MAX_NODE_ID: Final = 65535
+_MAC_BYTES: Final = hashlib.sha256().digest_size
+_HELLO_FIELDS: Final = 10
+
+
+class Role(Enum):
+    """Which side of the connection; part of what is proved, so no proof is valid in the other direction."""
+
+    DIALLER = b"dialler"
+    ACCEPTOR = b"acceptor"
+
+
+class State(Enum):
+    """Where a handshake is; DONE and FAILED are final."""
+
+    AWAIT_HELLO = auto()
+    AWAIT_PROOF = auto()
+    DECIDING = auto()
+    AWAIT_WELCOME = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a node says of itself in its hello."""
+
+    cluster_id: str
+    node_id: int
+    boot_id: int
+    max_frame_bytes: int
+    versions: tuple[int, int] = VERSIONS
+
+
+class Refused(Exception):
+    """The handshake has failed; `frames` are to be sent before closing.
+
+    `str()` is one line with cause and cure, to be read after a name of the other side.
+    """
+
+    def __init__(
+        self, reason: Reason, text: str, *, frames: tuple[bytes, ...] = (), fatal: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.frames = frames
+        self.fatal = fatal
+
+
+_TOLD: Final = {
+    Reason.WRONG_SECRET: "it says this node's cluster secret is wrong: give every node the same secret",
+    Reason.WRONG_CLUSTER: "it belongs to another cluster: correct cluster_id or the peer's address",
+    Reason.WRONG_VERSION: "it speaks no mesh protocol version of this node: upgrade the older of the two",
+    Reason.UNKNOWN_NODE: "it does not know this node's id: first add the node to the cluster, or correct it",
+    Reason.DUPLICATE_NODE: "another running process has this node's id: stop it, or give one another node_id",
+    Reason.OTHER_NODE: "it is another node than the one dialled: correct the peer's address",
+    Reason.OWN_NODE_ID: "it has this node's own id: give one another node_id, or correct the peer's address",
+    Reason.WRONG_DIRECTION: "it is the one that has to dial: correct the peer's address or node_id",
+}
+"""What a reason in a REFUSE frame means to the node that is refused."""
+
+
+class Handshake:
+    """One side of one handshake. Not reusable; `nonce` must be fresh and unpredictable, NONCE_BYTES long."""
+
+    def __init__(
+        self, role: Role, identity: Identity, *, secret: bytes, nonce: bytes, dialled: int = 0
+    ) -> None:
+        """`dialled` is the node id the dialler wants to reach; an acceptor leaves it 0."""
+        self.role = role
+        self.state = State.AWAIT_HELLO
+        self.peer: Identity | None = None
+        """The other side's hello once read: a claim until the state is DECIDING or DONE."""
+        self.proved = False
+        """The other side has proved that it knows the secret."""
+        self._identity = identity
+        self._secret = secret
+        self.dialled = dialled
+        self._nonce = nonce
+        self._hello = self._hello_body(dialled)
+        self._accepted: list[bytes] = []
+        self._transcript = b""
+
+    def start(self) -> tuple[bytes, ...]:
+        """Frames to send when the connection opens: the dialler speaks first."""
+        return (self._hello,) if self.role is Role.DIALLER else ()
+
+    def receive(self, body: bytes | memoryview) -> tuple[bytes, ...]:
+        """Take one frame's body, return the frames to send; raises Refused when the handshake has failed.
+
+        An exact repetition of a message already taken changes nothing: a duplicating network is no attack.
+        """
+        if self.state is State.FAILED:
+            raise Refused(Reason.GARBAGE, "a frame came after the handshake had failed")
+        message = bytes(body)
+        if message in self._accepted:
+            return ()
+        try:
+            fields = unpack_handshake(message)
+            replies = self._step(fields, message)
+        except GarbageFrame as error:
+            raise self._fail(Reason.GARBAGE, f"{error} of the handshake") from None
+        self._accepted.append(message)
+        return replies
+
+    def admit(self) -> tuple[bytes, ...]:
+        """The acceptor's yes: its own proof. Only in DECIDING."""
+        assert self.state is State.DECIDING, self.state
+        self.state = State.DONE
+        return (pack_frame([FrameKind.WELCOME, self._mac(Role.ACCEPTOR, FrameKind.WELCOME)]),)
+
+    def refuse(self, reason: Reason) -> tuple[bytes, ...]:
+        """The acceptor's no to a peer that has proved the secret, hence signed. Only in DECIDING."""
+        assert self.state is State.DECIDING, self.state
+        self.state = State.FAILED
+        mac = self._mac(Role.ACCEPTOR, FrameKind.REFUSE, reason)
+        return (pack_frame([FrameKind.REFUSE, str(reason), mac]),)
+
+    def _step(self, fields: list[Any], message: bytes) -> tuple[bytes, ...]:
+        kind = fields[0]
+        if kind == FrameKind.REFUSE and self.role is Role.DIALLER:
+            raise self._refused_by_peer(fields)
+        if kind == FrameKind.HELLO and self.state is State.AWAIT_HELLO:
+            return self._take_hello(fields, message)
+        if kind == FrameKind.PROOF and self.state is State.AWAIT_PROOF:
+            self._check_proof(fields, Role.DIALLER, FrameKind.PROOF)
+            self.state = State.DECIDING
+            return ()
+        if kind == FrameKind.WELCOME and self.state is State.AWAIT_WELCOME:
+            self._check_proof(fields, Role.ACCEPTOR, FrameKind.WELCOME)
+            self.state = State.DONE
+            return ()
+        raise GarbageFrame(f"a frame of kind {kind} does not belong in state {self.state.name}")
+
+    def _take_hello(self, fields: list[Any], message: bytes) -> tuple[bytes, ...]:
+        self.peer, wanted = self._parse_hello(fields)
+        self._check_identity(self.peer, wanted)
+        ours = self._hello[4:]
+        dialler, acceptor = (ours, message) if self.role is Role.DIALLER else (message, ours)
+        self._transcript = b"".join(struct.pack(">I", len(part)) + part for part in (dialler, acceptor))
+        if self.role is Role.ACCEPTOR:
+            self.state = State.AWAIT_PROOF
+            return (self._hello,)
+        self.state = State.AWAIT_WELCOME
+        return (pack_frame([FrameKind.PROOF, self._mac(Role.DIALLER, FrameKind.PROOF)]),)
+
+    def _parse_hello(self, fields: list[Any]) -> tuple[Identity, int]:
+        """Versions are judged before the rest, so that a later protocol may change the rest."""
+        if len(fields) < 4 or fields[1] != MAGIC:
+            raise GarbageFrame("the first frame is not the hello of a mesh node")
+        low, high = fields[2:4]
+        if not _is_int(low, 1) or not _is_int(high, low):
+            raise GarbageFrame("the hello has an impossible range of versions")
+        ours = self._identity.versions
+        if min(high, ours[1]) < max(low, ours[0]):
+            older = "this node" if high > ours[1] else "that one"
+            raise self._fail(
+                Reason.WRONG_VERSION,
+                f"it speaks mesh protocol {_span(low, high)}, this node {_span(*ours)}: upgrade {older}",
+            )
+        if len(fields) < _HELLO_FIELDS or (len(fields) > _HELLO_FIELDS and high <= ours[1]):
+            raise GarbageFrame("the hello does not have the fields of its version")
+        cluster_id, node_id, boot_id, frame_bytes, wanted, nonce = fields[4:_HELLO_FIELDS]
+        if not (
+            type(cluster_id) is str
+            and _is_int(node_id, 1, MAX_NODE_ID)
+            and _is_int(boot_id, 0)
+            and _is_int(frame_bytes, 1)
+            and _is_int(wanted, 0, MAX_NODE_ID)
+            and type(nonce) is bytes
+            and len(nonce) == NONCE_BYTES
+        ):
+            raise GarbageFrame("the hello has a field of the wrong type or size")
+        return Identity(cluster_id, node_id, boot_id, frame_bytes, (low, high)), wanted
+
+    def _check_identity(self, peer: Identity, wanted: int) -> None:
+        own = self._identity
+        if peer.cluster_id != own.cluster_id:
+            raise self._fail(
+                Reason.WRONG_CLUSTER,
+                f"it belongs to cluster {peer.cluster_id!a}, this node to {own.cluster_id!a}: "
+                "correct cluster_id or the peer's address",
+            )
+        if peer.node_id == own.node_id:
+            what = "it is this node itself" if peer.boot_id == own.boot_id else "it has this node's own id"
+            raise self._fail(
+                Reason.OWN_NODE_ID,
+                f"{what}, {own.node_id}: correct the peer's address, or the node_id of one",
+            )
+        if self.role is Role.DIALLER and peer.node_id != self.dialled:
+            raise self._fail(
+                Reason.OTHER_NODE,
+                f"it is node {peer.node_id}, not {self.dialled}: correct the peer's address",
+            )
+        if self.role is Role.ACCEPTOR and wanted != own.node_id:
+            raise self._fail(
+                Reason.OTHER_NODE,
+                f"node {peer.node_id} dials node {wanted} here, but this is node {own.node_id}: "
+                f"correct the address of node {wanted} there",
+            )
+        if (peer.node_id > own.node_id) is (self.role is Role.DIALLER):
+            raise self._fail(
+                Reason.WRONG_DIRECTION,
+                f"node {peer.node_id} and node {own.node_id}: the one with the higher id has to dial",
+            )
+
+    def _refused_by_peer(self, fields: list[Any]) -> Refused:
+        """Only a signed refusal can be fatal: anybody may sit at a wrong address and say no."""
+        word, mac = fields[1:] if len(fields) == 3 else ("", b"")
+        reason = next((known for known in _TOLD if known == word), None)
+        if reason is None:
+            return self._fail(Reason.GARBAGE, "it refused for a reason this node does not know: upgrade it")
+        signed = (
+            type(mac) is bytes
+            and bool(self._transcript)
+            and hmac.compare_digest(mac, self._mac(Role.ACCEPTOR, FrameKind.REFUSE, reason))
+        )
+        fatal = signed and reason is Reason.DUPLICATE_NODE
+        return self._fail(reason, _TOLD[reason], fatal=fatal)
+
+    def _fail(self, reason: Reason, text: str, *, fatal: bool = False) -> Refused:
+        """Enter FAILED. An acceptor tells a mesh node why, unsigned; to anything else it says nothing."""
+        self.state = State.FAILED
+        frames: tuple[bytes, ...] = ()
+        if self.role is Role.ACCEPTOR and reason is not Reason.GARBAGE:
+            refusal = pack_frame([FrameKind.REFUSE, str(reason), b""])
+            frames = (refusal,) if reason is Reason.WRONG_SECRET else (self._hello, refusal)
+        return Refused(reason, text, frames=frames, fatal=fatal)
+
+    def _hello_body(self, wanted: int) -> bytes:
+        own = self._identity
+        return pack_frame(
+            [
+                FrameKind.HELLO,
+                MAGIC,
+                *own.versions,
+                own.cluster_id,
+                own.node_id,
+                own.boot_id,
+                own.max_frame_bytes,
+                wanted,
+                self._nonce,
+            ]
+        )
+
+    def _check_proof(self, fields: list[Any], role: Role, kind: FrameKind) -> None:
+        if len(fields) != 2 or type(fields[1]) is not bytes or len(fields[1]) != _MAC_BYTES:
+            raise GarbageFrame("a proof has the wrong shape")
+        if not hmac.compare_digest(fields[1], self._mac(role, kind)):
+            raise self._fail(
+                Reason.WRONG_SECRET,
+                "its proof of the cluster secret is wrong: give every node the same secret",
+            )
+        self.proved = True
+
+    def _mac(self, role: Role, kind: FrameKind, reason: str = "") -> bytes:
+        label = f"{MAGIC} {kind.name} {reason}".encode()
+        return hmac.digest(self._secret, b"\0".join((role.value, label, self._transcript)), "sha256")
+
+
+def _is_int(value: Any, low: int, high: int = 2**63 - 1) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _span(low: int, high: int) -> str:
+    return f"version {low}" if low == high else f"versions {low} to {high}"

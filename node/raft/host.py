@@ -1,0 +1,484 @@
+"""All groups of one node on one event loop: one write-ahead log, one mesh, one timer, one turn at a time.
+
+What comes in during a turn of the loop is written with one sync and leaves in one frame for each peer.
+Nothing that tells of unsynced state is sent before the sync has returned. An idle group costs nothing: the
+timer looks at active groups only, and one heartbeat for each pair of nodes stands for all the quiet ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from node.raft.config import RaftConfig
+from node.raft.disk import Disk
+from node.raft.group import RaftGroup
+from node.raft.group_state import Configuration
+from node.raft.journal import GroupJournal, RecoveredLog
+from node.raft.messages import BadMessage, EntryKind, check
+from node.raft.outbox import Outbox
+from node.raft.pairs import Pair
+from node.raft.pysyncobj_seam import LEADER, check_internals
+from node.raft.quiet_heartbeats import QuietHeartbeats
+from node.raft.retention import SegmentUse
+from node.raft.snapshot_store import SnapshotStore
+from node.raft.transport import Mesh, MeshConfig, MeshProblem
+from node.raft.wal import Kind, WalConfig, WriteAheadLog
+from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
+from statemachine.machine import StateMachine
+
+log = logging.getLogger(__name__)
+
+_RETENTION_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """Who a node is, where it listens and keeps its data, and the limits of its parts."""
+
+    node_id: int
+    cluster_id: str
+    secret: bytes
+    boot_id: int
+    folder: str
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 0
+    raft: RaftConfig = field(default_factory=RaftConfig)
+    wal: WalConfig = field(default_factory=WalConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+
+
+class RaftHost:
+    """The replicated log of one node. Everything but `open` belongs on `loop`.
+
+    `on_fatal(error)` is called once when the node must stop (its disk failed, its id is used twice);
+    `on_group_failed(group, error)` when one replica stopped and the others go on.
+    """
+
+    group_class = RaftGroup
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        disk: Disk,
+        wal_executor: Executor | None,
+        snapshot_executor: Executor | None,
+        rng: random.Random,
+        nonces: random.Random,
+        on_fatal: Callable[[Exception], None],
+        on_group_failed: Callable[[RaftGroup, Exception], None],
+    ) -> None:
+        check_internals()
+        self.settings = settings
+        self.node_id = settings.node_id
+        self.cluster_id = settings.cluster_id
+        self.config = settings.raft
+        self.loop = loop
+        self.rng = rng
+        self.disk = disk
+        self.groups: dict[int, RaftGroup] = {}
+        self.on_problem: Callable[[MeshProblem], None] = lambda problem: log.warning("%s", problem)
+        self._on_fatal = on_fatal
+        self._on_group_failed = on_group_failed
+        self._wal_executor = wal_executor
+        self._snapshot_executor = snapshot_executor
+        self._recovered: dict[int, RecoveredLog] = {}
+        self._stored: dict[int, list[int]] = {}
+        self._use = SegmentUse()
+        self._active: dict[int, RaftGroup] = {}
+        self._dirty: dict[int, RaftGroup] = {}
+        self._turn_scheduled = False
+        self._records: deque[tuple[int, int, Kind, int]] = deque()
+        self._after_sync: deque[tuple[int, Callable[[], None]]] = deque()
+        self._unwritten_bytes = 0
+        self._clock_behind = 0.0
+        self._last_seen = loop.time()
+        self._retention_at = 0.0
+        self._ticker: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self.mesh = Mesh(
+            loop=loop,
+            node_id=settings.node_id,
+            cluster_id=settings.cluster_id,
+            secret=settings.secret,
+            boot_id=settings.boot_id,
+            listen_host=settings.listen_host,
+            listen_port=settings.listen_port,
+            config=settings.mesh,
+            rng=nonces,
+            on_frame=self._on_frame,
+            on_connect=self._on_connect,
+            on_disconnect=self._on_disconnect,
+            on_problem=self._on_mesh_problem,
+        )
+        self._outbox = Outbox(self.mesh)
+        self._quiet = QuietHeartbeats(self)
+
+    # Opening, starting, stopping.
+
+    def open(self) -> None:
+        """Recover the write-ahead log and find the snapshots; blocking.
+
+        Raises WalError or JournalDamaged, naming the file, when what is stored cannot be trusted.
+        """
+        folder = self.settings.folder
+        self.disk.mkdir(folder)
+        self.snapshots = SnapshotStore(self.disk, f"{folder}/snapshots", self.cluster_id)
+        self._stored = self.snapshots.indices()
+        self.wal = WriteAheadLog.open(
+            self.disk,
+            f"{folder}/wal",
+            loop=self.loop,
+            executor=self._wal_executor,
+            node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            config=self.settings.wal,
+            rng=self.rng,
+            replay=self._replay,
+        )
+        self.wal.on_synced = self._on_synced
+        self.wal.on_failed = self._on_wal_failed
+        self.wal.on_stall = lambda error: log.error("write-ahead log: %s: waiting for space", error)
+        for recovered in self._recovered.values():
+            recovered.finish()
+
+    def _replay(self, group: int, kind: Kind, segment: int, payload: bytes) -> None:
+        if kind == Kind.FORGET:
+            self._recovered.pop(group, None)
+            self._use.forget(group)
+            return
+        recovered = self._recovered.get(group)
+        if recovered is None:
+            recovered = self._recovered[group] = RecoveredLog(group)
+        recovered.replay(kind, payload)
+        self._use.note(segment, group, kind, recovered.entries[-1][1])
+
+    async def start(self) -> None:
+        """Listen, connect to the peers and let time run."""
+        await self.mesh.start()
+        self._last_seen = self.loop.time()
+        self._tick()
+
+    async def stop(self, hand_over_seconds: float = 2.0) -> None:
+        """Hand leadership over, end every pending command, sync and close."""
+        await self._hand_over(hand_over_seconds)
+        self._stopped = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for group in self.groups.values():
+            group.stop(None, "the node is stopping")
+        self._turn()
+        await self.mesh.close()
+        await self.wal.close()
+
+    async def _hand_over(self, seconds: float) -> None:
+        deadline = self.loop.time() + seconds
+        while self.loop.time() < deadline:
+            led = [group for group in self.groups.values() if group.is_leader and len(group.voters) > 1]
+            for group in led:
+                group.transfer()
+            if not any(group.transfer_target for group in led):
+                return
+            await asyncio.sleep(self.config.heartbeat_seconds / 4)
+
+    def halt(self, error: Exception) -> None:
+        """Stop at once: nothing this node says can be trusted any more."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for group in self.groups.values():
+            group.stop(error, f"the node stopped: {error}")
+        self._on_fatal(error)
+
+    def _on_wal_failed(self, error: Exception) -> None:
+        self.halt(error)
+
+    def _on_mesh_problem(self, problem: MeshProblem) -> None:
+        self.on_problem(problem)
+        if problem.fatal:
+            self.halt(RuntimeError(str(problem)))
+
+    # Peers and groups.
+
+    def set_peer(self, node_id: int, host: str, port: int) -> None:
+        """Where another node listens."""
+        self.mesh.set_peer(node_id, host, port)
+
+    def create_group(self, group_id: int, machine: StateMachine, voters: tuple[int, ...] = ()) -> RaftGroup:
+        """Take part in a group: with what is stored of it, or anew.
+
+        `voters` bootstraps a group that no node has yet, the same on all of them; a node that joins an
+        existing group gives none and learns the members from the leader. Blocking: it reads the snapshot.
+        """
+        if group_id in self.groups:
+            raise ValueError(f"group {group_id} exists on this node already")
+        recovered = self._recovered.pop(group_id, None) or RecoveredLog(group_id)
+        document, damaged = self._load_snapshot(recovered)
+        if document is not None and document.index > recovered.snapshot_index:
+            recovered.rebase(document.index, document.term)
+            recovered.voters, recovered.learners = document.voters, document.learners
+        if document is not None:
+            machine.restore(document.state)
+        journal = GroupJournal(partial(self._record, group_id), recovered, self.config.max_append_bytes)
+        if document is not None and document.index > recovered.snapshot_index:
+            # A crash came between the file and the record that tells of it.
+            begin = journal.record_snapshot if len(journal) > 1 else journal.reset
+            begin(document.index, document.term, document.voters, document.learners)
+        elif not recovered.based and document is None:
+            journal.reset(0, 0, voters, ())
+            recovered.voters = voters
+        base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
+        group = self.group_class(self, group_id, machine, journal, base)
+        group.note_configurations([e for e in recovered.entries[1:] if e[0][0] == EntryKind.MEMBERSHIP])
+        if document is not None:
+            group.remember_snapshot(document)
+        group.damaged_below = damaged
+        self.groups[group_id] = group
+        self.set_active(group, True)
+        self.wake(group)
+        return group
+
+    def _load_snapshot(self, recovered: RecoveredLog) -> tuple[SnapshotDocument | None, int | None]:
+        """The newest stored snapshot that is whole; or the index below which the state is lost."""
+        group = recovered.group
+        for index in reversed(self._stored.get(group, [])):
+            if index < recovered.snapshot_index:
+                break
+            try:
+                return self.snapshots.load(group, index), None
+            except (SnapshotDamaged, SnapshotTooNew, OSError) as error:
+                log.error("%s: this replica of group %d waits for a snapshot from its leader", error, group)
+        return None, recovered.snapshot_index or None
+
+    def remove_group(self, group_id: int) -> None:
+        """Leave a group and forget what is stored of it."""
+        group = self.groups.pop(group_id)
+        group.stop(None, "the replica was removed from this node")
+        self._dirty.pop(group_id, None)
+        self._record(group_id, Kind.FORGET, b"")
+        self.run_blocking(partial(self.snapshots.drop, group_id, None), _log_error)
+        self._schedule()
+
+    # What groups need (GroupHost).
+
+    def now(self) -> float:
+        """Seconds, never going backward even if the loop's clock does."""
+        seen = self.loop.time() + self._clock_behind
+        if seen < self._last_seen:
+            self._clock_behind += self._last_seen - seen
+            seen = self._last_seen
+        return seen
+
+    def connected(self, peer: int) -> bool:
+        return self.mesh.connected(peer)
+
+    def pair(self, peer: int) -> Pair:
+        return self._quiet.pair(peer)
+
+    def backlogged(self) -> bool:
+        """More waits for the disk than should: new work is refused until some of it is written."""
+        limit = self.settings.wal.max_buffered_bytes // 2
+        return self.wal.buffered_bytes + self._unwritten_bytes > limit or self.disk_stalled()
+
+    def disk_stalled(self) -> bool:
+        """The disk has not finished a write for a whole election timeout: this node should not lead."""
+        since = self.wal.stalled_since
+        return since is not None and self.loop.time() - since > 2 * self.config.election_max_seconds
+
+    def note_unwritten(self, size: int) -> None:
+        self._unwritten_bytes += size
+
+    def send(self, peer: int, message: list[Any]) -> bool:
+        """Put a message into this turn's frame for a peer; false when it cannot leave."""
+        self._schedule()
+        return self._outbox.put(peer, message)
+
+    def send_when_synced(self, peer: int, message: list[Any]) -> None:
+        """Send once everything recorded so far is durable."""
+        if self.wal.synced_lsn == self.wal.tail_lsn:
+            self.send(peer, message)
+        else:
+            self._after_sync.append((self.wal.tail_lsn, partial(self.send, peer, message)))
+            self._schedule()
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        """Call back once everything recorded so far is durable."""
+        self._after_sync.append((self.wal.tail_lsn, callback))
+        self._schedule()
+
+    def run_blocking(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        """Run a disk job off the loop, in order, and call back on the loop with its result or error."""
+
+        def finished(future: asyncio.Future[Any]) -> None:
+            if self._stopped:
+                return
+            error = future.exception()
+            if error is not None and not isinstance(error, OSError | ValueError):
+                self.halt(RuntimeError(f"a disk job failed: {error!r}"))
+                return
+            assert error is None or isinstance(error, Exception)
+            done(None if error is not None else future.result(), error)
+            self._schedule()
+
+        self.loop.run_in_executor(self._snapshot_executor, job).add_done_callback(finished)
+
+    def wake(self, group: RaftGroup) -> None:
+        """Let a group do its work at the end of this turn."""
+        self._dirty[group.id] = group
+        self._schedule()
+
+    def set_active(self, group: RaftGroup, active: bool) -> None:
+        """Whether the timer looks at the group."""
+        if active:
+            self._active[group.id] = group
+        else:
+            self._active.pop(group.id, None)
+
+    def _record(self, group: int, kind: Kind, payload: bytes) -> int:
+        lsn = self.wal.append(group, kind, payload)
+        known = self.groups.get(group)
+        last = known.journal.last if known is not None else 0
+        self._records.append((lsn, group, kind, last))
+        self._schedule()
+        return lsn
+
+    # The turn.
+
+    def _schedule(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        dirty, self._dirty = self._dirty, {}
+        for group in dirty.values():
+            self._guard(group, group.work)
+        self._unwritten_bytes = 0
+        if self.wal.synced_lsn < self.wal.tail_lsn:
+            self.wal.flush()
+        elif self._after_sync:
+            self._release_synced()
+        self._outbox.flush()
+
+    def _guard(self, group: RaftGroup, call: Callable[..., None], *args: Any) -> None:
+        """A replica that fails stops alone; a peer's malformed message is the peer's fault."""
+        if group.failure is not None:
+            return
+        try:
+            call(*args)
+        except BadMessage:
+            raise
+        except Exception as error:
+            log.critical("group %d stopped on this node: %s", group.id, error, exc_info=True)
+            group.stop(error, f"the replica stopped: {error}")
+            self._on_group_failed(group, error)
+
+    def _on_synced(self, lsn: int, segment: int) -> None:
+        touched: dict[int, None] = {}
+        while self._records and self._records[0][0] <= lsn:
+            _, group, kind, last = self._records.popleft()
+            self._use.note(segment, group, kind, last)
+            touched[group] = None
+        for group_id in touched:
+            known = self.groups.get(group_id)
+            if known is not None:
+                self._guard(known, known.on_synced, lsn)
+        self._release_synced()
+        if self._dirty:
+            self._turn()
+
+    def _release_synced(self) -> None:
+        while self._after_sync and self._after_sync[0][0] <= self.wal.synced_lsn:
+            self._after_sync.popleft()[1]()
+
+    # Time.
+
+    def _tick(self) -> None:
+        self._ticker = self.loop.call_later(self.config.heartbeat_seconds / 2, self._tick)
+        now = self.now()
+        gap = now - self._last_seen
+        self._last_seen = now
+        if gap > self.config.time_gap_seconds:
+            log.warning("the event loop did not run for %.2f s, or the clock jumped", gap)
+            for group in list(self.groups.values()):
+                self._guard(group, group.on_time_gap, now)
+        self._quiet.tick(now)
+        for group in list(self._active.values()):
+            self._guard(group, group.tick, now)
+        if now >= self._retention_at:
+            self._retention_at = now + _RETENTION_SECONDS
+            self._retain()
+
+    def _retain(self) -> None:
+        """Drop the segments nobody needs; when there are too many, move along whoever pins the oldest."""
+        first, current = self.wal.first_segment, self.wal.current_segment
+        if current == first:
+            return
+        needed = self._use.first_needed(first, current, self._covered)
+        if needed > first:
+            self.wal.may_drop_before(needed)
+        if current - needed < self.config.max_wal_segments:
+            return
+        for group_id in self._use.pinned_by_entries(needed, self._covered):
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._guard(group, group.take_snapshot)
+        for group_id in self._use.pinned_by_metadata(needed):
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._guard(group, group.record_again)
+
+    def _covered(self, group_id: int) -> int:
+        group = self.groups.get(group_id)
+        return group.snapshot_index if group is not None else 0
+
+    # The mesh.
+
+    def _on_frame(self, peer: int, payload: Any) -> None:
+        if self._stopped:
+            return
+        if type(payload) is not list or not payload:
+            raise BadMessage("frame is not an array")
+        if payload[0] != 0:
+            self._quiet.on_frame(peer, payload)
+            return
+        if len(payload) != 2 or type(payload[1]) is not list:
+            raise BadMessage("frame of messages has a wrong shape")
+        for message in payload[1]:
+            check(message)
+            group = self.groups.get(message[0])
+            if group is not None:
+                self._guard(group, group.receive, peer, message)
+
+    def _on_connect(self, peer: int) -> None:
+        for group in list(self.groups.values()):
+            self._guard(group, group.on_connect, peer)
+
+    def _on_disconnect(self, peer: int) -> None:
+        self._outbox.drop(peer)
+        for group in list(self.groups.values()):
+            self._guard(group, group.on_disconnect, peer)
+
+    def leaders(self) -> dict[int, int | None]:
+        """For every group the node it believes leads it."""
+        return {
+            group_id: self.node_id if group.role == LEADER else group.leader
+            for group_id, group in self.groups.items()
+        }
+
+
+def _log_error(_: Any, error: Exception | None) -> None:
+    if error is not None:
+        log.warning("%s", error)

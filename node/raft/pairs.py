@@ -1,0 +1,84 @@
+"""One heartbeat for each pair of nodes, standing for all their quiet groups.
+
+A thousand idle groups would otherwise say a thousand times, ten times a second, that nothing happened. A
+quiet group is one whose follower has every entry and knows that all are committed. The heartbeat carries a
+digest of the (group, term) pairs its sender leads quietly towards this peer; it refreshes anything only if
+the receiver follows exactly those. So a leader that restarted, and leads nothing, holds off no election.
+When the digests differ, the leader names its groups and each side wakes those the other does not share.
+"""
+
+from __future__ import annotations
+
+from node.raft.progress import NEVER
+
+_MASK = (1 << 64) - 1
+
+
+def fingerprint(group: int, term: int) -> int:
+    """64 well-mixed bits of a (group, term) pair; a sum of them is the digest of a set."""
+    bits = (group * 0x9E3779B97F4A7C15 + term * 0xC2B2AE3D27D4EB4F + 0x165667B19E3779F9) & _MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+    return bits ^ (bits >> 31)
+
+
+class QuietSet:
+    """Groups with their terms, and a digest of them that costs the same to keep however many there are."""
+
+    __slots__ = ("digest", "terms")
+
+    def __init__(self) -> None:
+        self.terms: dict[int, int] = {}
+        self.digest = 0
+
+    def add(self, group: int, term: int) -> None:
+        self.discard(group)
+        self.terms[group] = term
+        self.digest = (self.digest + fingerprint(group, term)) & _MASK
+
+    def discard(self, group: int) -> None:
+        term = self.terms.pop(group, None)
+        if term is not None:
+            self.digest = (self.digest - fingerprint(group, term)) & _MASK
+
+
+class Pair:
+    """This node and one peer: the quiet groups it leads there, and those it follows from there."""
+
+    __slots__ = ("acked_sent_at", "followed", "heard_at", "led", "led_changed_at", "sent_at")
+
+    def __init__(self) -> None:
+        self.led = QuietSet()
+        self.followed = QuietSet()
+        self.heard_at = NEVER
+        """When a heartbeat last came that named exactly what this node follows."""
+        self.acked_sent_at = NEVER
+        """Send time of the newest heartbeat that the peer confirmed to match."""
+        self.led_changed_at = NEVER
+        self.sent_at = NEVER
+
+    def lead(self, group: int, term: int, now: float) -> None:
+        """The peer is asked to take the shared heartbeat for this group."""
+        if not self.led.terms:
+            self.led_changed_at = now
+        self.led.add(group, term)
+
+    def unlead(self, group: int) -> None:
+        self.led.discard(group)
+
+    def follow(self, group: int, term: int, now: float) -> None:
+        """This node takes the peer's shared heartbeat for this group."""
+        if not self.followed.terms:
+            self.heard_at = max(self.heard_at, now)
+        self.followed.add(group, term)
+
+    def unfollow(self, group: int) -> None:
+        self.followed.discard(group)
+
+    def heartbeat(self) -> tuple[int, int]:
+        """What a heartbeat carries: how many groups, and their digest."""
+        return len(self.led.terms), self.led.digest
+
+    def matches(self, count: int, digest: int) -> bool:
+        """Whether the sender leads quietly exactly what this node follows from it."""
+        return count == len(self.followed.terms) and digest == self.followed.digest

@@ -1,0 +1,89 @@
+"""One snapshot on its way between two nodes, in bounded chunks (Raft §7).
+
+Both ends are driven by events and never hold more than a window of chunks. Chunks that are lost, doubled or
+out of order cost a resend from where the receiver stands, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from node.raft.disk import DiskFile
+
+
+class Status(IntEnum):
+    """What a receiver says of a chunk."""
+
+    CONTINUE = 0
+    DONE = 1
+    BAD = 2
+
+
+class Sender:
+    """The leader's end. `send` gets (offset, bytes); times are the node's clock in seconds."""
+
+    def __init__(
+        self, file: DiskFile, index: int, term: int, digest: bytes, chunk_bytes: int, window: int, now: float
+    ) -> None:
+        self.file = file
+        self.index = index
+        self.term = term
+        self.digest = digest
+        self.total = file.size()
+        self.progress_at = now
+        self._chunk_bytes = chunk_bytes
+        self._window_bytes = window * chunk_bytes
+        self._acknowledged = 0
+        self._sent = 0
+
+    def next_chunk(self) -> tuple[int, int] | None:
+        """(offset, size) of the chunk to send now, or None when the window is full or all is sent."""
+        if self._sent >= self.total or self._sent - self._acknowledged >= self._window_bytes:
+            return None
+        offset = self._sent
+        size = min(self._chunk_bytes, self.total - offset)
+        self._sent += size
+        return offset, size
+
+    def acknowledged(self, offset: int, now: float) -> None:
+        """The receiver holds everything below `offset` and waits for what follows."""
+        if offset > self._acknowledged:
+            self._acknowledged = offset
+            self._sent = max(self._sent, offset)
+            self.progress_at = now
+
+    def rewind(self, now: float) -> None:
+        """Nothing was heard for too long: send again from what is acknowledged."""
+        self._sent = self._acknowledged
+        self.progress_at = now
+
+
+class Receiver:
+    """The follower's end: takes chunks in order and writes them to the incoming file, off the loop."""
+
+    def __init__(self, key: tuple[int, int, int, bytes], file: DiskFile) -> None:
+        self.key = key
+        """(index, term, total bytes, digest): what is being received."""
+        self.file = file
+        self.expected = 0
+        """Offset of the chunk that may come next."""
+        self.written = 0
+        self.abandoned = False
+
+    @property
+    def total(self) -> int:
+        return self.key[2]
+
+    def take(self, offset: int, data: bytes) -> Callable[[], int] | None:
+        """The job that writes this chunk and returns the new written offset; None if it is not the next."""
+        if offset != self.expected or offset + len(data) > self.total or not data:
+            return None
+        self.expected += len(data)
+        file = self.file
+
+        def write() -> int:
+            file.pwrite(data, offset)
+            return offset + len(data)
+
+        return write

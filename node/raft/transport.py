@@ -1,0 +1,379 @@
+"""The mesh: one authenticated TCP connection between every two nodes, shared by all Raft groups.
+
+It offers what Raft needs and no more: a frame to a peer, best effort, never blocking, never queued
+without bound; and it tells when a peer comes and goes. Raft repeats what matters, so a frame that
+cannot be sent now is refused, not kept. Rules, messages and defences: docs/mesh.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from node.raft.dialler import Target, keep_dialled
+from node.raft.frames import data_body_bytes, data_frame
+from node.raft.handshake import MAX_NODE_ID, NONCE_BYTES, Handshake, Identity, Role
+from node.raft.link import Link
+from node.raft.mesh_config import MeshConfig
+from node.raft.problems import MeshProblem, ProblemLog, Reason
+
+__all__ = ["Mesh", "MeshConfig", "MeshListenError", "MeshProblem", "Reason"]
+
+_PROBES = 3  # pings spread over the time an old connection has to defend its node id
+
+
+class MeshListenError(Exception):
+    """The mesh's address cannot be bound; `str()` names it and what to do."""
+
+
+@dataclass
+class _Peer:
+    host: str
+    port: int
+    dialling: asyncio.Task[None] | None = None
+    link: Link | None = None
+    probe: _Probe | None = None
+
+
+@dataclass
+class _Probe:
+    newcomer: Link
+    token: int
+    pings_left: int
+    timer: asyncio.TimerHandle | None = None
+
+
+class Mesh:
+    """All connections of one node to its peers. Every method and callback belongs on `loop`."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        node_id: int,
+        cluster_id: str,
+        secret: bytes,
+        boot_id: int,
+        listen_host: str,
+        listen_port: int,
+        config: MeshConfig,
+        rng: random.Random,
+        on_frame: Callable[[int, Any], None],
+        on_connect: Callable[[int], None],
+        on_disconnect: Callable[[int], None],
+        on_problem: Callable[[MeshProblem], None],
+    ) -> None:
+        """`rng` gives nonces: pass random.SystemRandom() outside a simulation.
+
+        on_frame(peer, payload) is called only between on_connect(peer) and on_disconnect(peer), and must
+        not raise: an exception ends that peer's connection. A problem with `fatal` set means that this
+        node must stop. Raises ValueError for an impossible id or an empty secret.
+        """
+        _check_node_id(node_id)
+        if not secret:
+            raise ValueError("the cluster secret is empty: give all nodes the same random secret")
+        if not 0 <= boot_id < 2**63:
+            raise ValueError(f"a boot id is 0 to 2**63-1, not {boot_id}")
+        if len(cluster_id.encode()) > 255:
+            raise ValueError("the cluster id is longer than 255 bytes")
+        self.port = listen_port
+        """Port the mesh listens on; after start() never 0."""
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("frames_sent", "frames_received", "bytes_sent", "not_connected", "too_big", "backlogged"), 0
+        )
+        """Frames sent, received and, by cause, not sent; and one counter for each Reason."""
+        self._loop = loop
+        self._identity = Identity(cluster_id, node_id, boot_id, config.max_frame_bytes)
+        self._secret = secret
+        self._host = listen_host
+        self._config = config
+        self._rng = rng
+        self._on_frame = on_frame
+        self._on_connect = on_connect
+        self._on_disconnect = on_disconnect
+        self._problems = ProblemLog(
+            time=loop.time,
+            interval=config.problem_interval_seconds,
+            counters=self.counters,
+            report=on_problem,
+        )
+        self._packer = msgpack.Packer()
+        self._peers: dict[int, _Peer] = {}
+        self._open: dict[Link, None] = {}
+        self._strangers: dict[Link, None] = {}
+        self._server: asyncio.Server | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._running = False
+
+    async def start(self) -> None:
+        """Bind, then dial the peers with lower ids. Raises MeshListenError if the address cannot be had."""
+        try:
+            self._server = await self._loop.create_server(self._accept, self._host, self.port)
+        except OSError as error:
+            cure = "stop the process that has it, or configure another port"
+            if error.errno != errno.EADDRINUSE:
+                cure = "configure an address of this machine, and a port it may use"
+            reason = error.strerror or str(error)
+            where = f"{self._host}:{self.port}"
+            raise MeshListenError(f"mesh: cannot listen on {where}: {reason}: {cure}") from error
+        if self.port == 0:
+            self.port = self._server.sockets[0].getsockname()[1]
+        self._running = True
+        self._ticker = self._loop.call_later(self._config.ping_seconds, self._tick)
+        for node_id in self._peers:
+            self._dial(node_id)
+
+    def set_peer(self, node_id: int, host: str, port: int) -> None:
+        """Accept that node from now on; dial it if its id is lower, anew if the address is another."""
+        _check_node_id(node_id)
+        if not 1 <= port <= 65535:
+            raise ValueError(f"the port of node {node_id} is 1 to 65535, not {port}")
+        if node_id == self._identity.node_id:
+            raise ValueError(f"node {node_id} cannot be a peer of itself")
+        known = self._peers.get(node_id)
+        if known is not None and (known.host, known.port) == (host, port):
+            return
+        if known is not None and node_id > self._identity.node_id:
+            known.host, known.port = host, port
+            return
+        self.remove_peer(node_id)
+        self._peers[node_id] = _Peer(host, port)
+        if self._running:
+            self._dial(node_id)
+
+    def remove_peer(self, node_id: int) -> None:
+        """Close the connection to that node and refuse it from now on; no error if it is no peer."""
+        peer = self._peers.pop(node_id, None)
+        if peer is None:
+            return
+        if peer.dialling is not None:
+            peer.dialling.cancel()
+        if peer.probe is not None:
+            self._end_probe(peer)
+        for link in list(self._open):
+            if link.handshake.dialled == node_id or (link.handshake.proved and link.peer == node_id):
+                link.close()
+        if peer.link is not None:
+            peer.link = None
+            self._on_disconnect(node_id)
+
+    def connected(self, peer: int) -> bool:
+        """True between on_connect(peer) and on_disconnect(peer)."""
+        known = self._peers.get(peer)
+        return known is not None and known.link is not None
+
+    def room(self, peer: int) -> int:
+        """Bytes that still fit into the peer's backlog; 0 when it is not connected."""
+        known = self._peers.get(peer)
+        return known.link.room() if known is not None and known.link is not None else 0
+
+    def send(self, peer: int, payload: Any) -> bool:
+        """Hand one payload (msgpack types) to the peer's connection, in one transport.write.
+
+        False, and counted by cause, when it is not connected, the frame too big, or the backlog full.
+        Raises TypeError or ValueError for what msgpack cannot encode: that is the caller's mistake.
+        """
+        if not self.connected(peer):
+            self.counters["not_connected"] += 1
+            return False
+        packed: bytes = self._packer.pack(payload)
+        return bool(self.send_packed((peer,), packed))
+
+    def send_packed(self, peers: Iterable[int], packed: bytes) -> list[int]:
+        """As send() for a payload that is msgpack already, to several peers; returns those it went to."""
+        frame = data_frame(packed)
+        body_bytes = data_body_bytes(packed)
+        counters = self.counters
+        sent = []
+        for node_id in peers:
+            peer = self._peers.get(node_id)
+            if peer is None or peer.link is None:
+                counters["not_connected"] += 1
+            elif body_bytes > peer.link.max_body_bytes:
+                counters["too_big"] += 1
+            elif not peer.link.write(frame):
+                counters["backlogged"] += 1
+            else:
+                counters["frames_sent"] += 1
+                counters["bytes_sent"] += len(frame)
+                sent.append(node_id)
+        return sent
+
+    async def close(self) -> None:
+        """Stop listening and dialling, flush and close every connection within linger_seconds.
+
+        Afterwards the mesh has no peers and stays closed.
+        """
+        self._running = False
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._server is not None:
+            self._server.close()
+        links = list(self._open)
+        tasks = [peer.dialling for peer in self._peers.values() if peer.dialling is not None]
+        for node_id in list(self._peers):
+            self.remove_peer(node_id)
+        for link in links:
+            link.close()
+        if tasks or links:
+            await asyncio.wait([*tasks, *(link.closed for link in links)])
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    # What links tell.
+
+    def link_opened(self, link: Link) -> None:
+        """Bound the strangers: an honest handshake takes milliseconds, so the oldest one stalls."""
+        self._open[link] = None
+        link.closed.add_done_callback(lambda _: self._open.pop(link, None))
+        if not self._running:
+            link.close()
+        elif link.handshake.role is Role.ACCEPTOR:
+            self._strangers[link] = None
+            if len(self._strangers) > self._config.max_strangers:
+                oldest = next(iter(self._strangers))
+                oldest.fail(
+                    Reason.CROWDED,
+                    f"closed, as more than {self._config.max_strangers} connections are in their handshake",
+                )
+
+    def link_proved(self, link: Link) -> None:
+        self._strangers.pop(link, None)
+        peer = self._peers.get(link.peer)
+        if peer is None:
+            link.refuse(
+                Reason.UNKNOWN_NODE,
+                "it is no member of this cluster as this node knows it: add it first, or correct its node_id",
+            )
+        elif peer.link is None or peer.link.boot_id == link.boot_id:
+            if peer.probe is not None:
+                self._refuse_duplicate(peer)
+            link.admit()
+        else:
+            self._probe(peer, link)
+
+    def link_up(self, link: Link) -> None:
+        peer = self._peers[link.peer]
+        old, peer.link = peer.link, link
+        if old is not None:
+            old.close()
+            self._on_disconnect(link.peer)
+        if peer.link is link:
+            self._on_connect(link.peer)
+
+    def link_down(self, link: Link) -> None:
+        self._strangers.pop(link, None)
+        peer = self._peers.get(link.peer) if link.handshake.proved else None
+        if peer is None:
+            return
+        probe = peer.probe
+        if probe is not None and probe.newcomer is link:
+            self._end_probe(peer)
+        if peer.link is link:
+            peer.link = None
+            self._on_disconnect(link.peer)
+            if probe is not None and peer.probe is probe:
+                self._end_probe(peer)
+                probe.newcomer.admit()
+
+    def link_data(self, link: Link, payload: Any) -> None:
+        self.counters["frames_received"] += 1
+        self._on_frame(link.peer, payload)
+
+    def link_pong(self, link: Link, token: int) -> None:
+        """The old connection lives, so its peer's node id is used twice; the one that came second goes."""
+        peer = self._peers[link.peer]
+        probe = peer.probe
+        if probe is not None and peer.link is link and probe.token == token:
+            self._refuse_duplicate(peer)
+
+    def link_problem(self, problem: MeshProblem) -> None:
+        self._problems.add(problem)
+
+    # Two processes with one node id.
+
+    def _probe(self, peer: _Peer, newcomer: Link) -> None:
+        """Ask the live connection whether its process still is there before another one takes its place."""
+        if peer.probe is not None:
+            peer.probe.newcomer.close()
+        peer.probe = _Probe(newcomer, self._rng.getrandbits(63), _PROBES)
+        self._probe_step(peer, peer.probe)
+
+    def _probe_step(self, peer: _Peer, probe: _Probe) -> None:
+        assert peer.link is not None
+        if probe.pings_left == 0:
+            peer.link.fail(Reason.SILENT, "its connection is dead, a new process with its node id takes over")
+            return
+        probe.pings_left -= 1
+        peer.link.ping(probe.token)
+        pause = self._config.duplicate_probe_seconds / _PROBES
+        probe.timer = self._loop.call_later(pause, self._probe_step, peer, probe)
+
+    def _refuse_duplicate(self, peer: _Peer) -> None:
+        assert peer.probe is not None
+        newcomer = peer.probe.newcomer
+        self._end_probe(peer)
+        newcomer.refuse(
+            Reason.DUPLICATE_NODE,
+            f"a second process with node id {newcomer.peer}, while the first answers: "
+            "stop one of them, or give it another node_id",
+        )
+
+    def _end_probe(self, peer: _Peer) -> None:
+        assert peer.probe is not None
+        if peer.probe.timer is not None:
+            peer.probe.timer.cancel()
+        peer.probe = None
+
+    # Connections come about and are kept.
+
+    def _handshake(self, role: Role, dialled: int = 0) -> Handshake:
+        nonce = self._rng.randbytes(NONCE_BYTES)
+        return Handshake(role, self._identity, secret=self._secret, nonce=nonce, dialled=dialled)
+
+    def _accept(self) -> Link:
+        return Link(self, self._handshake(Role.ACCEPTOR), loop=self._loop, config=self._config)
+
+    def _dial(self, node_id: int) -> None:
+        if node_id < self._identity.node_id:
+            peer = self._peers[node_id]
+            target = Target(node_id, peer.host, peer.port)
+            peer.dialling = self._loop.create_task(
+                keep_dialled(
+                    target,
+                    loop=self._loop,
+                    config=self._config,
+                    rng=self._rng,
+                    make_link=lambda: self._dialling_link(target),
+                    report=self._problems.add,
+                )
+            )
+
+    def _dialling_link(self, target: Target) -> Link:
+        handshake = self._handshake(Role.DIALLER, target.node_id)
+        return Link(self, handshake, loop=self._loop, config=self._config, dialled=target.address)
+
+    def _tick(self) -> None:
+        """Ping who was silent, give up who stays so; counted in turns, as a paused loop reads nothing."""
+        self._ticker = self._loop.call_later(self._config.ping_seconds, self._tick)
+        for peer in list(self._peers.values()):
+            link = peer.link
+            if link is None:
+                continue
+            if link.silent_ticks > self._config.max_unanswered_pings:
+                link.fail(Reason.SILENT, f"it did not answer {self._config.max_unanswered_pings} pings")
+                continue
+            if link.silent_ticks:
+                link.ping(0)
+            link.silent_ticks += 1
+
+
+def _check_node_id(node_id: int) -> None:
+    if not 1 <= node_id <= MAX_NODE_ID:
+        raise ValueError(f"a node id is 1 to {MAX_NODE_ID}, not {node_id}")

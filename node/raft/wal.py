@@ -1,0 +1,344 @@
+"""One write-ahead log for all the groups of a node: what was reported synced survives every crash.
+
+Records are buffered in memory and go to disk in batches, one write and one `fdatasync` for all that came in
+meanwhile (group commit). The log lives on the event loop; its disk operations run in the executor, one at a
+time. The file format and what opening does after a crash are told in docs/wal.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final
+
+from node.raft.disk import Disk, DiskFile
+from node.raft.wal_batch import Batch, BatchQueue
+from node.raft.wal_format import (
+    LAST_GROUP_KIND,
+    MAX_CLUSTER_ID_BYTES,
+    MAX_SEGMENT_BYTES,
+    RECORD_OVERHEAD,
+    SECTOR,
+    Kind,
+    Replay,
+    SegmentHeader,
+    WalCorruption,
+    WalError,
+    WalMismatch,
+)
+from node.raft.wal_recovery import Recovered, recover
+from node.raft.wal_segment import (
+    NO_SPACE,
+    WalFailed,
+    create_segment,
+    drop_segments,
+    mark_synced,
+    note_started,
+    seal_segment,
+    sync,
+)
+
+__all__ = [
+    "Kind",
+    "WalConfig",
+    "WalCorruption",
+    "WalError",
+    "WalFailed",
+    "WalFull",
+    "WalLocked",
+    "WalMismatch",
+    "WriteAheadLog",
+]
+
+_SMALLEST_SEGMENT: Final = 4 * SECTOR
+_LARGEST_BUFFER: Final = MAX_SEGMENT_BYTES // 2
+
+
+_Step = Callable[[], None]
+
+
+class WalFull(WalError):
+    """More is buffered than may be; the caller refuses work until some of it is synced."""
+
+
+class WalLocked(WalError):
+    """Another process has this log open."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalConfig:
+    """Sizes in bytes, times in seconds."""
+
+    segment_bytes: int = 64 << 20
+    max_buffered_bytes: int = 64 << 20
+    full_retry_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not _SMALLEST_SEGMENT <= self.segment_bytes <= MAX_SEGMENT_BYTES or self.segment_bytes % SECTOR:
+            raise ValueError(
+                f"segment_bytes is {self.segment_bytes}: give a multiple of {SECTOR} "
+                f"from {_SMALLEST_SEGMENT} to {MAX_SEGMENT_BYTES}"
+            )
+        if not 0 < self.max_buffered_bytes <= _LARGEST_BUFFER:
+            raise ValueError(f"max_buffered_bytes is {self.max_buffered_bytes}: give 1 to {_LARGEST_BUFFER}")
+        if self.full_retry_seconds <= 0:
+            raise ValueError(f"full_retry_seconds is {self.full_retry_seconds}: give more than 0")
+
+
+def _ignore(*_: object) -> None:
+    """What the callbacks are until the owner sets them."""
+
+
+class WriteAheadLog:
+    """The log. All methods but `open` belong to the event loop.
+
+    Attributes:
+        tail_lsn: number of the newest record appended; the first of a process is 1.
+        synced_lsn: number of the newest record known durable; 0 at the start.
+        buffered_bytes: of the records appended and not yet durable.
+        stalled_since: `loop.time()` at which the running disk job, or the wait for space, began; else None.
+        first_segment: number of the oldest segment on disk.
+        current_segment: number of the segment last written to.
+        on_synced: called with (synced_lsn, segment) after a job; what it made durable lies in that segment.
+        on_failed: called once, when the disk failed: everything after is refused, the node must stop.
+        on_stall: called once for each time that the disk is full, with the error.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        recovered: Recovered,
+        release: Callable[[], None],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None,
+        config: WalConfig,
+        rng: random.Random,
+    ) -> None:
+        """Use `open`."""
+        self.tail_lsn = 0
+        self.synced_lsn = 0
+        self.buffered_bytes = 0
+        self.stalled_since: float | None = None
+        self.first_segment = recovered.first
+        self.current_segment = recovered.header.sequence
+        self.on_synced: Callable[[int, int], None] = _ignore
+        self.on_failed: Callable[[Exception], None] = _ignore
+        self.on_stall: Callable[[OSError], None] = _ignore
+        self._disk = disk
+        self._folder = folder
+        self._loop = loop
+        self._executor = executor
+        self._config = config
+        self._release = release
+        self._file = recovered.file
+        self._file_sequence = recovered.header.sequence
+        self._next_file: DiskFile | None = None
+        self._batches = BatchQueue(
+            recovered.header,
+            recovered.start,
+            recovered.end,
+            first=recovered.first,
+            segment_bytes=config.segment_bytes,
+            rng=rng,
+        )
+        self._drop_before = recovered.first
+        self._busy = False
+        self._full = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._refusal: str | None = None
+        self._failed = False
+        self._quiet: asyncio.Future[None] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        folder: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None,
+        node_id: int,
+        cluster_id: str,
+        config: WalConfig,
+        rng: random.Random,
+        replay: Replay,
+    ) -> WriteAheadLog:
+        """Open or make the log in `folder`; blocking.
+
+        `replay(group, kind, segment number, payload)` is called for every record of a group, oldest first;
+        the payload is a `bytes` of its own, which may be kept. All that was replayed is durable on return.
+        When this raises, what was replayed means nothing.
+
+        Raises WalCorruption, WalMismatch (another node's log), WalLocked, and OSError when the disk fails.
+        """
+        if not 0 < (size := len(cluster_id.encode())) <= MAX_CLUSTER_ID_BYTES:
+            raise ValueError(f"the cluster id has {size} bytes: give 1 to {MAX_CLUSTER_ID_BYTES}")
+        disk.mkdir(folder)
+        try:
+            release = disk.lock(f"{folder}/wal.lock")
+        except BlockingIOError:
+            raise WalLocked(f"{folder} is in use: stop the other process that has this data folder") from None
+        try:
+            recovered = recover(disk, folder, node_id, cluster_id, replay)
+            if recovered is None:
+                size, salt = config.segment_bytes, rng.randbytes(8)
+                header = SegmentHeader(1, size, node_id, cluster_id, salt, first=1, previous_end=0)
+                recovered = Recovered(create_segment(disk, folder, header), header, SECTOR, SECTOR, 1)
+            note_started(disk, folder)
+        except BaseException:
+            release()
+            raise
+        return cls(disk, folder, recovered, release, loop=loop, executor=executor, config=config, rng=rng)
+
+    def append(self, group: int, kind: Kind, payload: bytes) -> int:
+        """Buffer a record and return its number; it is not written before `flush`.
+
+        `payload` must not change afterwards. Raises WalFull when too much is buffered, WalFailed after a
+        failure or `close`, ValueError for a record that could never be written.
+        """
+        if self._refusal is not None:
+            raise WalFailed(self._refusal)
+        size = RECORD_OVERHEAD + len(payload)
+        if self.buffered_bytes + size > self._config.max_buffered_bytes:
+            self._refuse_size(size)
+        if not 0 < kind <= LAST_GROUP_KIND:
+            raise ValueError(f"{kind!r} records are the log's own")
+        self._batches.put(self.tail_lsn + 1, group, kind, payload)
+        self.tail_lsn += 1
+        self.buffered_bytes += size
+        return self.tail_lsn
+
+    def append_segment(self) -> int:
+        """Number of the segment that the next record goes to, unless it no longer fits there."""
+        return self._batches.tail.header.sequence
+
+    def flush(self) -> None:
+        """Start writing what is buffered; what comes in while a write runs follows by itself."""
+        if not self._busy and not self._failed:
+            self._start_next()
+
+    def may_drop_before(self, seq: int) -> None:
+        """Drop the segments numbered below `seq`, of which no group needs anything; at most current_segment.
+
+        A TRIM record is written and synced first. Progress shows in `first_segment`.
+        """
+        if seq > self.current_segment:
+            raise ValueError(f"segment {seq} is not written yet, the current one is {self.current_segment}")
+        if seq > self._batches.first and self._refusal is None:
+            self._batches.put_trim(seq)
+            self.flush()
+
+    async def close(self) -> None:
+        """Write what is buffered and close; what a full disk holds up, never reported synced, is given up."""
+        self.flush()
+        self._refusal = self._refusal or "the log is closed"
+        while self._busy and self._retry is None:
+            self._quiet = self._loop.create_future()
+            await self._quiet
+        if self._retry is not None:
+            self._retry.cancel()
+        await self._loop.run_in_executor(self._executor, self._close_file)
+
+    # Buffering.
+
+    def _refuse_size(self, size: int) -> None:
+        limit = self._config.max_buffered_bytes
+        if size > limit:
+            raise ValueError(f"a record of {size} bytes is above max_buffered_bytes ({limit}): split it")
+        raise WalFull(f"{self.buffered_bytes} bytes wait for the disk, the limit is {limit}: try again later")
+
+    # Running jobs, one at a time.
+
+    def _start_next(self) -> None:
+        if self._drop_before > self.first_segment:
+            target = self._drop_before
+            drop = functools.partial(drop_segments, self._disk, self._folder, target)
+            self._run(drop, functools.partial(self._on_dropped, target))
+        elif (batch := self._batches.take()) is not None:
+            self._run(functools.partial(self._write, batch), functools.partial(self._on_written, batch))
+        else:
+            self._pause()
+
+    def _run(self, job: _Step, done: _Step) -> None:
+        if not self._busy:
+            self._busy = True
+            self.stalled_since = self._loop.time()
+        self._retry = None
+        future = self._loop.run_in_executor(self._executor, job)
+        future.add_done_callback(functools.partial(self._on_job_end, job, done))
+
+    def _on_job_end(self, job: _Step, done: _Step, future: asyncio.Future[None]) -> None:
+        error = WalFailed("the executor was shut down") if future.cancelled() else future.exception()
+        if error is None:
+            self._busy = False
+            self._full = False
+            done()
+        elif isinstance(error, OSError) and error.errno in NO_SPACE:
+            self._retry = self._loop.call_later(self._config.full_retry_seconds, self._run, job, done)
+            self._wake()
+            if not self._full:
+                self._full = True
+                self.on_stall(error)
+        else:
+            self._fail(error)
+
+    def _on_written(self, batch: Batch) -> None:
+        self.buffered_bytes -= batch.buffered
+        self.current_segment = batch.header.sequence
+        self._drop_before = max(self._drop_before, batch.drop_before)
+        self._start_next()
+        if batch.lsn:
+            self.synced_lsn = batch.lsn
+            self.on_synced(batch.lsn, batch.header.sequence)
+
+    def _on_dropped(self, target: int) -> None:
+        self.first_segment = target
+        self._start_next()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        self._refusal = f"the log stopped after a disk failure: {error}"
+        self._pause()
+        self.on_failed(error if isinstance(error, Exception) else WalFailed(self._refusal))
+
+    def _pause(self) -> None:
+        self._busy = False
+        self.stalled_since = None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
+
+    # In the executor.
+
+    def _write(self, batch: Batch) -> None:
+        if self._file_sequence != batch.header.sequence:
+            self._roll_over(batch)
+        self._file.pwrite(b"".join(batch.parts), batch.start)
+        sync(self._file)
+        mark_synced(self._file, batch.seed, batch.end)
+
+    def _roll_over(self, batch: Batch) -> None:
+        assert batch.seal is not None, "the first batch of a segment knows where the older one ends"
+        if self._next_file is None:
+            self._next_file = create_segment(self._disk, self._folder, batch.header)
+        seal_segment(self._file, *batch.seal)
+        self._file.close()
+        self._file, self._next_file = self._next_file, None
+        self._file_sequence = batch.header.sequence
+
+    def _close_file(self) -> None:
+        if not self._failed:
+            # Takes the last MARK to the disk: after a clean stop no damage passes for a torn tail.
+            sync(self._file)
+        self._file.close()
+        if self._next_file is not None:
+            self._next_file.close()
+        self._release()

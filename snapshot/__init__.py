@@ -1,0 +1,1 @@
+"""State at rest: its formats, and how it is stored and published."""

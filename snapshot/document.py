@@ -1,0 +1,81 @@
+"""A snapshot at rest: one msgpack document and a digest over it.
+
+The document says what it is (format, cluster, group, kind), where in the log it stands (index, term), who
+the members were at that index, and holds the machine's state. It does not say which node wrote it: replicas
+at one index write the same bytes, so they can be compared without being understood.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import msgpack
+
+MAGIC = b"STRSNAP\x01"
+FORMAT_VERSION = 1
+DIGEST_BYTES = 32
+
+
+class SnapshotDamaged(ValueError):
+    """The bytes are not a whole, unchanged snapshot document."""
+
+
+class SnapshotTooNew(ValueError):
+    """The document was written by a newer release than this one can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDocument:
+    """One replica group's state after applying `index`, the entry of term `term`."""
+
+    cluster: str
+    kind: str
+    group: int
+    index: int
+    term: int
+    voters: tuple[int, ...]
+    learners: tuple[int, ...]
+    state: bytes
+
+    def encode(self) -> bytes:
+        """Canonical bytes: magic, SHA-256 of the body, body."""
+        body: bytes = msgpack.packb(
+            [
+                FORMAT_VERSION,
+                self.cluster,
+                self.kind,
+                self.group,
+                self.index,
+                self.term,
+                list(self.voters),
+                list(self.learners),
+                self.state,
+            ]
+        )
+        return b"".join((MAGIC, hashlib.sha256(body).digest(), body))
+
+
+def decode(data: bytes | memoryview) -> SnapshotDocument:
+    """Read a document back.
+
+    Raises SnapshotDamaged when a byte is missing or changed, SnapshotTooNew for a later format.
+    """
+    view = memoryview(data)
+    header = len(MAGIC) + DIGEST_BYTES
+    if len(view) < header:
+        raise SnapshotDamaged(f"snapshot is cut short: {len(view)} bytes, a header alone has {header}")
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        raise SnapshotDamaged("snapshot does not begin with the magic bytes: not a snapshot, or damaged")
+    body = view[header:]
+    if hashlib.sha256(body).digest() != bytes(view[len(MAGIC) : header]):
+        raise SnapshotDamaged("snapshot's SHA-256 digest does not match its content")
+    fields = msgpack.unpackb(body, strict_map_key=True, max_bin_len=len(view), max_array_len=1 << 16)
+    if not isinstance(fields, list) or not fields or not isinstance(fields[0], int):
+        raise SnapshotDamaged("snapshot document has no format version")
+    if fields[0] > FORMAT_VERSION:
+        raise SnapshotTooNew(
+            f"snapshot has format {fields[0]}, this release reads up to {FORMAT_VERSION}: upgrade this node"
+        )
+    _, cluster, kind, group, index, term, voters, learners, state = fields
+    return SnapshotDocument(cluster, kind, group, index, term, tuple(voters), tuple(learners), state)
