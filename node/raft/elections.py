@@ -1,4 +1,4 @@
-"""Leader election (Raft §5.2, §5.4.1), pre-vote and stickiness (thesis §9.6, §4.2.3), transfer (thesis §3.10).
+"""Elections (Raft §5.2, §5.4.1), pre-vote and stickiness (thesis §9.6, §4.2.3), transfer (thesis §3.10).
 
 PySyncObj counted votes where voters must be counted, let a returning node depose a healthy leader, and ran
 its leadership transfer through ordinary votes that voters which just heard the leader refuse.

@@ -98,7 +98,7 @@ class RaftHost:
         self._dirty: dict[int, RaftGroup] = {}
         self._turn_scheduled = False
         self._records: deque[tuple[int, int, Kind, int]] = deque()
-        self._after_sync: deque[tuple[int, Callable[[], None]]] = deque()
+        self._after_sync: deque[tuple[int, Callable[[], object]]] = deque()
         self._unwritten_bytes = 0
         self._clock_behind = 0.0
         self._last_seen = loop.time()
@@ -372,7 +372,7 @@ class RaftHost:
             self._release_synced()
         self._outbox.flush()
 
-    def _guard(self, group: RaftGroup, call: Callable[..., None], *args: Any) -> None:
+    def _guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None:
         """A replica that fails stops alone; a peer's malformed message is the peer's fault."""
         if group.failure is not None:
             return

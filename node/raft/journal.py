@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
+from typing import overload
 
 import msgpack
 from pysyncobj.journal import Journal
@@ -164,6 +165,10 @@ class GroupJournal(Journal):
         del self._entries[:entryTo]
         self._entries[0] = (b"", index, term)
 
+    @overload
+    def __getitem__(self, item: int) -> Entry: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Entry]: ...
     def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
         return self._entries[item]
 

@@ -43,7 +43,7 @@ class MessageKind(IntEnum):
     NEED_SNAPSHOT = 11  # least index
 
 
-FIELDS = {
+FIELDS: dict[int, tuple[type, ...]] = {
     MessageKind.APPEND: (int, int, int, bytes, float),
     MessageKind.APPEND_REPLY: (bool, int, int, int, float),
     MessageKind.VOTE: (int, int, bool),
@@ -72,7 +72,7 @@ def check(message: Any) -> list[Any]:
     if type(message[0]) is not int or type(message[2]) is not int or message[2] < 0:
         raise BadMessage("message's group or term is no whole number")
     for value, expected in zip(message[3:], fields, strict=True):
-        if type(value) is not expected or (expected is int and value < 0):
+        if type(value) is not expected or (type(value) is int and value < 0):
             raise BadMessage(f"message of kind {MessageKind(message[1]).name} has a field of a wrong type")
     return message
 

@@ -88,7 +88,7 @@ def check_internals(cls: type[Any] = SyncObj, version: str = VERSION) -> None:
         )
 
 
-class _NoTransport(Transport):  # type: ignore[misc]
+class _NoTransport(Transport):
     """PySyncObj wants a transport; a group's messages travel by the node's mesh instead."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def _internal(name: str) -> Any:
     return property(attrgetter(attribute), lambda self, value: setattr(self, attribute, value))
 
 
-class SeamedSyncObj(SyncObj):  # type: ignore[misc]
+class SeamedSyncObj(SyncObj):
     """SyncObj with readable names for its state, and every way to pickle, poll or forward closed."""
 
     if TYPE_CHECKING:

@@ -104,7 +104,8 @@ class Reads(Replication):
                 future.set_result(Applied(None, index, self.term))
 
     def fail_readers(self) -> None:
-        for *_, future in (*self.readers, *self.applied_waiters):
+        waiting = [reader[-1] for reader in self.readers] + [waiter[-1] for waiter in self.applied_waiters]
+        for future in waiting:
             if not future.done():
                 future.set_result(self.not_leader())
         self.readers.clear()
