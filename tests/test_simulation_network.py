@@ -217,6 +217,7 @@ def test_a_killed_process_resets_or_closes_its_connections() -> None:
             assert near.events[-1] == "lost"
             ends.add(type(near.lost))
             assert pair.far.events == ["made"], "a dead process hears nothing"
+            assert pair.server.ends == {}
     assert ends == {type(None), ConnectionResetError}
 
 
@@ -255,7 +256,11 @@ def test_what_a_host_without_power_held_is_gone(pair: Pair) -> None:
     pair.world.network.cut(1, 2, hold=True)
     pair.send(3)
     pair.run()
+    pair.server.call(pair.far.transport.write, b"held by the other")
+    pair.run()
     pair.client.crash("power")
+    held = {pair.world.network.link(a, b).held == [] for a, b in ((1, 2), (2, 1))}
+    assert held == {True, False}
     pair.world.network.heal_all()
     pair.run()
     assert pair.far.units == []
@@ -314,6 +319,18 @@ def test_without_reordering_each_connection_is_first_in_first_out(pair: Pair) ->
     assert counts["reordered"] == 0
 
 
+def test_nothing_arrives_before_the_connection_is_made(pair: Pair) -> None:
+    class Greeter(Recorder):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            self.transport.write(b"welcome")
+
+    pair.world.network.set_all(delay=(0.0, 1.0), reorder=0.5)
+    pair.server.listeners[PORT].factory = Greeter
+    for _ in range(20):
+        assert pair.connect(5.0).units == [b"welcome"]
+
+
 def test_reordering_is_for_the_link_that_asks_for_it(pair: Pair) -> None:
     pair.world.network.set_all(delay=(0.0, 1.0))
     pair.world.network.link(1, 2).reorder = 0.5
@@ -339,6 +356,7 @@ def test_units_may_arrive_in_pieces(pair: Pair) -> None:
 
 
 def test_a_slow_reader_pushes_back(pair: Pair) -> None:
+    pair.world.network.set_all(duplication=1.0)
     near = pair.connect()
     pair.server.call(pair.far.transport.pause_reading)
     pair.server.pause()
@@ -346,7 +364,8 @@ def test_a_slow_reader_pushes_back(pair: Pair) -> None:
         pair.client.call(near.transport.write, bytes(100_000))
     pair.run()
     assert near.events == ["made", "pause"]
-    assert near.transport.get_write_buffer_size() > 500_000
+    unsent = near.transport.get_write_buffer_size()
+    assert unsent > 500_000
     pair.server.resume()
     pair.run()
     assert near.events == ["made", "pause", "resume"]
@@ -354,7 +373,11 @@ def test_a_slow_reader_pushes_back(pair: Pair) -> None:
     assert pair.far.units == []
     pair.server.call(pair.far.transport.resume_reading)
     pair.run()
-    assert len(pair.far.units) == 10
+    assert len(pair.far.units) == 20
+    pair.server.pause()
+    pair.client.call(near.transport.write, bytes(1_000_000))
+    pair.run()
+    assert near.transport.get_write_buffer_size() == unsent
 
 
 def test_a_buffered_protocol_gets_every_byte(pair: Pair) -> None:

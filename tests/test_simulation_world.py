@@ -1,4 +1,4 @@
-"""The simulator's queue, loops, clocks and nodes: what every simulated run relies on."""
+"""The simulated world: one seed is one run, and nodes pause, crash and start anew as processes do."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import gc
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.simulation import examples
-from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.node import SimNode
 from tests.simulation.world import SimulationFailed, SimulationStuck, World
@@ -24,20 +22,6 @@ from tests.simulation.world import SimulationFailed, SimulationStuck, World
 def world() -> Iterator[World]:
     with World(1) as world:
         yield world
-
-
-def run_main(world: World, main: Callable[[SimNode], Awaitable[Any]], until: float | None = None) -> Any:
-    """Run a coroutine on a new node and return its result."""
-    node = world.add_node(len(world.nodes) + 1)
-    results = []
-
-    async def go() -> None:
-        results.append(await main(node))
-
-    node.start(lambda node: node.spawn(go()))
-    world.run(until)
-    world.check()
-    return results[0]
 
 
 def note_to(seen: list[Any], value: Any) -> Callable[[SimNode], None]:
@@ -76,108 +60,24 @@ def test_one_seed_is_one_run_in_every_process() -> None:
     assert outputs == {" ".join(examples.run(seed).digest() for seed in (1, 2, 3)) + "\n"}
 
 
+def test_the_digest_tells_each_detail_of_an_event() -> None:
+    def digest(when: float, node: int, text: str) -> str:
+        with World(1) as world:
+            world.call_at(when, world.record, node, text)
+            world.run()
+            return world.digest()
+
+    assert digest(1.0, 1, "a") == digest(1.0, 1, "a")
+    assert len({digest(1.0, 1, "a"), digest(1.1, 1, "a"), digest(1.0, 2, "a"), digest(1.0, 1, "b")}) == 4
+
+
 def test_streams_of_one_world_do_not_influence_each_other() -> None:
     with World(1) as one, World(1) as other:
         one.rng("b").random()
         assert one.rng("a").random() == other.rng("a").random() != other.rng("b").random()
 
 
-# asyncio on a SimLoop.
-
-
-def test_asyncio_works_unmodified(world: World) -> None:
-    async def main(node: SimNode) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        assert loop is node.loop
-        event, queue = asyncio.Event(), asyncio.Queue[int](1)
-        seen: list[Any] = []
-
-        async def worker(n: int) -> int:
-            await event.wait()
-            await asyncio.sleep(n / 10)
-            await queue.put(n)
-            return n
-
-        tasks = [asyncio.create_task(worker(n)) for n in (3, 1, 2)]
-        loop.call_later(1.0, event.set)
-        seen.extend([await queue.get() for _ in tasks])
-        seen.append(await asyncio.gather(*tasks))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(loop.create_future(), 0.5)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await asyncio.Event().wait()
-        async with asyncio.TaskGroup() as group:
-            grouped = group.create_task(worker(0))
-            assert await queue.get() == 0
-        seen.append(await grouped)
-        seen.append(await asyncio.wait_for(asyncio.shield(worker(0)), 1.0))
-        task = asyncio.create_task(asyncio.sleep(9))
-        task.cancel()
-        seen.append(await asyncio.gather(task, return_exceptions=True))
-        return [*seen[:6], type(seen[6][0]), loop.time()]
-
-    result = run_main(world, main)
-    assert result == [1, 2, 3, [3, 1, 2], 0, 0, asyncio.CancelledError, pytest.approx(2.3)]
-
-
-def test_callbacks_run_by_time_and_then_in_order_of_scheduling(world: World) -> None:
-    seen: list[int] = []
-
-    def main(node: SimNode) -> None:
-        loop = node.loop
-        loop.call_later(0.2, seen.append, 5)
-        loop.call_later(0.1, seen.append, 3)
-        loop.call_later(0.1, seen.append, 4)
-        loop.call_soon(seen.append, 1)
-        loop.call_later(-1.0, seen.append, 2)
-        loop.call_soon(seen.append, 99).cancel()
-        timer = loop.call_later(0.1, seen.append, 99)
-        timer.cancel()
-        assert timer.cancelled()
-
-    world.add_node(1).start(main)
-    world.run()
-    assert seen == [1, 2, 3, 4, 5]
-
-
-def test_cancelled_timers_do_not_pile_up(world: World) -> None:
-    node = world.add_node(1)
-
-    def main(node: SimNode) -> None:
-        for _ in range(10_000):
-            node.loop.call_later(1_000.0, print).cancel()
-        assert len(world._heap) < 200
-
-    node.start(main)
-    world.run(1.0)
-    world.check()
-
-
-def test_executor_jobs_are_in_order_and_take_time(world: World) -> None:
-    async def main(node: SimNode) -> Any:
-        loop, moments = node.loop, []
-
-        def job(n: int) -> int:
-            assert asyncio._get_running_loop() is None
-            assert threading.current_thread() is threading.main_thread()
-            moments.append((n, world.now))
-            if n == 2:
-                raise OSError("two")
-            return n
-
-        node.disk.job_seconds = (0.1, 0.2)
-        futures = [loop.run_in_executor(node.executor, job, n) for n in range(5)]
-        other = loop.run_in_executor(None, job, 9)
-        futures[3].cancel()
-        results = await asyncio.gather(*futures, other, return_exceptions=True)
-        moments.remove(next(pair for pair in moments if pair[0] == 9))
-        assert [n for n, _ in moments] == [0, 1, 2, 4]
-        assert sorted(when for _, when in moments) == [when for _, when in moments]
-        assert 0.4 < world.now < 0.8
-        return [type(result) for result in results]
-
-    assert run_main(world, main) == [int, int, OSError, asyncio.CancelledError, int, int]
+# Runs, and what ends them.
 
 
 def test_an_exception_in_a_callback_is_a_failure_with_place_and_time(world: World) -> None:
@@ -337,6 +237,22 @@ def test_a_crashed_node_never_runs_again(world: World, kind: str) -> None:
     assert finalised == ["too late to matter"]
 
 
+@pytest.mark.parametrize(("kind", "kept"), [("kill", {b"data"}), ("power", {b"data", b"da", b""})])
+def test_a_crash_costs_the_node_what_it_costs_its_disk(kind: str, kept: set[bytes]) -> None:
+    found = set()
+    for seed in range(100):
+        with World(seed) as world:
+            disk = world.add_node(1).disk
+            file = disk.open("a", create=True)
+            disk.sync_dir(".")
+            file.pwrite(b"da", 0)
+            file.pwrite(b"ta", 2)
+            world.nodes[1].crash(kind)
+            found.add(disk.snapshot()["a"])
+    assert found >= kept
+    assert (len(found) == 1) == (kind == "kill")
+
+
 def test_a_crash_at_a_disk_operation_ends_the_process_right_there(world: World) -> None:
     seen: list[str] = []
 
@@ -398,62 +314,3 @@ def test_closing_a_world_leaves_no_noise(capfd: pytest.CaptureFixture[str]) -> N
     del world, node
     gc.collect()
     assert capfd.readouterr() == ("", "")
-
-
-# Clocks.
-
-
-def test_clocks_start_where_they_like_and_drift(world: World) -> None:
-    shown: list[float] = []
-    fast = world.add_node(1, clock=Clock(offset=50.0, drift=0.1))
-    fast.start(lambda node: node.loop.call_later(1.1, lambda: shown.append(node.loop.time())))
-    world.run()
-    assert world.now == pytest.approx(1.0)
-    assert shown[0] >= 51.1
-    assert shown[0] == pytest.approx(51.1)
-    fast.set_drift(-0.5)
-    world.run(2.0)
-    assert fast.loop.time() == pytest.approx(51.6)
-
-
-@pytest.mark.parametrize(("jump", "fires"), [(0.4, 0.6), (5.0, 0.5), (-0.5, 1.5)])
-def test_a_jump_moves_timers(world: World, jump: float, fires: float) -> None:
-    moments: list[float] = []
-    node = world.add_node(1)
-    node.start(lambda node: node.loop.call_later(1.0, lambda: moments.append(world.now)))
-    world.call_at(0.5, node.jump_clock, jump)
-    world.run()
-    assert moments == [pytest.approx(fires)]
-
-
-def test_a_timer_put_off_by_a_jump_during_a_pause_waits(world: World) -> None:
-    moments: list[float] = []
-    node = world.add_node(1)
-    node.start(lambda node: node.loop.call_later(1.0, lambda: moments.append(world.now)))
-    world.call_at(0.5, node.pause)
-    world.call_at(1.5, node.jump_clock, -1.0)
-    world.call_at(1.6, node.resume)
-    world.run()
-    assert moments == [pytest.approx(2.0)]
-
-
-def test_no_timer_fires_before_its_time_is_shown(world: World) -> None:
-    """Else code that waits for the rest of its time would wait for ever at one moment."""
-    early: list[float] = []
-    node = world.add_node(1, clock=Clock(offset=1e6 / 3, drift=1.7e-5))
-    rng = world.rng("delays")
-
-    def wait(left: int) -> None:
-        when = node.loop.time() + rng.random() * 10 ** -rng.randrange(7)
-
-        def fired() -> None:
-            if node.loop.time() < when:
-                early.append(when)
-            if left:
-                wait(left - 1)
-
-        node.loop.call_at(when, fired)
-
-    node.start(lambda _: wait(5_000))
-    world.run()
-    assert early == []

@@ -32,6 +32,7 @@ from tests.wal_harness import (
     run,
 )
 
+
 async def written(
     executor: ThreadPoolExecutor, batches: list[list[Record]], config: WalConfig = ROOMY
 ) -> tuple[FakeDisk, Opened]:
@@ -85,17 +86,19 @@ def test_a_tail_torn_at_any_length_is_cut_and_what_was_synced_stays() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_batch_torn_in_any_sectors_never_hurts_what_was_synced(data: st.DataObject) -> None:
-    """A power cut keeps any sectors of the unsynced batch, in any order, and may leave garbage in one of them."""
+    """A power cut keeps any sectors of the unsynced batch, in any order, and may leave garbage in others."""
 
     async def scenario(executor: ThreadPoolExecutor) -> None:
-        synced = [entry(number, data.draw(st.integers(4, 300))) for number in range(data.draw(st.integers(0, 4)))]
+        sizes = data.draw(st.lists(st.integers(4, 300), max_size=4), "sizes of the synced records")
+        synced = [entry(number, size) for number, size in enumerate(sizes)]
         unsynced = [entry(100 + number, 152) for number in range(8)]
         base, _ = await written(executor, [synced[:2], synced[2:]])
-        after, opened = await written(executor, [synced[:2], synced[2:], unsynced])
+        after, _ = await written(executor, [synced[:2], synced[2:], unsynced])
         path = after.segments()[-1]
         torn = base.copy()
-        marked = data.draw(st.booleans(), "whether the mark of the batch before reached the disk")
-        old, new = bytes(base.names[path].live if marked else base.names[path].durable), after.names[path].live
+        marked = data.draw(st.booleans(), "the mark of the batch before reached the disk")
+        old = bytes(base.names[path].live if marked else base.names[path].durable)
+        new = after.names[path].live
         _, start, batch = last_batch(after)
         place(torn.names[path].live, 0, old)
         for sector in range(start // SECTOR, (start + len(batch)) // SECTOR):
@@ -115,7 +118,7 @@ def test_a_batch_torn_in_any_sectors_never_hurts_what_was_synced(data: st.DataOb
 
 def test_a_flipped_bit_anywhere_is_refused_or_loses_nothing() -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
-        batches = [[entry(1)], [entry(2, 400)], [entry(3), entry(4, 600)], [entry(5)], [entry(6, 100), entry(7)]]
+        batches = [[entry(1)], [entry(2, 400)], [entry(3), entry(4, 600)], [entry(5)], [entry(6), entry(7)]]
         disk, opened = await written(executor, batches, SMALL)
         assert opened.log.current_segment == 3
         expected = [record for batch in batches for record in batch]
@@ -155,7 +158,7 @@ def offsets_of_records(disk: FakeDisk, path: str) -> set[int]:
 
 
 def test_without_its_mark_only_the_last_batch_is_at_risk() -> None:
-    """What remains ambiguous: after a power cut took the unsynced mark, rot in the last batch looks like tearing."""
+    """What stays ambiguous: when a power cut took the last mark, rot in the last batch looks like tearing."""
 
     async def scenario(executor: ThreadPoolExecutor) -> None:
         disk, _ = await written(executor, [[entry(1)], [entry(2), entry(3)], [entry(4), entry(5)]])
@@ -173,6 +176,27 @@ def test_without_its_mark_only_the_last_batch_is_at_risk() -> None:
                 assert found[:3] == expected[:3]
             elif position < start - MARK_BYTES:
                 assert isinstance(found, WalCorruption)
+
+    run(scenario)
+
+
+def test_a_new_empty_segment_proves_what_was_synced_before_it() -> None:
+    """A power cut between making a segment and sealing the one before, whose last mark it took: no ambiguity."""
+
+    async def scenario(executor: ThreadPoolExecutor) -> None:
+        disk, opened = await written(executor, [[entry(1)], [entry(2)]], SMALL)
+        _, start, _ = last_batch(disk)
+        disk.stop_at = len(disk.operations) + 6
+        opened.log.append(*entry(3, 900))
+        opened.log.flush()
+        await opened.until_failed()
+        cut = disk.power_cut()
+        assert len(cut.segments()) == 2
+        assert replay_or_refusal(cut.copy(), executor) == [entry(1), entry(2)]
+        cut.names[cut.segments()[0]].live[start + 30] ^= 1
+        found = replay_or_refusal(cut, executor)
+        assert isinstance(found, WalCorruption)
+        assert (found.file, found.offset) == (cut.segments()[0], start)
 
     run(scenario)
 
@@ -236,6 +260,20 @@ def test_losing_all_segments_is_not_taken_for_a_new_log() -> None:
     run(scenario)
 
 
+def test_a_record_is_valid_only_at_its_own_place() -> None:
+    """A misdirected write, or old bytes of the same segment, cannot pass for records elsewhere."""
+
+    async def scenario(executor: ThreadPoolExecutor) -> None:
+        disk, _ = await written(executor, [[entry(1)]])
+        moved = disk.copy()
+        live = moved.names[moved.segments()[0]].live
+        _, start, batch = last_batch(disk)
+        place(live, start + SECTOR + MARK_BYTES, batch[: RECORD_OVERHEAD + 40])
+        assert replay_or_refusal(moved, executor) == [entry(1)]
+
+    run(scenario)
+
+
 def test_a_renamed_segment_is_refused() -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         disk, _ = await written(executor, [[entry(number, 900)] for number in range(3)], SMALL)
@@ -258,7 +296,7 @@ def test_a_newer_format_is_named() -> None:
         live[12:16] = struct.pack("<I", crc32c(bytes(live[:SECTOR])))
         found = replay_or_refusal(disk.copy(), executor)
         assert isinstance(found, WalCorruption)
-        assert f"{path}, offset 8: written in format 2, this program reads 1: start the newer one" in str(found)
+        assert f"{path}, offset 8: written in format 2, this program reads 1: start the" in str(found)
 
     run(scenario)
 
@@ -323,10 +361,11 @@ def test_a_crash_while_a_tail_is_cut_brings_nothing_back() -> None:
 
 
 def crash_outcomes(disk: FakeDisk) -> list[FakeDisk]:
-    """What a crash may leave: the page cache; only what was synced; of unsynced writes only the newest or the
-    oldest; and names or bytes each without the other."""
+    """What a crash may leave: the page cache; or of each file's unsynced writes none, the oldest, the newest
+    or all, with or without the unsynced names.
+    """
 
-    def replayed_writes(pick: slice) -> Callable[[Inode], bytes]:
+    def survivors(pick: slice) -> Callable[[Inode], bytes]:
         def survives(inode: Inode) -> bytes:
             data = bytearray(inode.durable)
             for offset, written_bytes in inode.dirty[pick]:
@@ -338,7 +377,7 @@ def crash_outcomes(disk: FakeDisk) -> list[FakeDisk]:
     kept = [slice(0, 0), slice(0, 1), slice(-1, None), slice(None)]
     return [
         disk.killed(),
-        *(disk.restart(replayed_writes(pick), names_survive=names) for pick in kept for names in (False, True)),
+        *(disk.restart(survivors(pick), names_survive=names) for pick in kept for names in (False, True)),
     ]
 
 
@@ -378,12 +417,14 @@ def test_a_crash_anywhere_in_a_roll_over_loses_nothing() -> None:
         return len(found) >= acknowledged and found == (before + new)[: len(found)]
 
     async def scenario(executor: ThreadPoolExecutor) -> None:
-        await crash_everywhere(executor, [[record] for record in before], lambda log: log.write(new), may_find)
+        await crash_everywhere(
+            executor, [[record] for record in before], lambda log: log.write(new), may_find
+        )
 
     run(scenario)
 
 
-@pytest.mark.parametrize("fill", [400, 900], ids=["trimmed in the newest segment", "rolling over for the trim"])
+@pytest.mark.parametrize("fill", [400, 900], ids=["within a segment", "rolling over"])
 def test_a_crash_anywhere_in_dropping_segments_loses_nothing_that_is_needed(fill: int) -> None:
     before = [entry(number, 900) for number in range(5)] + [entry(5, fill)]
 
@@ -392,9 +433,10 @@ def test_a_crash_anywhere_in_dropping_segments_loses_nothing_that_is_needed(fill
         await opened.until_dropped(5)
 
     async def scenario(executor: ThreadPoolExecutor) -> None:
-        await crash_everywhere(
-            executor, [[record] for record in before], drop, lambda found, _: found in (before, before[4:])
-        )
+        def may_find(found: list[Record], _: int) -> bool:
+            return found in (before, before[4:])
+
+        await crash_everywhere(executor, [[record] for record in before], drop, may_find)
 
     run(scenario)
 

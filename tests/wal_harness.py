@@ -1,4 +1,4 @@
-"""What the tests of the write-ahead log share: a disk in memory that tells synced from unsynced, and an opener."""
+"""What the tests of the write-ahead log share: a disk in memory that tells what was synced, and an opener."""
 
 from __future__ import annotations
 
@@ -209,6 +209,9 @@ class Opened:
     async def until_synced(self, lsn: int) -> None:
         await self.until(lambda: self.log.synced_lsn >= lsn)
 
+    def is_waiting(self) -> bool:
+        return self.log.stalled_since is not None
+
     async def until_failed(self) -> None:
         await self.until(lambda: bool(self.failures))
 
@@ -221,7 +224,7 @@ class Opened:
 
     async def until_dropped(self, first: int) -> None:
         async with asyncio.timeout(10):
-            while self.log.first_segment < first:
+            while self.log.first_segment < first:  # noqa: ASYNC110 - the log reports no drops
                 await asyncio.sleep(0.001)
 
 

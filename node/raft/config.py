@@ -59,6 +59,9 @@ class RaftConfig:
     max_wal_segments: int = 16
     """Above this many segments the groups that pin the oldest one are snapshotted."""
 
+    catch_up_seconds: float = 120.0
+    """How long `add_member` waits for a new member to become nearly level before it gives up."""
+
     command_grace_seconds: float = 0.8
     """How long a deposed leader waits to learn what became of a command before it says "unknown"."""
 

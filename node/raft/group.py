@@ -162,6 +162,9 @@ class RaftGroup(Snapshots):
             return
         if term > self.term:
             self.adopt_term(term)
+        elif kind == MessageKind.PRE_VOTE_REPLY:
+            # Counts by the term it was asked for: a voter whose term is lower grants it all the same.
+            pass
         elif term < self.term and not self.is_current(kind, term):
             if kind in _REQUESTS_BY_LEADER:
                 self.answer_stale(peer)

@@ -171,11 +171,12 @@ class GroupState(SeamedSyncObj):
 
     def _give_up_waiting(self, term: int) -> None:
         """End what a deposed leader could not learn the fate of."""
-        for index in [index for index, entries in self.waiting.items() if entries[0][0] <= term]:
-            if not (self.role == LEADER and self.waiting[index][0][0] == self.term):
-                self.end_waiting(
-                    index, Unknown(f"lost leadership of term {term} before the command was applied")
-                )
+        for index in list(self.waiting):
+            later = [entry for entry in self.waiting[index] if entry[0] > term]
+            self.waiting[index] = [entry for entry in self.waiting[index] if entry[0] <= term]
+            self.end_waiting(index, Unknown(f"lost leadership of term {term} before the command was applied"))
+            if later:
+                self.waiting[index] = later
 
     def end_waiting(self, index: int, outcome: Outcome) -> None:
         """Give everyone who waits for `index` the same outcome."""

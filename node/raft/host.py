@@ -101,7 +101,8 @@ class RaftHost:
         self._after_sync: deque[tuple[int, Callable[[], object]]] = deque()
         self._unwritten_bytes = 0
         self._clock_behind = 0.0
-        self._last_seen = loop.time()
+        self._newest = loop.time()
+        self._last_tick = self._newest
         self._retention_at = 0.0
         self._ticker: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -165,7 +166,7 @@ class RaftHost:
     async def start(self) -> None:
         """Listen, connect to the peers and let time run."""
         await self.mesh.start()
-        self._last_seen = self.loop.time()
+        self._last_tick = self.now()
         self._tick()
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
@@ -275,9 +276,10 @@ class RaftHost:
     def now(self) -> float:
         """Seconds, never going backward even if the loop's clock does."""
         seen = self.loop.time() + self._clock_behind
-        if seen < self._last_seen:
-            self._clock_behind += self._last_seen - seen
-            seen = self._last_seen
+        if seen < self._newest:
+            self._clock_behind += self._newest - seen
+            return self._newest
+        self._newest = seen
         return seen
 
     def connected(self, peer: int) -> bool:
@@ -396,8 +398,7 @@ class RaftHost:
             if known is not None:
                 self._guard(known, known.on_synced, lsn)
         self._release_synced()
-        if self._dirty:
-            self._turn()
+        self._turn()
 
     def _release_synced(self) -> None:
         while self._after_sync and self._after_sync[0][0] <= self.wal.synced_lsn:
@@ -408,8 +409,8 @@ class RaftHost:
     def _tick(self) -> None:
         self._ticker = self.loop.call_later(self.config.heartbeat_seconds / 2, self._tick)
         now = self.now()
-        gap = now - self._last_seen
-        self._last_seen = now
+        gap = now - self._last_tick
+        self._last_tick = now
         if gap > self.config.time_gap_seconds:
             log.warning("the event loop did not run for %.2f s, or the clock jumped", gap)
             for group in list(self.groups.values()):

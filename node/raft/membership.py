@@ -47,6 +47,7 @@ class Membership(Reads):
         self.joining: int | None = None
         self.round_target = 0
         self.round_started = 0.0
+        self.change_deadline = 0.0
         super().__init__(*args)
 
     # The log's view.
@@ -106,7 +107,10 @@ class Membership(Reads):
             self.change, self.joining, self.change_index = future, node, 0
             if node not in self.configuration.learners:
                 self._propose(self.voters, (*self.configuration.learners, node))
+            self.change_deadline = self.host.now() + self.settings.catch_up_seconds
             self._start_round()
+            self.host.set_active(self, True)
+            self.host.wake(self)
         return future
 
     def remove_member(self, node: int) -> asyncio.Future[Outcome]:
@@ -156,6 +160,10 @@ class Membership(Reads):
     def continue_change(self) -> None:
         """Promote the learner once a round of catching up was short enough (thesis §4.2.1)."""
         if self.joining is None or self.change_index:
+            return
+        if self.host.now() > self.change_deadline:
+            seconds = self.settings.catch_up_seconds
+            self._end_change(Unknown(f"node {self.joining} is a learner and not level after {seconds:.0f} s"))
             return
         progress = self.progress.get(self.joining)
         if progress is None or progress.match < self.round_target or self.configuration.index > self.commit:

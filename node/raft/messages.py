@@ -40,7 +40,7 @@ class MessageKind(IntEnum):
     SNAPSHOT = 8  # index, snapshot term, offset, total, digest, data, sent_at
     SNAPSHOT_REPLY = 9  # index, next offset, status, sent_at
     QUIET = 10  # last_index
-    NEED_SNAPSHOT = 11  # least index
+    NEED_SNAPSHOT = 11  # least index, sent_at
 
 
 FIELDS: dict[int, tuple[type, ...]] = {
@@ -54,7 +54,7 @@ FIELDS: dict[int, tuple[type, ...]] = {
     MessageKind.SNAPSHOT: (int, int, int, int, bytes, bytes, float),
     MessageKind.SNAPSHOT_REPLY: (int, int, int, float),
     MessageKind.QUIET: (int,),
-    MessageKind.NEED_SNAPSHOT: (int,),
+    MessageKind.NEED_SNAPSHOT: (int, float),
 }
 
 
@@ -66,7 +66,7 @@ def check(message: Any) -> list[Any]:
     """The message, if it has the right shape; raises BadMessage."""
     if type(message) is not list or len(message) < 3:
         raise BadMessage("message is not an array of group, kind and term")
-    fields = FIELDS.get(message[1])
+    fields = FIELDS.get(message[1]) if type(message[1]) is int else None
     if fields is None or len(message) != len(fields) + 3:
         raise BadMessage(f"message of unknown kind {message[1]!r} or with a wrong number of fields")
     if type(message[0]) is not int or type(message[2]) is not int or message[2] < 0:

@@ -119,10 +119,11 @@ class Reads(Replication):
             self.step_down()
             return
         self.continue_transfer()
+        self.continue_change()
         assured = True
         for peer, progress in self.progress.items():
             assured &= self._tick_peer(peer, progress, now)
-        if assured and self.is_idle() and not self.transfer_target:
+        if assured and self.is_idle():
             self.host.set_active(self, False)
 
     def _tick_peer(self, peer: int, progress: Progress, now: float) -> bool:
@@ -144,7 +145,8 @@ class Reads(Replication):
     def is_idle(self) -> bool:
         """Everything here is committed and applied, and nobody waits."""
         last = self.journal.last
-        return self.commit == last == self.applied and not self.readers and not self.waiting
+        settled = self.change is None and self.transfer_target is None
+        return settled and self.commit == last == self.applied and not self.readers and not self.waiting
 
     def may_quiet(self, progress: Progress) -> bool:
         """The follower has everything, and a whole heartbeat has passed without anything new."""
@@ -238,6 +240,11 @@ class Reads(Replication):
             self.leader_since = now
 
     # Declared here because another layer defines it.
+
+    change: asyncio.Future[Outcome] | None
+
+    def continue_change(self) -> None:
+        raise NotImplementedError
 
     def tick_snapshot(self, peer: int, now: float) -> None:
         raise NotImplementedError

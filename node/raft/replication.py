@@ -192,7 +192,7 @@ class Replication(Elections):
         if packed or previous != self.journal.last:
             self.leave_quiet()
         if self.damaged_below is not None:
-            message = [self.id, MessageKind.NEED_SNAPSHOT, self.term, self.damaged_below]
+            message = [self.id, MessageKind.NEED_SNAPSHOT, self.term, self.damaged_below, sent_at]
             self.host.send_when_synced(peer, message)
             return
         if self.host.backlogged() and entries:

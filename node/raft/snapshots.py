@@ -219,10 +219,14 @@ class Snapshots(Membership):
             self.wanted[peer] = index
             self.take_snapshot()
 
-    def on_need_snapshot(self, peer: int, least: int) -> None:
+    def on_need_snapshot(self, peer: int, least: int, sent_at: float) -> None:
         """A follower's stored state is bad: whatever it acknowledged is in its log, its state is not."""
         progress = self.progress.get(peer)
-        if self.role != LEADER or progress is None or peer in self.senders or peer in self.wanted:
+        if self.role != LEADER or progress is None:
+            return
+        progress.acked_sent_at = max(progress.acked_sent_at, sent_at)
+        self.on_confirmed()
+        if peer in self.senders or peer in self.wanted:
             return
         self.end_quiet_towards(peer, progress)
         self.start_snapshot(peer, progress, least)

@@ -28,8 +28,8 @@ class Batch:
     """Records that go to disk together, into the segment of `header`, at offsets `start` to `end`.
 
     `synced_end`: offset up to which the segment is synced once all earlier batches are. `seal`: of the first
-    batch of a new segment: seed and offset to seal the older one with. `lsn`: number of the newest record of a
-    group, 0 without one. `buffered`: bytes of the groups' records. `drop_before`: what a TRIM names, or 0.
+    batch of a new segment: seed and offset to seal the older one with. `lsn`: number of the newest record
+    of a group, or 0. `buffered`: bytes of the groups' records. `drop_before`: what a TRIM names, or 0.
     """
 
     header: SegmentHeader

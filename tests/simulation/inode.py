@@ -68,8 +68,6 @@ class Inode:
                 start = max(0, (offset + len(kept) - 1) // SECTOR * SECTOR - offset)
                 kept = kept[:start] + rng.randbytes(len(kept) - start)
             place(self.durable, offset, kept)
-            if not room:
-                return
 
     def _keep_sectors(self, rng: random.Random, unit: int) -> None:
         for offset, data in self.dirty:

@@ -201,8 +201,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = SimHandle(callback, args, self, context)
-        if self.state != DEAD:
-            self._soon((self.world.now, self._next_seq(), self, handle))
+        self._soon((self.world.now, self._next_seq(), self, handle))
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -227,8 +226,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = SimTimer(when, callback, args, self, context)
-        if self.state != DEAD:
-            self.world.push(self._clock.when(when), self, timer)
+        self.world.push(self._clock.when(when), self, timer)
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

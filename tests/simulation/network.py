@@ -213,7 +213,7 @@ class SimNetwork:
         caller = SimTransport(self, number, loop, self.link(source.id, target.id), here, there)
         callee = SimTransport(self, number, target.loop, back, there, here)
         caller.peer, callee.peer = callee, caller
-        callee.last = callee.horizon = when
+        callee.floor = callee.last = callee.horizon = when
         source.ends[2 * number] = caller
         target.ends[2 * number + 1] = callee
         caller.number, callee.number = 2 * number, 2 * number + 1
@@ -269,6 +269,7 @@ class SimNetwork:
         when = world.now + link.travel()
         if link.reorder and link.rng.random() < link.reorder:
             self.counts["reordered"] += 1
+            when = max(when, end.floor)
         else:
             end.last = when = max(when, end.last)
         if when > end.horizon:

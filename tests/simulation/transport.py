@@ -77,6 +77,7 @@ class SimTransport(asyncio.Transport):
         self.number = number
         self.loop = loop
         self.link = link
+        self.floor = 0.0  # nothing arrives before: the peer learns then that it is connected
         self.last = 0.0  # arrival of the newest unit that keeps its place in line
         self.horizon = 0.0  # latest arrival of any unit
         self._network = network
