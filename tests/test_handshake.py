@@ -276,7 +276,8 @@ def test_a_later_protocol_may_add_fields_but_this_one_may_not() -> None:
 
 NO_HELLO: dict[str, bytes] = {
     "http": b"GET / HTTP/1.1\r\n\r\n",
-    "other magic": body(1, "kafka", 1, 1),
+    "other magic": body(1, "kafka", 1, 1, "blue", 7, 70, 1, 3, bytes(32)),
+    "other magic and version": body(1, "kafka", 4, 5),
     "short": body(1, MAGIC, 1),
     "versions": body(1, MAGIC, 2, 1),
     "bool version": body(1, MAGIC, True, True),

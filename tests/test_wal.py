@@ -209,17 +209,19 @@ def test_a_full_disk_holds_writes_back_until_there_is_space(size: int) -> None:
     run(scenario)
 
 
-def test_closing_does_not_wait_for_a_full_disk() -> None:
+@pytest.mark.parametrize("size", [40, 1900], ids=["within a segment", "rolling over"])
+def test_closing_does_not_wait_for_a_full_disk(size: int) -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         disk = FakeDisk()
         opened = open_log(disk, executor)
         disk.full = True
-        opened.log.append(*entry(1))
+        opened.log.append(*entry(1, size))
         async with asyncio.timeout(10):
             await opened.log.close()
         disk.full = False
+        assert disk.listdir(FOLDER) == ["wal-0000000000000001.log", "wal.started"], "no space is kept"
         assert opened.synced == []
-        assert open_log(disk, executor).replayed in ([], [entry(1)]), "its outcome is unknown"
+        assert open_log(disk, executor).replayed in ([], [entry(1, size)]), "its outcome is unknown"
 
     run(scenario)
 

@@ -181,7 +181,7 @@ def test_without_its_mark_only_the_last_batch_is_at_risk() -> None:
 
 
 def test_a_new_empty_segment_proves_what_was_synced_before_it() -> None:
-    """A power cut between making a segment and sealing the one before, whose last mark it took: no ambiguity."""
+    """A power cut after making a segment, before sealing the one before: its lost mark is no ambiguity."""
 
     async def scenario(executor: ThreadPoolExecutor) -> None:
         disk, opened = await written(executor, [[entry(1)], [entry(2)]], SMALL)
@@ -301,61 +301,72 @@ def test_a_newer_format_is_named() -> None:
     run(scenario)
 
 
-def test_the_bytes_of_a_cut_tail_never_come_back() -> None:
-    """Old records lie, valid, behind the cut; whatever is written over it, in any lengths, they stay gone."""
+def stale_tail(first: int) -> list[Record]:
+    """Records of a batch behind one small batch, each but the first beginning where a new record may begin.
+
+    With `first` = 495 they begin behind the place of a MARK, with 470 at it: 512 bytes each from there on.
+    """
+    return [(9, Kind.ENTRIES, bytes([200 + number]) * (495 if number else first)) for number in range(7)]
+
+
+async def torn_disk(
+    executor: ThreadPoolExecutor, synced: list[Record], stale: list[Record], hole: int
+) -> FakeDisk:
+    """After a power cut that kept all of the batch `stale` but its sector number `hole`."""
+    base, _ = await written(executor, [synced])
+    after, _ = await written(executor, [synced, stale])
+    _, start, batch = last_batch(after)
+    torn = base.copy()
+    live = torn.names[torn.segments()[0]].live
+    place(live, start, batch)
+    place(live, max(start, (start // SECTOR + hole) * SECTOR), bytes(SECTOR))
+    return torn.copy()
+
+
+@pytest.mark.parametrize("first", [495, 470])
+@pytest.mark.parametrize("marks_survive", [True, False])
+def test_the_bytes_of_a_cut_tail_never_come_back(first: int, marks_survive: bool) -> None:
+    """Old records lie, valid, behind the cut; whatever is written over it, they stay gone."""
+    synced, stale = [entry(1)], stale_tail(first)
 
     async def scenario(executor: ThreadPoolExecutor) -> None:
-        synced = [entry(1)]
-        stale = [entry(1000 + number, 4 * (number + 1)) for number in range(12)]
-        base, _ = await written(executor, [synced])
-        after, _ = await written(executor, [synced, stale])
-        path = after.segments()[0]
-        _, start, batch = last_batch(after)
-        for lost in range(len(batch) // SECTOR):
-            # One sector of the batch never reached the disk, all others did, its mark did not.
-            for size in (4, 60, 116, 480):
-                disk = base.copy()
-                for inode in (disk.names[path],):
-                    place(inode.live, start, batch)
-                    hole = max(start, start // SECTOR * SECTOR + lost * SECTOR)
-                    place(inode.live, hole, bytes(min(SECTOR, start + len(batch) - hole)))
-                    inode.durable[:] = inode.live
-                opened = open_log(disk, executor)
+        for hole in range(len(stale)):
+            for size in (4, 60, 116, 480, 492):
+                disk = await torn_disk(executor, synced, stale, hole)
+                opened = open_log(disk, executor, config=ROOMY)
                 expected = list(opened.replayed)
                 assert expected == (synced + stale)[: len(expected)]
+                assert len(expected) <= 1 + hole
                 for number in range(4):
-                    assert open_log(disk.power_cut(), executor).replayed == expected
                     record = entry(number, size)
                     await opened.write([record])
                     expected.append(record)
-                    disk = disk.killed()
-                    opened = open_log(disk, executor)
+                    disk = disk.killed() if marks_survive else disk.power_cut()
+                    opened = open_log(disk, executor, config=ROOMY)
                     assert opened.replayed == expected
 
     run(scenario)
 
 
-def test_a_crash_while_a_tail_is_cut_brings_nothing_back() -> None:
+@pytest.mark.parametrize("first", [495, 470])
+@pytest.mark.parametrize("hole", range(4))
+def test_a_crash_while_a_tail_is_cut_brings_nothing_back(first: int, hole: int) -> None:
+    synced, stale = [entry(1)], stale_tail(first)
+
     async def scenario(executor: ThreadPoolExecutor) -> None:
-        synced, stale = [entry(1)], [entry(1000 + number, 108) for number in range(7)]
-        base, _ = await written(executor, [synced])
-        after, _ = await written(executor, [synced, stale])
-        path = after.segments()[0]
-        _, start, batch = last_batch(after)
-        torn = base.copy()
-        place(torn.names[path].live, start, batch)
-        place(torn.names[path].live, start, bytes(300))
-        torn = torn.copy()
+        torn = await torn_disk(executor, synced, stale, hole)
         probe = torn.copy()
-        open_log(probe, executor)
-        assert probe.count("datasync") >= 1
+        kept = open_log(probe, executor).replayed
+        assert kept == (synced + stale)[: len(kept)]
         for stop_at in range(len(probe.operations)):
             disk = torn.copy()
             disk.stop_at = stop_at
             with pytest.raises(Stopped):
                 open_log(disk, executor)
             for left in crash_outcomes(disk):
-                assert replay_or_refusal(left, executor) == synced
+                assert replay_or_refusal(left, executor) == kept
+        for left in crash_outcomes(probe):
+            assert replay_or_refusal(left, executor) == kept
 
     run(scenario)
 
@@ -389,7 +400,7 @@ async def crash_everywhere(
 ) -> None:
     """Stop before each disk operation that `act` causes, and open what any crash there leaves.
 
-    `may_find(replayed, acknowledged)`: whether that may be replayed when so many records were reported synced.
+    `may_find(replayed, acknowledged)`: whether so much may come back when so many were reported synced.
     """
     disk, opened = await written(executor, prepare, SMALL)
     start = len(disk.operations)

@@ -96,11 +96,11 @@ def unpack_handshake(body: bytes | memoryview) -> list[Any]:
     return _checked(body, message)
 
 
-_UNDECODABLE: Final = (ValueError, TypeError, OverflowError, MemoryError, msgpack.UnpackException)
+_UNDECODABLE: Final = (ValueError, MemoryError)  # MemoryError: a length that promises more than there is
 
 
 def _garbage(body: bytes | memoryview, error: Exception) -> GarbageFrame:
-    cause = _one_line(error)
+    cause = str(error) or type(error).__name__
     return GarbageFrame(f"a frame of {len(body)} bytes is not valid msgpack ({cause})")
 
 
@@ -108,10 +108,6 @@ def _checked(body: bytes | memoryview, message: Any) -> list[Any]:
     if type(message) is not list or not message or type(message[0]) is not int:
         raise GarbageFrame(f"a frame of {len(body)} bytes is not an array that begins with a kind")
     return message
-
-
-def _one_line(error: Exception) -> str:
-    return ascii(str(error) or type(error).__name__)[1:-1][:80]
 
 
 class FrameReader:

@@ -121,8 +121,6 @@ class Handshake:
 
         An exact repetition of a message already taken changes nothing: a duplicating network is no attack.
         """
-        if self.state is State.FAILED:
-            raise Refused(Reason.GARBAGE, "a frame came after the handshake had failed")
         message = bytes(body)
         if message in self._accepted:
             return ()
@@ -241,11 +239,8 @@ class Handshake:
         reason = next((known for known in _TOLD if known == word), None)
         if reason is None:
             return self._fail(Reason.GARBAGE, "it refused for a reason this node does not know: upgrade it")
-        signed = (
-            type(mac) is bytes
-            and bool(self._transcript)
-            and hmac.compare_digest(mac, self._mac(Role.ACCEPTOR, FrameKind.REFUSE, reason))
-        )
+        expected = self._mac(Role.ACCEPTOR, FrameKind.REFUSE, reason)
+        signed = type(mac) is bytes and hmac.compare_digest(mac, expected)
         fatal = signed and reason is Reason.DUPLICATE_NODE
         return self._fail(reason, _TOLD[reason], fatal=fatal)
 

@@ -146,8 +146,6 @@ def _refuse_gaps(folder: str, first: int, numbers: list[int]) -> None:
 def _seal_again(disk: Disk, segment: _Segment, found: Scan) -> None:
     """End a roll-over cut short: the SEAL may be missing, torn, or seen by us without being durable."""
     file = disk.open(segment.path)
-    _clear(file, segment, found.end)
-    sync(file)
     seal_segment(file, segment.seed, found.end)
     file.close()
 

@@ -61,8 +61,6 @@ def create_segment(disk: Disk, folder: str, header: SegmentHeader) -> DiskFile:
     """
     path = segment_path(folder, header.sequence)
     temporary = path.removesuffix(".log") + ".tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
     file = disk.open(temporary, create=True)
     try:
         file.preallocate(header.size)
