@@ -88,6 +88,7 @@ def test_appends_during_a_sync_go_into_the_next_batch_by_themselves() -> None:
         await asyncio.to_thread(disk.at_gate.wait, 10)
         syncs = disk.count("datasync")
         opened.log.append(*entry(2))
+        opened.log.flush()
         opened.log.append(*entry(3))
         opened.log.flush()
         disk.gate.set()

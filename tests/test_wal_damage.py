@@ -274,6 +274,20 @@ def test_a_record_is_valid_only_at_its_own_place() -> None:
     run(scenario)
 
 
+def test_a_record_of_another_log_is_no_record_here() -> None:
+    async def scenario(executor: ThreadPoolExecutor) -> None:
+        foreign = FakeDisk()
+        other = open_log(foreign, executor, config=ROOMY, seed=1)
+        await other.write([entry(1)])
+        await other.write([entry(2)])
+        disk, _ = await written(executor, [[entry(1)]])
+        _, start, batch = last_batch(foreign)
+        place(disk.names[disk.segments()[0]].live, start, batch)
+        assert replay_or_refusal(disk.copy(), executor) == [entry(1)]
+
+    run(scenario)
+
+
 def test_a_renamed_segment_is_refused() -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         disk, _ = await written(executor, [[entry(number, 900)] for number in range(3)], SMALL)
@@ -416,6 +430,8 @@ async def crash_everywhere(
         for left in crash_outcomes(disk):
             found = open_log(left, executor)
             assert may_find(found.replayed, opened.log.synced_lsn), disk.operations[start:]
+            numbers = [int(path[-20:-4]) for path in left.segments()]
+            assert numbers == list(range(found.log.first_segment, found.log.append_segment() + 1))
             await found.write([entry(99)])
             again = open_log(left.power_cut(), executor)
             assert again.replayed == [*found.replayed, entry(99)], disk.operations[start:]

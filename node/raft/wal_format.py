@@ -133,10 +133,9 @@ def decode_header(file: str, data: bytes) -> SegmentHeader:
 
 
 def encode_record_head(seed: int, offset: int, group: int, kind: int, payload: bytes) -> bytes:
-    """The bytes before a payload. The checksum holds only in this segment, at this offset and length."""
-    length = len(payload)
-    start = ((seed + offset) ^ length) & _MASK
-    return _RECORD.pack(length, crc32c(payload, crc32c(_SCOPE.pack(group, kind), start)), group, kind)
+    """The bytes before a payload. The checksum holds only in this segment and at this offset."""
+    checksum = crc32c(payload, crc32c(_SCOPE.pack(group, kind), (seed + offset) & _MASK))
+    return _RECORD.pack(len(payload), checksum, group, kind)
 
 
 def encode_number(seed: int, offset: int, kind: Kind, number: int) -> bytes:
@@ -182,8 +181,7 @@ def scan(file: str, sequence: int, seed: int, data: bytes, replay: Replay | None
         length, checksum, group, kind = unpack(data, offset)
         begin = offset + RECORD_OVERHEAD
         end = begin + length
-        start = ((seed + offset) ^ length) & _MASK
-        if end > size or crc32c(view[offset + _CRC_END : end], start) != checksum:
+        if end > size or crc32c(view[offset + _CRC_END : end], (seed + offset) & _MASK) != checksum:
             break
         known = group_kind(kind)
         if known is not None:

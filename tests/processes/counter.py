@@ -1,0 +1,54 @@
+"""The cheapest honest state machine: it counts commands, and can be made to weigh what a test needs."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import msgpack
+
+_GROW = 1
+
+
+class Counter:
+    """Counts; its snapshot holds `ballast` beside the count, so that it has a size."""
+
+    kind = "counter"
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ballast = b""
+
+    def begin_term(self, index: int, term: int, node: int) -> None:
+        pass
+
+    def apply(self, index: int, term: int, command: bytes) -> int:
+        self.count += 1
+        if command[0] == _GROW:
+            self.ballast = incompressible(int.from_bytes(command[1:], "big"))
+        return self.count
+
+    def snapshot(self) -> bytes:
+        packed: bytes = msgpack.packb([self.count, self.ballast])
+        return packed
+
+    def restore(self, state: bytes) -> None:
+        self.count, self.ballast = msgpack.unpackb(state, max_bin_len=len(state))
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.snapshot()).hexdigest()
+
+
+def count(size: int) -> bytes:
+    """A command of `size` bytes that only counts."""
+    return bytes(1) + random.Random(size).randbytes(size - 1)
+
+
+def grow(size: int) -> bytes:
+    """The command that makes the state `size` bytes large."""
+    return bytes([_GROW]) + size.to_bytes(8, "big")
+
+
+def incompressible(size: int) -> bytes:
+    """The same bytes on every node, and no help to one that compresses."""
+    return random.Random(size).randbytes(size)

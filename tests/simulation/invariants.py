@@ -1,0 +1,346 @@
+"""The truth about every group, gathered from all its replicas, and the rules that no run may break.
+
+The ledger is told of every turn of every replica (watch.py calls it). It compares what it is told with all
+that it was told before, so each rule costs work for what is new only. A broken rule is a `Finding`; it is
+recorded, not raised, because production code rightly treats an exception as its own and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from node.raft.group import RaftGroup
+from node.raft.group_state import Configuration
+from node.raft.membership import unpack_configuration
+from node.raft.messages import Entry, EntryKind
+from node.raft.pysyncobj_seam import LEADER
+from snapshot.document import SnapshotDocument
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken rule: which, when (virtual seconds), and what was seen."""
+
+    check: str
+    time: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"t={self.time:.3f} {self.check}: {self.text}"
+
+
+@dataclass(slots=True)
+class Replica:
+    """What is known of one replica, across its restarts unless said otherwise."""
+
+    told_term: int = 0
+    """Highest term that the node named in a message."""
+
+    acked: tuple[int, int] | None = None
+    """Newest (index, term) that it acknowledged as durable and did not delete since."""
+
+    scanned: tuple[int, int] = (0, 0)
+    """(index, term) up to which its log of this boot was compared."""
+
+    led_term: int = 0
+    """Term it led at the last look, 0 if none; of this boot."""
+
+    commit: int = 0
+    applied: int = 0
+    memberships: list[int] = field(default_factory=list)
+    """Indices of the membership entries in its log of this boot."""
+
+
+@dataclass(slots=True)
+class GroupLedger:
+    """Everything that was ever true of one group, on whichever node."""
+
+    id: int
+    voters: tuple[int, ...]
+    entries: dict[tuple[int, int], tuple[int, bytes]] = field(default_factory=dict)
+    """(index, term) > (term of the entry before, command)."""
+
+    committed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """index > (term, term of the leader who committed it)."""
+
+    leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """term > (node, boot)."""
+
+    votes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(node, term) > whom the node told that it votes for."""
+
+    applied: dict[int, tuple[int, bytes, object, int]] = field(default_factory=dict)
+    """index > (term, command, result, how many commands the state had seen)."""
+
+    snapshots: dict[int, int] = field(default_factory=dict)
+    """index > checksum of the snapshot's bytes."""
+
+    configurations: list[Configuration] = field(default_factory=list)
+    """Committed ones, in order."""
+
+    replicas: dict[int, Replica] = field(default_factory=dict)
+
+
+class Ledger:
+    """All groups. `now` gives virtual seconds; `stop` is called at the first finding."""
+
+    def __init__(self, now: Callable[[], float], stop: Callable[[], None]) -> None:
+        self.findings: list[Finding] = []
+        self.groups: dict[int, GroupLedger] = {}
+        self.elections = 0
+        self.snapshots_installed = 0
+        self._now = now
+        self._stop = stop
+
+    def add_group(self, group_id: int, voters: tuple[int, ...]) -> None:
+        self.groups[group_id] = GroupLedger(group_id, voters, configurations=[Configuration(0, voters)])
+
+    def broken(self, check: str, text: str) -> None:
+        """Record that a rule was broken."""
+        if len(self.findings) < 20:
+            self.findings.append(Finding(check, self._now(), text))
+        self._stop()
+
+    def replica(self, node: int, group_id: int) -> Replica:
+        replicas = self.groups[group_id].replicas
+        if node not in replicas:
+            replicas[node] = Replica()
+        return replicas[node]
+
+    def forget_replica(self, node: int, group_id: int) -> None:
+        """The replica was removed, or its disk replaced, on purpose."""
+        group = self.groups[group_id]
+        group.replicas.pop(node, None)
+        for key in [key for key in group.votes if key[0] == node]:
+            del group.votes[key]
+
+    # What a node tells others.
+
+    def tells_term(self, node: int, group_id: int, term: int) -> None:
+        replica = self.replica(node, group_id)
+        if term > replica.told_term:
+            replica.told_term = term
+
+    def votes(self, node: int, group_id: int, term: int, candidate: int) -> None:
+        known = self.groups[group_id].votes.setdefault((node, term), candidate)
+        if known != candidate:
+            self.broken(
+                "one vote a term",
+                f"group {group_id}: node {node} votes for {known} and for {candidate} in term {term}",
+            )
+
+    def acknowledges(self, group: RaftGroup, node: int, index: int) -> None:
+        replica = self.replica(node, group.id)
+        term = group.journal.term_at(index)
+        if term is not None and (replica.acked is None or index > replica.acked[0]):
+            replica.acked = (index, term)
+
+    # A replica begins.
+
+    def opened(self, group: RaftGroup, node: int, boot: int) -> None:
+        """A replica was made from what its disk holds: nothing that it told of may be missing."""
+        replica = self.replica(node, group.id)
+        journal = group.journal
+        if group.term < replica.told_term:
+            self.broken(
+                "durable term",
+                f"group {group.id}: node {node} told of term {replica.told_term} and has {group.term} now",
+            )
+        if replica.acked is not None:
+            index, term = replica.acked
+            if journal.last < index or (index >= journal.base and journal.term_at(index) != term):
+                self.broken(
+                    "durable acknowledgement",
+                    f"group {group.id}: node {node} acknowledged entry {index} of term {term}, its log has"
+                    f" {journal.base} to {journal.last}, there {journal.term_at(index)}",
+                )
+        replica.scanned = (journal.base, journal.base_term)
+        replica.memberships.clear()
+        replica.led_term = 0
+        replica.commit = replica.applied = 0
+        group.on_leadership(lambda leading, term: self._leads(group, node, boot, leading, term))
+        self.after_turn(group, node)
+
+    # A replica's turn.
+
+    def after_turn(self, group: RaftGroup, node: int) -> None:
+        """Compare what changed in this replica with everything known of the group."""
+        ledger = self.groups[group.id]
+        replica = self.replica(node, group.id)
+        journal = group.journal
+        scanned = replica.scanned
+        if journal.last != scanned[0] or journal.last_term != scanned[1]:
+            self._scan(ledger, replica, group, node)
+        replica.led_term = group.term if group.role == LEADER else 0
+        commit = group.commit
+        if commit != replica.commit:
+            self._commits(ledger, replica, group, node)
+        if group.applied < replica.applied or group.applied > commit:
+            self.broken(
+                "state machine safety",
+                f"group {group.id}: node {node} applied up to {replica.applied}, then up to {group.applied},"
+                f" with {commit} committed",
+            )
+        replica.applied = group.applied
+
+    def _scan(self, ledger: GroupLedger, replica: Replica, group: RaftGroup, node: int) -> None:
+        journal = group.journal
+        index, term = replica.scanned
+        if index < journal.base:
+            index, term = journal.base, journal.base_term
+        elif index > journal.last or journal.term_at(index) != term:
+            index, term = self._after_deletion(ledger, replica, group, node, index)
+        previous = term
+        for entry in journal.after(index):
+            command, index, term = entry
+            known = ledger.entries.setdefault((index, term), (previous, command))
+            if known[0] != previous or known[1] != command:
+                self.broken(
+                    "log matching",
+                    f"group {group.id}: entry {index} of term {term} on node {node} differs, or follows term"
+                    f" {previous} where elsewhere it follows {known[0]}",
+                )
+            if term < previous:
+                self.broken("log matching", f"group {group.id}: term {term} at {index} after term {previous}")
+            previous = term
+            if command[0] == EntryKind.MEMBERSHIP:
+                self._membership_entry(ledger, replica, group, node, entry)
+        replica.scanned = (journal.last, journal.last_term)
+        self._check_configuration(replica, group, node)
+
+    def _after_deletion(
+        self, ledger: GroupLedger, replica: Replica, group: RaftGroup, node: int, index: int
+    ) -> tuple[int, int]:
+        """Entries were deleted, or replaced: find the part of the log that was not touched."""
+        if replica.led_term and replica.led_term == group.term:
+            self.broken(
+                "leader append-only", f"group {group.id}: node {node}, leader, deleted entry {index} of its log"
+            )
+        replica.acked = None
+        kept = max(group.journal.base, min(replica.commit, group.journal.last))
+        while replica.memberships and replica.memberships[-1] > kept:
+            replica.memberships.pop()
+        term = group.journal.term_at(kept)
+        assert term is not None
+        return kept, term
+
+    def _commits(self, ledger: GroupLedger, replica: Replica, group: RaftGroup, node: int) -> None:
+        journal, commit = group.journal, group.commit
+        if commit < replica.commit or commit > journal.last:
+            self.broken(
+                "commit index",
+                f"group {group.id}: node {node} had committed {replica.commit} and has {commit}, its log ends"
+                f" at {journal.last}",
+            )
+        for index in range(max(replica.commit, journal.base) + 1, min(commit, journal.last) + 1):
+            term = journal.term_at(index)
+            assert term is not None
+            known = ledger.committed.get(index)
+            if known is None:
+                ledger.committed[index] = (term, group.term)
+                entry = journal.after(index - 1, 1)[0]
+                if entry[0][0] == EntryKind.MEMBERSHIP:
+                    ledger.configurations.append(unpack_configuration(entry))
+            elif known[0] != term:
+                self.broken(
+                    "state machine safety",
+                    f"group {group.id}: entry {index} was committed with term {known[0]}, node {node} commits"
+                    f" one of term {term}",
+                )
+        replica.commit = commit
+
+    # Leaders.
+
+    def _leads(self, group: RaftGroup, node: int, boot: int, leading: bool, term: int) -> None:
+        if not leading:
+            return
+        self.elections += 1
+        ledger = self.groups[group.id]
+        known = ledger.leaders.setdefault(term, (node, boot))
+        if known != (node, boot):
+            self.broken(
+                "election safety", f"group {group.id}: nodes {known[0]} and {node} both lead term {term}"
+            )
+        journal = group.journal
+        for index, (entry_term, commit_term) in ledger.committed.items():
+            if commit_term < term and index > journal.base and journal.term_at(index) != entry_term:
+                self.broken(
+                    "leader completeness",
+                    f"group {group.id}: node {node} leads term {term} without entry {index} of term"
+                    f" {entry_term}, committed in term {commit_term}",
+                )
+                return
+
+    # Members.
+
+    def _membership_entry(
+        self, ledger: GroupLedger, replica: Replica, group: RaftGroup, node: int, entry: Entry
+    ) -> None:
+        new = unpack_configuration(entry)
+        before = [known for known in group.configurations if known.index < new.index]
+        replica.memberships.append(new.index)
+        if group.role != LEADER or entry[2] != group.term or not before:
+            return
+        old = before[-1]
+        changed = set(old.voters) ^ set(new.voters)
+        if len(changed) > 1:
+            self.broken(
+                "one change at a time", f"group {group.id}: {old.voters} became {new.voters} in one step"
+            )
+        if old.index > group.commit or group.commit < group.term_start:
+            self.broken(
+                "one change at a time",
+                f"group {group.id}: node {node} proposes configuration {new.index}, {old.index} is not"
+                f" committed, or nothing of term {group.term}",
+            )
+        for joined in changed & set(new.voters):
+            progress = group.progress.get(joined)
+            if joined not in old.learners or progress is None or progress.match < old.index:
+                self.broken(
+                    "catch-up first", f"group {group.id}: node {joined} votes before it caught up"
+                )  # fmt: skip
+
+    def _check_configuration(self, replica: Replica, group: RaftGroup, node: int) -> None:
+        newest = replica.memberships[-1] if replica.memberships else 0
+        if newest > group.journal.base:
+            in_log = unpack_configuration(group.journal.after(newest - 1, 1)[0])
+            in_use = group.configuration
+            if (in_use.voters, in_use.learners) != (in_log.voters, in_log.learners):
+                self.broken(
+                    "newest configuration",
+                    f"group {group.id}: node {node} uses {in_use.voters} where its log has {in_log.voters}"
+                    f" at {newest}",
+                )
+
+    # States.
+
+    def applies(
+        self, node: int, group_id: int, index: int, term: int, command: bytes, result: object, seen: int
+    ) -> None:
+        """A machine applied an entry; every other machine must do the very same there."""
+        now = (term, command, result, seen)
+        known = self.groups[group_id].applied.setdefault(index, now)
+        if known != now:
+            self.broken(
+                "state machine safety",
+                f"group {group_id}: at entry {index} node {node} applied {now}, another node {known}",
+            )
+
+    def has_snapshot(self, group: RaftGroup, node: int, document: SnapshotDocument) -> None:
+        """A node has this snapshot, its own or another's: one index, one content, and the members then."""
+        ledger = self.groups[group.id]
+        digest = crc32(document.encode())
+        if ledger.snapshots.setdefault(document.index, digest) != digest:
+            self.broken(
+                "equal snapshots",
+                f"group {group.id}: two snapshots at entry {document.index} differ, one of them on node {node}",
+            )
+        committed = [known for known in ledger.configurations if known.index <= document.index][-1]
+        if (document.voters, document.learners) != (committed.voters, committed.learners):
+            self.broken(
+                "members of a snapshot",
+                f"group {group.id}: snapshot {document.index} on node {node} has {document.voters},"
+                f" the log {committed.voters}",
+            )
