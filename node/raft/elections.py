@@ -23,13 +23,25 @@ class Elections(GroupState):
         """Who would vote for this node if it asked; None while it is not asking."""
         self.timeout_now_at = NEVER
         super().__init__(*args)
+        if self.is_first_leader():
+            self.deadline = self.host.now()
 
     # Timing out.
+
+    def is_first_leader(self) -> bool:
+        """Whether the group never had a leader and its id picks this voter to be the first.
+
+        Such a group need not wait for a timeout, and leaders of many new groups are spread over the nodes.
+        """
+        voters = self.voters
+        return self.term == 0 and bool(voters) and voters[self.id % len(voters)] == self.host.node_id
 
     def election_timeout(self) -> None:
         """No leader was heard for a whole timeout: find out whether an election could be won."""
         self.leave_quiet()
         self.reset_deadline()
+        if self.is_first_leader():
+            self.deadline = self.host.now() + self.settings.heartbeat_seconds
         self.leader = None
         if self.role == CANDIDATE:
             self.set_role(FOLLOWER)

@@ -15,7 +15,7 @@ from node.raft.config import RaftConfig
 from node.raft.journal import GroupJournal
 from node.raft.outcome import NotLeader, Outcome, Unknown
 from node.raft.pairs import Pair
-from node.raft.progress import Progress
+from node.raft.progress import NEVER, Progress
 from node.raft.pysyncobj_seam import FOLLOWER, LEADER, SeamedSyncObj
 from node.raft.snapshot_store import SnapshotStore
 from statemachine.machine import StateMachine
@@ -97,7 +97,7 @@ class GroupState(SeamedSyncObj):
         """The leader whose shared heartbeat stands for this group, at a follower."""
         self.waiting: dict[int, list[tuple[int, int, asyncio.Future[Outcome]]]] = {}
         self.waiting_bytes = 0
-        self.heard_at = host.now()
+        self.heard_at = host.now() if journal.getCurrentTerm() else NEVER
         """When a leader was last heard. A restarted node cannot know, so it assumes: just now."""
         self._leadership_callbacks: list[LeadershipCallback] = []
         super().__init__(host.node_id, journal)

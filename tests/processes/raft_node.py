@@ -154,6 +154,17 @@ class Node:
         raft.take_snapshot()
         return {"index": outcome.index}
 
+    async def holds(self, group: int) -> dict[str, Any]:
+        """How large the state is, and whether the log begins with a snapshot."""
+        raft = self._host.groups[group]
+        assert isinstance(raft.machine, Counter)
+        return {"ballast": len(raft.machine.ballast), "snapshotted": raft.journal.base > 0}
+
+    async def counts(self) -> dict[str, Any]:
+        """How many commands each group's counter has seen."""
+        machines = [group.machine for group in self._host.groups.values()]
+        return {"counts": [machine.count for machine in machines if isinstance(machine, Counter)]}
+
     async def state(self, group: int) -> dict[str, Any]:
         """How often each command was applied, and whether the replicas are the same byte for byte."""
         raft = self._host.groups[group]
