@@ -315,7 +315,7 @@ def test_a_newer_format_is_named() -> None:
     run(scenario)
 
 
-# Payload sizes of a batch behind one small batch, of which records begin where a new one may begin after the cut:
+# Payload sizes of a batch behind one small batch. Its records begin where a new one may begin after the cut:
 # behind the place of a MARK, at it, and at it with a short record before.
 BEHIND_MARK, AT_MARK, SHORT_FIRST = [495] * 7, [470] + [495] * 6, [83, 370] + [495] * 6
 TAILS = pytest.mark.parametrize("sizes", [BEHIND_MARK, AT_MARK, SHORT_FIRST], ids=["behind", "at", "short"])

@@ -40,6 +40,8 @@ class NodeProcess:
         self.log = folder.with_suffix(".log")
         self.started_at = 0.0
         """time.monotonic() just before the process was started."""
+        self.ready_at = 0.0
+        """time.monotonic() when it said that it was ready."""
         self.hello: dict[str, Any] = {}
         """The first thing it said, when it was ready."""
         self._process: asyncio.subprocess.Process | None = None
@@ -64,6 +66,7 @@ class NodeProcess:
             )  # fmt: skip
         self._reading = asyncio.create_task(self._read(self._process))
         self.hello = await asyncio.wait_for(hello, _START_SECONDS)
+        self.ready_at = time.monotonic()
 
     def request(self, do: str, **fields: Any) -> asyncio.Future[dict[str, Any]]:
         """Ask without waiting; the future ends with the answer, NodeFailed or NodeDied."""

@@ -103,6 +103,15 @@ class SimNode:
         self.disk.crash(kind)
         self.disk.turn_off()
 
+    def replace_disk(self) -> None:
+        """Put an empty disk into a machine that is down."""
+        if self._loop is not None:
+            raise RuntimeError(f"node {self.id} is up: crash it first")
+        self.world.note("new disk", self.id, self.boot, 0)
+        self.disk = SimDisk(self.world.rng(f"disk {self.id} after boot {self.boot}"), self._disk_note)
+        self.disk.on_crash = self.crash
+        self.disk.turn_off()
+
     def call(self, callback: Callable[..., object], *args: Any) -> None:
         """Run a callback in the process, as soon as possible."""
         self.loop.call_soon(callback, *args)

@@ -1,0 +1,127 @@
+"""The production classes as they are, with eyes: each tells the ledger what it did after it did it.
+
+These are subclasses made on top of whatever class is simulated, the production one or a sabotaged one, and
+they change nothing of what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+from node.raft.group import RaftGroup
+from node.raft.host import RaftHost
+from node.raft.messages import MessageKind
+from node.raft.pysyncobj_seam import LEADER
+from snapshot.document import SnapshotDocument
+from statemachine.machine import StateMachine
+from tests.register_map import RegisterMap
+from tests.simulation.invariants import Ledger
+
+
+class Traffic:
+    """Messages of groups that left, by kind; and, while `watch_resends`, who was sent what entries."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.watch_resends = False
+        self.resent: list[str] = []
+        self._upto: dict[tuple[int, int, int, int], int] = {}
+
+    def message(self, node: int, peer: int, message: list[Any], last: int) -> None:
+        self.sent += 1
+        if not self.watch_resends or message[1] != MessageKind.APPEND or not message[6]:
+            return
+        key = (message[0], message[2], node, peer)
+        if message[3] < self._upto.get(key, 0):
+            self.resent.append(
+                f"group {message[0]}: entries after {message[3]} sent from {node} to {peer} again"
+            )
+        self._upto[key] = last
+
+
+class WatchedMap(RegisterMap):
+    """A register map that tells the ledger of every command it applies."""
+
+    def __init__(self, ledger: Ledger, node: int, group_id: int) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._node = node
+        self._group = group_id
+
+    def apply(self, index: int, term: int, command: bytes) -> Any:
+        result = super().apply(index, term, command)
+        self._ledger.applies(self._node, self._group, index, term, command, result, len(self.applied))
+        if self.doubled:
+            self._ledger.broken(
+                "applied twice", f"group {self._group}: command {self.doubled[0]} on node {self._node}"
+            )
+        return result
+
+
+class WatchedGroup(RaftGroup):
+    """Reports every turn."""
+
+    host: WatchedHost
+
+    def work(self) -> None:
+        super().work()
+        self.host.ledger.after_turn(self, self.host.node_id)
+
+    def remember_snapshot(self, document: SnapshotDocument) -> None:
+        super().remember_snapshot(document)
+        self.host.ledger.has_snapshot(self, self.host.node_id, document)
+
+    def install(self, document: SnapshotDocument) -> None:
+        before = self.applied
+        super().install(document)
+        if self.applied > before:
+            self.host.ledger.snapshots_installed += 1
+
+
+class WatchedHost(RaftHost):
+    """Reports what its groups tell others."""
+
+    ledger: ClassVar[Ledger]
+    traffic: ClassVar[Traffic]
+    boot: int
+
+    def create_group(self, group_id: int, machine: StateMachine, voters: tuple[int, ...] = ()) -> RaftGroup:
+        group = super().create_group(group_id, machine, voters)
+        self.ledger.opened(group, self.node_id, self.boot)
+        return group
+
+    def active_groups(self) -> list[int]:
+        """Groups that the timer looks at."""
+        return list(self._active)
+
+    def send(self, peer: int, message: list[Any]) -> bool:
+        left = super().send(peer, message)
+        if left:
+            self._tell(peer, message)
+        return left
+
+    def _tell(self, peer: int, message: list[Any]) -> None:
+        group_id, kind, term = message[0], message[1], message[2]
+        ledger, group = self.ledger, self.groups[group_id]
+        ledger.tells_term(self.node_id, group_id, term)
+        self.traffic.message(self.node_id, peer, message, group.progress[peer].next if _is_run(group, peer) else 0)
+        if kind == MessageKind.APPEND_REPLY and message[3]:
+            ledger.acknowledges(group, self.node_id, message[4])
+        elif kind == MessageKind.VOTE:
+            ledger.votes(self.node_id, group_id, term, self.node_id)
+        elif kind == MessageKind.VOTE_REPLY and message[3]:
+            ledger.votes(self.node_id, group_id, term, peer)
+
+
+def _is_run(group: RaftGroup, peer: int) -> bool:
+    return group.role == LEADER and peer in group.progress
+
+
+def watched(host_class: type[RaftHost], ledger: Ledger, traffic: Traffic) -> Callable[..., WatchedHost]:
+    """The class that simulates `host_class` and tells `ledger`."""
+    group_class = type("Watched" + host_class.group_class.__name__, (WatchedGroup, host_class.group_class), {})
+    fields = {"group_class": group_class, "ledger": ledger, "traffic": traffic}
+    return cast(
+        Callable[..., WatchedHost], type("Watched" + host_class.__name__, (WatchedHost, host_class), fields)
+    )
