@@ -15,6 +15,7 @@ import msgpack
 MAGIC = b"STRSNAP\x01"
 FORMAT_VERSION = 1
 DIGEST_BYTES = 32
+_FIELDS = [str, str, int, int, int, list, list, bytes]
 
 
 class SnapshotDamaged(ValueError):
@@ -77,5 +78,7 @@ def decode(data: bytes | memoryview) -> SnapshotDocument:
         raise SnapshotTooNew(
             f"snapshot has format {fields[0]}, this release reads up to {FORMAT_VERSION}: upgrade this node"
         )
+    if [type(field) for field in fields[1:]] != _FIELDS:
+        raise SnapshotDamaged("snapshot document does not have the fields of its format")
     _, cluster, kind, group, index, term, voters, learners, state = fields
     return SnapshotDocument(cluster, kind, group, index, term, tuple(voters), tuple(learners), state)

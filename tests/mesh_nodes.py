@@ -156,13 +156,18 @@ class RawPeer:
             raise
         return peer
 
-    async def shake_hands(self, identity: Identity, dialled: int, *, secret: bytes = SECRET) -> None:
-        """Raises Refused, or asyncio.IncompleteReadError when the other side closes without a word."""
+    async def shake_hands(
+        self, identity: Identity, dialled: int, *, secret: bytes = SECRET, repeat: int = 1
+    ) -> None:
+        """Raises Refused, or asyncio.IncompleteReadError when the other side closes without a word.
+
+        Each message after the hello is sent `repeat` times.
+        """
         nonce = random.SystemRandom().randbytes(NONCE_BYTES)
         handshake = Handshake(Role.DIALLER, identity, secret=secret, nonce=nonce, dialled=dialled)
         self.writer.writelines(handshake.start())
         while handshake.state is not State.DONE:
-            self.writer.writelines(handshake.receive(await self.read_body()))
+            self.writer.writelines(handshake.receive(await self.read_body()) * repeat)
 
     async def refusal(self, node: Node, identity: Identity) -> Refused:
         """How that node refuses an identity."""

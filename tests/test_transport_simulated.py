@@ -183,6 +183,40 @@ def test_a_paused_process_blames_nobody_when_it_wakes(seconds: float) -> None:
             assert cluster.problems == []
 
 
+def test_dials_back_off_to_the_longest_pause_and_start_small_again() -> None:
+    with World(3) as world:
+        cluster = Cluster(world)
+        world.nodes[1].crash("kill")
+        world.run(until=20)
+        two = cluster.meshes[2]
+        longest = CONFIG.backoff_max_seconds
+        assert 20 / longest <= two.counters[Reason.UNREACHABLE] <= 20 / (longest / 2) + 6
+        world.nodes[1].start(cluster.main)
+        assert world.run_until(lambda: two.connected(1), timeout=longest + 0.1)
+        world.run(until=world.now + 2 * longest)
+        world.nodes[1].restart(cluster.main)
+        assert world.run_until(lambda: not two.connected(1), timeout=0.1)
+        assert world.run_until(lambda: two.connected(1), timeout=0.3)
+
+
+def test_a_dial_into_a_cut_network_ends_in_time() -> None:
+    with World(4) as world:
+        cluster = Cluster(world)
+        world.network.cut(1, 2)
+        world.run(until=20)
+        two = cluster.meshes[2]
+        seconds = CONFIG.connect_seconds
+        assert (
+            20 / (seconds + CONFIG.backoff_max_seconds) - 1
+            <= two.counters[Reason.UNREACHABLE]
+            <= 20 / seconds
+        )
+        problem = next(problem for problem in cluster.problems if problem.peer == 1)
+        assert "node 1 at 10.0.0.1:7001: no answer in time: is it running" in str(problem)
+        world.network.heal_all()
+        assert world.run_until(lambda: two.connected(1), timeout=seconds + CONFIG.backoff_max_seconds + 0.1)
+
+
 def test_one_seed_is_one_run() -> None:
     def digest() -> str:
         with World(7) as world:

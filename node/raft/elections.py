@@ -6,9 +6,10 @@ its leadership transfer through ordinary votes that voters which just heard the 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from node.raft.group_state import GroupState
+from node.raft.group_state import GroupState, SafetyViolation
 from node.raft.messages import MessageKind
 from node.raft.progress import NEVER
 from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
@@ -75,7 +76,7 @@ class Elections(GroupState):
         term, last, last_term = self.term, self.journal.last, self.journal.last_term
         for peer in self.other_voters():
             self.host.send_when_synced(peer, [self.id, MessageKind.VOTE, term, last, last_term, transfer])
-        self.host.when_synced(lambda: self._own_vote_is_durable(term))
+        self.host.when_synced(partial(self.host.guard, self, self._own_vote_is_durable, term))
 
     def other_voters(self) -> list[int]:
         me = self.host.node_id
@@ -166,6 +167,8 @@ class Elections(GroupState):
 
     def follow(self, peer: int) -> None:
         """A message of the current term's leader: it is one, and it was heard."""
+        if self.role == LEADER:
+            raise SafetyViolation(f"group {self.id}: node {peer} and this node both lead term {self.term}")
         self.heard_at = self.host.now()
         self.pre_votes = None
         if self.role == CANDIDATE:

@@ -13,6 +13,7 @@ from node.raft.group_state import SafetyViolation
 from node.raft.messages import EntryKind, MessageKind
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
 from node.raft.pysyncobj_seam import FOLLOWER, LEADER
+from node.raft.replication import read_run
 from node.raft.snapshots import Snapshots
 
 _REGULAR = bytes([EntryKind.REGULAR])
@@ -161,6 +162,9 @@ class RaftGroup(Snapshots):
             self.on_vote(peer, term, *fields)
             return
         if term > self.term:
+            if kind == MessageKind.APPEND and fields[3]:
+                # A malformed message changes nothing, so not even the term.
+                read_run(fields[3], fields[0], fields[1], term)
             self.adopt_term(term)
         elif kind == MessageKind.PRE_VOTE_REPLY:
             # Counts by the term it was asked for: a voter whose term is lower grants it all the same.

@@ -21,7 +21,7 @@ from node.raft.config import RaftConfig
 from node.raft.disk import Disk
 from node.raft.group import RaftGroup
 from node.raft.group_state import Configuration
-from node.raft.journal import GroupJournal, RecoveredLog
+from node.raft.journal import GroupJournal, JournalDamaged, RecoveredLog
 from node.raft.messages import BadMessage, EntryKind, check
 from node.raft.outbox import Outbox
 from node.raft.pairs import Pair
@@ -30,7 +30,9 @@ from node.raft.quiet_heartbeats import QuietHeartbeats
 from node.raft.retention import SegmentUse
 from node.raft.snapshot_store import SnapshotStore
 from node.raft.transport import Mesh, MeshConfig, MeshProblem
-from node.raft.wal import Kind, WalConfig, WriteAheadLog
+from node.raft.wal import Kind, WalConfig, WalError, WalFailed, WriteAheadLog
+from node.raft.wal_format import REPLACE
+from node.raft.wal_segment import was_started
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 from statemachine.machine import StateMachine
 
@@ -131,10 +133,23 @@ class RaftHost:
 
         Raises WalError or JournalDamaged, naming the file, when what is stored cannot be trusted.
         """
-        folder = self.settings.folder
+        folder, snapshots = self.settings.folder, f"{self.settings.folder}/snapshots"
         self.disk.mkdir(folder)
-        self.snapshots = SnapshotStore(self.disk, f"{folder}/snapshots", self.cluster_id)
+        # This folder is made once there is a log, and touched only by who holds the log's lock.
+        if self.disk.exists(snapshots) and not was_started(self.disk, f"{folder}/wal"):
+            raise WalError(
+                f"{folder}/wal holds no log while {snapshots} exists: the write-ahead log is missing and this"
+                f" node's votes with it: bring it back, or {REPLACE}"
+            )
+        try:
+            self._open_log()
+        except JournalDamaged as error:
+            raise JournalDamaged(f"{folder}/wal: {error}; {REPLACE}") from error
+        self.snapshots = SnapshotStore(self.disk, snapshots, self.cluster_id)
         self._stored = self.snapshots.indices()
+
+    def _open_log(self) -> None:
+        folder = self.settings.folder
         self.wal = WriteAheadLog.open(
             self.disk,
             f"{folder}/wal",
@@ -203,7 +218,10 @@ class RaftHost:
         self._on_fatal(error)
 
     def _on_wal_failed(self, error: Exception) -> None:
-        self.halt(error)
+        where = f"{self.settings.folder}/wal"
+        self.halt(
+            WalFailed(f"{where}: {error}: mend the disk, then start this node again on the same folder")
+        )
 
     def _on_mesh_problem(self, problem: MeshProblem) -> None:
         self.on_problem(problem)
@@ -259,8 +277,14 @@ class RaftHost:
             try:
                 return self.snapshots.load(group, index), None
             except (SnapshotDamaged, SnapshotTooNew, OSError) as error:
-                log.error("%s: this replica of group %d waits for a snapshot from its leader", error, group)
-        return None, recovered.snapshot_index or None
+                log.error("%s", error)
+        if not recovered.snapshot_index:
+            return None, None
+        log.error(
+            "%s/snapshots: snapshot %d of group %d is missing or damaged: this replica waits for one from its"
+            " leader", self.settings.folder, recovered.snapshot_index, group,
+        )  # fmt: skip
+        return None, recovered.snapshot_index
 
     def remove_group(self, group_id: int) -> None:
         """Leave a group and forget what is stored of it."""
@@ -335,6 +359,15 @@ class RaftHost:
 
         self.loop.run_in_executor(self._snapshot_executor, job).add_done_callback(finished)
 
+    def later(self, seconds: float, group: RaftGroup, call: Callable[[], object]) -> None:
+        """Call a group back after some time, if it still takes part then."""
+
+        def due() -> None:
+            if not self._stopped and self.groups.get(group.id) is group:
+                self.guard(group, call)
+
+        self.loop.call_later(seconds, due)
+
     def wake(self, group: RaftGroup) -> None:
         """Let a group do its work at the end of this turn."""
         self._dirty[group.id] = group
@@ -366,7 +399,7 @@ class RaftHost:
         self._turn_scheduled = False
         dirty, self._dirty = self._dirty, {}
         for group in dirty.values():
-            self._guard(group, group.work)
+            self.guard(group, group.work)
         self._unwritten_bytes = 0
         if self.wal.synced_lsn < self.wal.tail_lsn:
             self.wal.flush()
@@ -374,7 +407,7 @@ class RaftHost:
             self._release_synced()
         self._outbox.flush()
 
-    def _guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None:
+    def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None:
         """A replica that fails stops alone; a peer's malformed message is the peer's fault."""
         if group.failure is not None:
             return
@@ -396,7 +429,7 @@ class RaftHost:
         for group_id in touched:
             known = self.groups.get(group_id)
             if known is not None:
-                self._guard(known, known.on_synced, lsn)
+                self.guard(known, known.on_synced, lsn)
         self._release_synced()
         self._turn()
 
@@ -409,18 +442,27 @@ class RaftHost:
     def _tick(self) -> None:
         self._ticker = self.loop.call_later(self.config.heartbeat_seconds / 2, self._tick)
         now = self.now()
-        gap = now - self._last_tick
+        self._notice_gap(now)
         self._last_tick = now
-        if gap > self.config.time_gap_seconds:
-            log.warning("the event loop did not run for %.2f s, or the clock jumped", gap)
-            for group in list(self.groups.values()):
-                self._guard(group, group.on_time_gap, now)
         self._quiet.tick(now)
         for group in list(self._active.values()):
-            self._guard(group, group.tick, now)
+            self.guard(group, group.tick, now)
         if now >= self._retention_at:
             self._retention_at = now + _RETENTION_SECONDS
             self._retain()
+
+    def _notice_gap(self, now: float) -> None:
+        """Promise anew what was promised before a pause or a jump of the clock.
+
+        A frame may be the first to come after a jump: judged by the old promises, its sender would get a vote
+        while the leader's lease still runs.
+        """
+        gap = now - self._last_tick
+        if gap > self.config.time_gap_seconds:
+            self._last_tick = now
+            log.warning("the event loop did not run for %.2f s, or the clock jumped", gap)
+            for group in list(self.groups.values()):
+                self.guard(group, group.on_time_gap, now)
 
     def _retain(self) -> None:
         """Drop the segments nobody needs; when there are too many, move along whoever pins the oldest."""
@@ -435,11 +477,11 @@ class RaftHost:
         for group_id in self._use.pinned_by_entries(needed, self._covered):
             group = self.groups.get(group_id)
             if group is not None:
-                self._guard(group, group.take_snapshot)
+                self.guard(group, group.take_snapshot)
         for group_id in self._use.pinned_by_metadata(needed):
             group = self.groups.get(group_id)
             if group is not None:
-                self._guard(group, group.record_again)
+                self.guard(group, group.record_again)
 
     def _covered(self, group_id: int) -> int:
         group = self.groups.get(group_id)
@@ -450,6 +492,7 @@ class RaftHost:
     def _on_frame(self, peer: int, payload: Any) -> None:
         if self._stopped:
             return
+        self._notice_gap(self.now())
         if type(payload) is not list or not payload:
             raise BadMessage("frame is not an array")
         if payload[0] != 0:
@@ -461,16 +504,16 @@ class RaftHost:
             check(message)
             group = self.groups.get(message[0])
             if group is not None:
-                self._guard(group, group.receive, peer, message)
+                self.guard(group, group.receive, peer, message)
 
     def _on_connect(self, peer: int) -> None:
         for group in list(self.groups.values()):
-            self._guard(group, group.on_connect, peer)
+            self.guard(group, group.on_connect, peer)
 
     def _on_disconnect(self, peer: int) -> None:
         self._outbox.drop(peer)
         for group in list(self.groups.values()):
-            self._guard(group, group.on_disconnect, peer)
+            self.guard(group, group.on_disconnect, peer)
 
     def leaders(self) -> dict[int, int | None]:
         """For every group the node it believes leads it."""

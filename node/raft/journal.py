@@ -40,8 +40,9 @@ class JournalDamaged(ValueError):
 class RecoveredLog:
     """What the write-ahead log's records say of one group, gathered in order when a node starts.
 
-    Segments are dropped from the front once a snapshot covers them, so the first entries met may begin
-    anywhere: their base floats until a SNAPSHOT record, which is always kept, says what lies below.
+    Segments are dropped from the front once a snapshot covers them, so the first records met may begin
+    anywhere, also with a snapshot older than the one that covers what was dropped. Until that one is met,
+    and it is always kept, the base of the entries floats.
     """
 
     def __init__(self, group: int) -> None:
@@ -54,6 +55,8 @@ class RecoveredLog:
         self.snapshot_index = 0
         self.based = False
         """Whether a record said what lies below the first entry."""
+        self._anchored = False
+        """Whether the newest element is known to be the log's last entry, so that the next follows it."""
 
     def replay(self, kind: Kind, payload: bytes) -> None:
         """Apply one record; raises JournalDamaged when it does not follow from those before it."""
@@ -68,54 +71,63 @@ class RecoveredLog:
             index, term, voters, learners = msgpack.unpackb(payload)
             if kind == Kind.RESET:
                 self.entries = [(b"", index, term)]
+                self._anchored = self.based = True
             else:
                 self.rebase(index, term)
             self.voters, self.learners = tuple(voters), tuple(learners)
             self.snapshot_index = index
-            self.based = True
         else:
             raise JournalDamaged(f"group {self.group}: a record of kind {kind} has no place in a group's log")
 
     def finish(self) -> None:
         """Check, after the last record, that nothing is missing at the front; raises JournalDamaged."""
-        if not self.based and len(self.entries) > 1 and self.entries[0][1] > 0:
+        if not self.based and self.entries[0][1] > 0:
             raise JournalDamaged(
-                f"group {self.group}: the log begins at entry {self.entries[1][1]} and no snapshot covers"
+                f"group {self.group}: the log begins at entry {self.entries[0][1] + 1} and no snapshot covers"
                 " what came before: a segment of the write-ahead log is missing"
             )
 
     def rebase(self, index: int, term: int) -> None:
         """Let the log begin after `index`; what lies above stays if the entry at `index` has that term."""
         position = index - self.entries[0][1]
-        if 0 <= position < len(self.entries) and self.entries[position][2] in (term, _ANY_TERM):
+        if position < 0:
+            if self.based:
+                raise JournalDamaged(
+                    f"group {self.group}: snapshot {index} lies below the log's start {self.entries[0][1]}"
+                )
+            return
+        if position < len(self.entries) and self.entries[position][2] in (term, _ANY_TERM):
             del self.entries[:position]
             self.entries[0] = (b"", index, term)
-        elif position >= 0 or not self.based:
-            self.entries = [(b"", index, term)]
         else:
-            raise JournalDamaged(
-                f"group {self.group}: snapshot {index} lies below the log's start {self.entries[0][1]}"
-            )
+            self.entries = [(b"", index, term)]
+        self.based = True
 
     def _extend(self, entries: list[Entry]) -> None:
         first = entries[0][1]
-        if not self.based and len(self.entries) == 1:
-            self.entries = [(b"", first - 1, _ANY_TERM if first > 1 else 0)]
+        if not self._anchored and first > self.entries[-1][1] + 1:
+            self._float(first - 1)
         if first != self.entries[-1][1] + 1:
             raise JournalDamaged(
                 f"group {self.group}: entry {first} follows entry {self.entries[-1][1]} in the log"
             )
         self.entries.extend(entries)
+        self._anchored = True
         self.term = max(self.term, entries[-1][2])
 
     def _truncate(self, index: int) -> None:
         position = index - self.entries[0][1]
-        if position <= 0 and not self.based:
-            self.entries = [(b"", 0, 0)]
-        elif 0 < position < len(self.entries):
+        if 0 < position < len(self.entries):
             del self.entries[position:]
+        elif (position > 0 and not self._anchored) or (position <= 0 and not self.based):
+            self._float(index - 1)
         else:
             raise JournalDamaged(f"group {self.group}: truncation at {index} outside the log")
+
+    def _float(self, last: int) -> None:
+        """What was at `last` and below went with its segment; a later snapshot says what it was."""
+        self.entries = [(b"", last, _ANY_TERM if last else 0)]
+        self.based = self._anchored = False
 
 
 class GroupJournal(Journal):
@@ -262,12 +274,13 @@ class GroupJournal(Journal):
 
     def extend(self, entries: Sequence[Entry], packed: bytes | None) -> None:
         """Add entries that came from a leader; `packed`, if given, is exactly them as bytes."""
-        self._entries.extend(entries)
         if packed is None:
+            self._entries.extend(entries)
             self._unwritten_bytes += sum(len(entry[0]) for entry in entries)
             self.write()
         else:
             self.write()
+            self._entries.extend(entries)
             self._in_flight.append((self._record(Kind.ENTRIES, packed), entries[-1][1]))
             self.written = entries[-1][1]
 

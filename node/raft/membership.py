@@ -11,29 +11,17 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import msgpack
-
 from node.raft.group_state import Configuration
-from node.raft.messages import BadMessage, Entry, EntryKind
+from node.raft.messages import Entry, EntryKind, pack_members, unpack_members
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from node.raft.progress import Progress
 from node.raft.pysyncobj_seam import LEADER
 from node.raft.reads import Reads
 
 
-def pack_configuration(voters: Sequence[int], learners: Sequence[int]) -> bytes:
-    """The entry that puts a configuration into the log."""
-    packed: bytes = msgpack.packb([sorted(voters), sorted(learners)])
-    return bytes([EntryKind.MEMBERSHIP]) + packed
-
-
 def unpack_configuration(entry: Entry) -> Configuration:
     """The configuration in a MEMBERSHIP entry; raises BadMessage."""
-    try:
-        voters, learners = msgpack.unpackb(entry[0][1:], max_array_len=1024)
-        return Configuration(entry[1], tuple(voters), tuple(learners))
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise BadMessage(f"membership entry {entry[1]} cannot be read: {error}") from error
+    return Configuration(entry[1], *unpack_members(entry[0]))
 
 
 class Membership(Reads):
@@ -148,7 +136,7 @@ class Membership(Reads):
         )
 
     def _propose(self, voters: Sequence[int], learners: Sequence[int]) -> int:
-        command = pack_configuration(voters, learners)
+        command = pack_members(voters, learners)
         index = self.append(command)
         self.note_configurations([(command, index, self.term)])
         return index

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from math import isfinite
+from operator import itemgetter
 from typing import Any
 
 import msgpack
+
+from node.raft.frames import GarbageFrame
+
+_KIND_OF = itemgetter(0)
 
 Entry = tuple[bytes, int, int]
 """(command, index, term), the shape PySyncObj keeps entries in. The command's first byte is its EntryKind."""
 
 MAX_RUN = 1 << 20
+MAX_NUMBER = 2**63 - 1
+"""Largest index, term or size in a message: what a node counts from there on must still fit its records."""
 
 
 class EntryKind(IntEnum):
@@ -25,6 +33,9 @@ class EntryKind(IntEnum):
     REGULAR = 0
     BEGIN_TERM = 1
     MEMBERSHIP = 2
+
+
+_KINDS = frozenset(int(kind) for kind in EntryKind)
 
 
 class MessageKind(IntEnum):
@@ -58,22 +69,30 @@ FIELDS: dict[int, tuple[type, ...]] = {
 }
 
 
-class BadMessage(ValueError):
-    """A peer sent something no node of this version sends."""
+class BadMessage(GarbageFrame):
+    """A peer sent something no node of this version sends; its connection ends, nothing else."""
 
 
 def check(message: Any) -> list[Any]:
     """The message, if it has the right shape; raises BadMessage."""
     if type(message) is not list or len(message) < 3:
         raise BadMessage("message is not an array of group, kind and term")
-    fields = FIELDS.get(message[1]) if type(message[1]) is int else None
+    if type(message[1]) is not int:
+        raise BadMessage("message's kind is no whole number")
+    fields = FIELDS.get(message[1])
     if fields is None or len(message) != len(fields) + 3:
-        raise BadMessage(f"message of unknown kind {message[1]!r} or with a wrong number of fields")
-    if type(message[0]) is not int or type(message[2]) is not int or message[2] < 0:
-        raise BadMessage("message's group or term is no whole number")
+        raise BadMessage(f"message of unknown kind {message[1]}, or with a wrong number of fields")
+    if type(message[0]) is not int or type(message[2]) is not int or not 0 <= message[2] <= MAX_NUMBER:
+        raise BadMessage("message's group or term is no whole number, or out of range")
     for value, expected in zip(message[3:], fields, strict=True):
-        if type(value) is not expected or (type(value) is int and value < 0):
-            raise BadMessage(f"message of kind {MessageKind(message[1]).name} has a field of a wrong type")
+        fits = type(value) is expected
+        if fits and expected is int:
+            fits = 0 <= value <= MAX_NUMBER
+        elif fits and expected is float:
+            fits = isfinite(value)
+        if not fits:
+            kind = MessageKind(message[1]).name
+            raise BadMessage(f"message of kind {kind} has a field of a wrong type, or out of range")
     return message
 
 
@@ -97,21 +116,56 @@ def unpack_entries(data: bytes | memoryview) -> list[Entry]:
     """The entries of `pack_entries`; raises BadMessage when they are not a run of entries."""
     try:
         first, runs, commands = msgpack.unpackb(data, max_array_len=MAX_RUN)
-        if type(first) is not int or sum(runs[1::2]) != len(commands) or first < 1:
-            raise BadMessage("run of entries: counts and commands do not match")
-        if len(runs) == 2:
-            term = runs[0]
-            entries = [(command, index, term) for index, command in enumerate(commands, first)]
-        else:
-            terms = [term for term, count in zip(runs[::2], runs[1::2], strict=True) for _ in range(count)]
-            entries = [
-                (command, index, term)
-                for index, (command, term) in enumerate(zip(commands, terms, strict=True), first)
-            ]
-    except BadMessage:
-        raise
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise BadMessage(f"run of entries cannot be read: {error}") from error
-    if not entries or not all(type(command) is bytes and command for command in commands):
+    if type(commands) is not list or set(map(type, commands)) != {bytes}:
         raise BadMessage("run of entries: empty, or a command that is no bytes")
-    return entries
+    terms, counts = _check_runs(runs)
+    if type(first) is not int or not 1 <= first <= MAX_NUMBER - MAX_RUN or sum(counts) != len(commands):
+        raise BadMessage("run of entries: counts and commands do not match")
+    try:
+        kinds = set(map(_KIND_OF, commands))
+    except IndexError:
+        raise BadMessage("run of entries: an empty command") from None
+    if not kinds <= _KINDS:
+        raise BadMessage("run of entries: an entry of unknown kind")
+    if EntryKind.MEMBERSHIP in kinds:
+        for command in commands:
+            if command[0] == EntryKind.MEMBERSHIP:
+                unpack_members(command)
+    if len(terms) == 1:
+        term = terms[0]
+        return [(command, index, term) for index, command in enumerate(commands, first)]
+    each = [term for term, count in zip(terms, counts, strict=True) for _ in range(count)]
+    indices = range(first, first + len(commands))
+    return list(zip(commands, indices, each, strict=True))
+
+
+def _check_runs(runs: Any) -> tuple[list[int], list[int]]:
+    """(terms, how many entries of each); every number is a whole one, terms only rise (Raft §5.3)."""
+    if type(runs) is not list or not runs or len(runs) % 2 or set(map(type, runs)) != {int}:
+        raise BadMessage("run of entries: its terms cannot be read")
+    terms, counts = runs[::2], runs[1::2]
+    if min(counts) < 1 or terms[0] < 1 or terms[-1] > MAX_NUMBER or terms != sorted(terms):
+        raise BadMessage("run of entries: its terms cannot be")
+    return terms, counts
+
+
+def pack_members(voters: Sequence[int], learners: Sequence[int]) -> bytes:
+    """The command of the entry that puts a configuration into the log."""
+    packed: bytes = msgpack.packb([sorted(voters), sorted(learners)])
+    return bytes([EntryKind.MEMBERSHIP]) + packed
+
+
+def unpack_members(command: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(voters, learners) of a MEMBERSHIP entry's command; raises BadMessage."""
+    try:
+        voters, learners = msgpack.unpackb(command[1:], max_array_len=1024)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise BadMessage(f"membership entry cannot be read: {error}") from error
+    if type(voters) is not list or type(learners) is not list or not voters:
+        raise BadMessage("membership entry does not hold voters and learners")
+    members = [*voters, *learners]
+    if set(map(type, members)) != {int} or min(members) < 1 or len(set(members)) != len(members):
+        raise BadMessage("membership entry names a member that is no node id, or twice")
+    return tuple(voters), tuple(learners)

@@ -6,6 +6,7 @@ does not match.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from node.raft.messages import BadMessage
@@ -54,6 +55,8 @@ class QuietHeartbeats:
         fields = _FIELDS.get(payload[0]) if type(payload[0]) is int else None
         if fields is None or [type(value) for value in payload[1:]] != list(fields):
             raise BadMessage("frame of unknown kind, or with fields of a wrong type")
+        if fields[0] is float and not isfinite(payload[1]):
+            raise BadMessage("frame's time is no number")
         pair, now = self.pair(peer), self._host.now()
         if payload[0] == HEARTBEAT:
             _, sent_at, count, digest = payload
@@ -72,18 +75,20 @@ class QuietHeartbeats:
                 )
         elif payload[0] == GROUPS:
             self._on_groups(peer, pair, payload[1])
-        else:
+        elif set(map(type, payload[1])) <= {int}:
             self._wake_led(peer, payload[1])
+        else:
+            raise BadMessage("list of groups holds something else")
 
     def accepts(self, pair: Pair, count: int, digest: int) -> bool:
         """A heartbeat counts only if its sender leads exactly what this node follows from it."""
         return pair.matches(count, digest)
 
     def _on_groups(self, peer: int, pair: Pair, groups: list[Any]) -> None:
-        try:
-            led = {int(group): int(term) for group, term in groups}
-        except (TypeError, ValueError) as error:
-            raise BadMessage(f"list of quiet groups cannot be read: {error}") from error
+        for each in groups:
+            if type(each) is not list or [type(number) for number in each] != [int, int]:
+                raise BadMessage("list of quiet groups holds something else")
+        led: dict[int, int] = dict(groups)
         followed = pair.followed.terms
         self._wake_followed([group for group, term in followed.items() if led.get(group) != term])
         unknown = [group for group, term in led.items() if followed.get(group) != term]

@@ -174,6 +174,8 @@ class Reads(Replication):
 
     def end_quiet_towards(self, peer: int, progress: Progress) -> None:
         if progress.quiet_since is not None:
+            # What the shared heartbeat proved stays proven, or the next tick would find the quorum lost.
+            progress.acked_sent_at = self.acked_at(peer)
             progress.quiet_since = None
             self.host.pair(peer).unlead(self.id)
             self.host.set_active(self, True)

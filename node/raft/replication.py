@@ -19,6 +19,16 @@ from node.raft.pysyncobj_seam import LEADER
 _EMPTY = b""
 
 
+def read_run(packed: bytes, previous: int, previous_term: int, term: int) -> list[Entry]:
+    """The entries of an append message of `term`; raises BadMessage when they cannot follow `previous`."""
+    entries = unpack_entries(packed)
+    if entries[0][1] != previous + 1:
+        raise BadMessage("append message's entries do not follow its previous index")
+    if entries[0][2] < previous_term or entries[-1][2] > term:
+        raise BadMessage("append message's entries have terms that its leader cannot have")
+    return entries
+
+
 class Replication(Elections):
     """How entries reach the followers, become committed, and how far each log is known to match."""
 
@@ -129,9 +139,7 @@ class Replication(Elections):
             self._on_rejected(peer, progress, index, hint, hint_term)
         else:
             if index > self.journal.last:
-                raise SafetyViolation(
-                    f"group {self.id}: node {peer} matches entry {index}, beyond the leader's log"
-                )
+                raise BadMessage(f"group {self.id}: a match at entry {index}, beyond the leader's log")
             news = progress.accepted(index)
             if progress.phase is Phase.PROBE or (
                 progress.phase is Phase.SNAPSHOT and progress.match >= self.journal.base
@@ -183,11 +191,7 @@ class Replication(Elections):
     def on_append(
         self, peer: int, previous: int, previous_term: int, commit: int, packed: bytes, sent_at: float
     ) -> None:
-        if self.role == LEADER:
-            raise SafetyViolation(f"group {self.id}: node {peer} and this node both lead term {self.term}")
-        entries = unpack_entries(packed) if packed else []
-        if entries and entries[0][1] != previous + 1:
-            raise BadMessage("append message's entries do not follow its previous index")
+        entries = read_run(packed, previous, previous_term, self.term) if packed else []
         self.follow(peer)
         if packed or previous != self.journal.last:
             self.leave_quiet()

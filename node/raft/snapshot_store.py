@@ -38,8 +38,11 @@ class SnapshotStore:
         try:
             file.pwrite(data, 0)
             file.datasync()
-        finally:
+        except OSError:
             file.close()
+            self._discard(writing)
+            raise
+        file.close()
         self._disk.rename(writing, self._path(name))
         self._disk.sync_dir(self._folder)
 
@@ -49,7 +52,8 @@ class SnapshotStore:
         for name in self._disk.listdir(self._folder):
             if name.endswith(_SUFFIX):
                 group, _, index = name[: -len(_SUFFIX)].partition("-")
-                found.setdefault(int(group), []).append(int(index))
+                if group.isdecimal() and index.isdecimal():
+                    found.setdefault(int(group), []).append(int(index))
         return {group: sorted(indices) for group, indices in found.items()}
 
     def load(self, group: int, index: int) -> SnapshotDocument:

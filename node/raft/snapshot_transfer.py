@@ -47,8 +47,11 @@ class Sender:
         return offset, size
 
     def acknowledged(self, offset: int, now: float) -> None:
-        """The receiver holds everything below `offset` and waits for what follows."""
-        if offset > self._acknowledged:
+        """The receiver holds everything below `offset` and waits for what follows; 0: it starts anew."""
+        if offset == 0 < self._acknowledged:
+            self._acknowledged = self._sent = 0
+            self.progress_at = now
+        elif offset > self._acknowledged:
             self._acknowledged = offset
             self._sent = max(self._sent, offset)
             self.progress_at = now

@@ -9,13 +9,14 @@ another.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from node.raft.disk import DiskFile
 from node.raft.group_state import Configuration
 from node.raft.membership import Membership
-from node.raft.messages import MessageKind
+from node.raft.messages import BadMessage, MessageKind
 from node.raft.outcome import Unknown
 from node.raft.progress import Phase, Progress
 from node.raft.pysyncobj_seam import LEADER
@@ -23,6 +24,9 @@ from node.raft.snapshot_transfer import Receiver, Sender, Status
 from snapshot.document import DIGEST_BYTES, MAGIC, SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 
 log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 5.0
+"""Pause before a snapshot that could not be stored is tried again: each try serializes the whole state."""
 
 
 class Snapshots(Membership):
@@ -64,23 +68,30 @@ class Snapshots(Membership):
         term = self.journal.term_at(index)
         assert term is not None
         members = self.configuration_at(index)
+        if not members.voters:
+            # A node that joined by the log learns the members with the entry that added it, not before.
+            return False
         document = SnapshotDocument(
             self.host.cluster_id, self.machine.kind, self.id, index, term,
             members.voters, members.learners, self.machine.snapshot(),
         )  # fmt: skip
         self.saving = True
         self.bytes_since_snapshot = 0
-        self.host.run_blocking(partial(self.host.snapshots.save, document), partial(self._saved, document))
+        self._blocking(partial(self.host.snapshots.save, document), partial(self._saved, document))
         return True
 
     def _saved(self, document: SnapshotDocument, _: Any, error: Exception | None) -> None:
+        if error is not None:
+            log.error(
+                "group %d: snapshot %d could not be stored: %s: free or repair the disk; next try in %.0f s",
+                self.id, document.index, error, _RETRY_SECONDS,
+            )  # fmt: skip
+            self.host.later(_RETRY_SECONDS, self, self._try_saving_again)
+            return
         self.saving = False
         if self.failure is not None:
             return
         self.stored_is_bad = False
-        if error is not None:
-            log.error("group %d: snapshot %d could not be stored: %s", self.id, document.index, error)
-            return
         if document.index > self.snapshot_index:
             self._note_snapshot(document)
             self.drop_covered(document.index)
@@ -90,6 +101,11 @@ class Snapshots(Membership):
             if progress is not None:
                 self.start_snapshot(peer, progress, least)
 
+    def _try_saving_again(self) -> None:
+        self.saving = False
+        if self.snapshot_due() or self.stored_is_bad:
+            self.take_snapshot()
+
     def _note_snapshot(self, document: SnapshotDocument) -> None:
         """A snapshot is durable: say so in the log, and delete older ones once that is durable too."""
         self.remember_snapshot(document)
@@ -97,7 +113,7 @@ class Snapshots(Membership):
         self.journal.record_snapshot(index, document.term, document.voters, document.learners)
         self.host.wake(self)
         self.host.when_synced(
-            lambda: self.host.run_blocking(partial(self.host.snapshots.drop, self.id, index), _ignore)
+            lambda: self._blocking(partial(self.host.snapshots.drop, self.id, index), _ignore)
         )
 
     def remember_snapshot(self, document: SnapshotDocument) -> None:
@@ -138,20 +154,20 @@ class Snapshots(Membership):
             self.take_snapshot()
             return
         index = self.snapshot_index
-        self.host.run_blocking(
-            partial(self._open_for_sending, index), partial(self._begin_sending, peer, index)
-        )
+        self._blocking(partial(self._open_for_sending, index), partial(self._begin_sending, peer, index))
 
     def _open_for_sending(self, index: int) -> tuple[DiskFile, bytes]:
         file = self.host.snapshots.open(self.id, index)
-        return file, file.pread(DIGEST_BYTES, len(MAGIC))
+        digest = file.pread(DIGEST_BYTES, len(MAGIC))
+        if len(digest) < DIGEST_BYTES:
+            file.close()
+            raise SnapshotDamaged("the file is cut short")
+        return file, digest
 
     def _begin_sending(self, peer: int, index: int, opened: Any, error: Exception | None) -> None:
         progress = self.progress.get(peer)
         if error is not None:
-            log.warning("group %d: snapshot %d cannot be sent to node %d: %s", self.id, index, peer, error)
-            if progress is not None:
-                progress.probe(progress.match + 1)
+            self._replace_stored(peer, index, f"cannot be sent: {error}")
             return
         file, digest = opened
         if (
@@ -172,7 +188,7 @@ class Snapshots(Membership):
         sender = self.senders[peer]
         while (chunk := sender.next_chunk()) is not None:
             offset, size = chunk
-            self.host.run_blocking(
+            self._blocking(
                 partial(sender.file.pread, size, offset), partial(self._chunk_read, peer, sender, offset)
             )
 
@@ -180,8 +196,8 @@ class Snapshots(Membership):
         if self.senders.get(peer) is not sender:
             return
         if error is not None:
-            log.warning("group %d: snapshot %d cannot be read: %s", self.id, sender.index, error)
-            self._give_up_sending(peer)
+            self.end_snapshot(peer)
+            self._replace_stored(peer, sender.index, f"cannot be read: {error}")
             return
         message = [
             self.id, MessageKind.SNAPSHOT, self.term,
@@ -189,11 +205,13 @@ class Snapshots(Membership):
         ]  # fmt: skip
         self.host.send(peer, message)
 
-    def _give_up_sending(self, peer: int) -> None:
-        self.end_snapshot(peer)
-        progress = self.progress.get(peer)
-        if progress is not None:
-            progress.probe(progress.match + 1)
+    def _replace_stored(self, peer: int, index: int, why: str) -> None:
+        """This node's own file is bad: store the state again, which is sound, and send that."""
+        log.error("group %d: stored snapshot %d %s: storing the state again", self.id, index, why)
+        if self.role == LEADER and peer in self.progress:
+            self.stored_is_bad = True
+            self.wanted[peer] = index
+            self.take_snapshot()
 
     def on_snapshot_reply(self, peer: int, index: int, offset: int, status: int, sent_at: float) -> None:
         progress = self.progress.get(peer)
@@ -204,6 +222,8 @@ class Snapshots(Membership):
         sender = self.senders.get(peer)
         if sender is None or sender.index != index:
             return
+        if offset > sender.total or status > Status.BAD:
+            raise BadMessage(f"group {self.id}: an answer to snapshot {index} that cannot be")
         if status == Status.CONTINUE:
             sender.acknowledged(offset, self.host.now())
             self._send_chunks(peer)
@@ -214,16 +234,15 @@ class Snapshots(Membership):
             progress.probe(progress.match + 1)
             self.host.wake(self)
         else:
-            log.error("group %d: node %d found snapshot %d bad; taking another", self.id, peer, index)
-            self.stored_is_bad = True
-            self.wanted[peer] = index
-            self.take_snapshot()
+            self._replace_stored(peer, index, f"is damaged, as node {peer} found")
 
     def on_need_snapshot(self, peer: int, least: int, sent_at: float) -> None:
         """A follower's stored state is bad: whatever it acknowledged is in its log, its state is not."""
         progress = self.progress.get(peer)
         if self.role != LEADER or progress is None:
             return
+        if least > self.journal.last:
+            raise BadMessage(f"group {self.id}: snapshot {least} is wanted, beyond the leader's log")
         progress.acked_sent_at = max(progress.acked_sent_at, sent_at)
         self.on_confirmed()
         if peer in self.senders or peer in self.wanted:
@@ -240,7 +259,7 @@ class Snapshots(Membership):
     def end_snapshot(self, peer: int) -> None:
         sender = self.senders.pop(peer, None)
         if sender is not None:
-            self.host.run_blocking(sender.file.close, _ignore)
+            self._blocking(sender.file.close, _ignore)
         self.wanted.pop(peer, None)
 
     def abandon_transfers(self) -> None:
@@ -273,7 +292,7 @@ class Snapshots(Membership):
                 return
             if offset == 0:
                 self.opening = True
-                self.host.run_blocking(
+                self._blocking(
                     partial(self.host.snapshots.open_incoming, self.id),
                     partial(self._opened, key, peer, offset, data, sent_at),
                 )
@@ -311,7 +330,7 @@ class Snapshots(Membership):
             if receiver.expected < receiver.total:
                 self._reply_snapshot(peer, receiver.key[0], receiver.expected, Status.CONTINUE, sent_at)
             return
-        self.host.run_blocking(job, partial(self._chunk_written, receiver, peer, sent_at))
+        self._blocking(job, partial(self._chunk_written, receiver, peer, sent_at))
 
     def _chunk_written(
         self, receiver: Receiver, peer: int, sent_at: float, written: Any, error: Exception | None
@@ -328,7 +347,7 @@ class Snapshots(Membership):
             self._reply_snapshot(peer, index, written, Status.CONTINUE, sent_at)
             return
         self.receiver = None
-        self.host.run_blocking(
+        self._blocking(
             partial(self.host.snapshots.adopt_incoming, receiver.file, self.id, index),
             partial(self._adopted, receiver, peer, sent_at),
         )
@@ -351,14 +370,16 @@ class Snapshots(Membership):
         message = [self.id, MessageKind.SNAPSHOT_REPLY, self.term, index, offset, int(status), sent_at]
         self.host.send_when_synced(peer, message)
 
+    def _blocking(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        """Run a disk job off the loop; what goes wrong in `done` stops this replica alone."""
+        self.host.run_blocking(job, partial(self.host.guard, self, done))
+
     def drop_receiver(self) -> None:
         """Abandon what arrives, and delete it."""
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
             receiver.abandoned = True
-            self.host.run_blocking(
-                partial(self.host.snapshots.discard_incoming, receiver.file, self.id), _ignore
-            )
+            self._blocking(partial(self.host.snapshots.discard_incoming, receiver.file, self.id), _ignore)
 
     # Installing.
 
@@ -385,7 +406,7 @@ class Snapshots(Membership):
             self.end_waiting(index, Unknown("a snapshot covered the command before it was seen applied"))
         self.release_applied()
         self.host.wake(self)
-        self.host.run_blocking(partial(self.host.snapshots.drop, self.id, document.index), _ignore)
+        self._blocking(partial(self.host.snapshots.drop, self.id, document.index), _ignore)
 
     def keeps_suffix(self, document: SnapshotDocument) -> bool:
         """The log goes on after the snapshot if it holds the snapshot's last entry (Raft §7)."""

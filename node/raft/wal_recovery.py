@@ -146,6 +146,7 @@ def _refuse_gaps(folder: str, first: int, numbers: list[int]) -> None:
 def _seal_again(disk: Disk, segment: _Segment, found: Scan) -> None:
     """End a roll-over cut short: the SEAL may be missing, torn, or seen by us without being durable."""
     file = disk.open(segment.path)
+    _write_again(file, segment, found)
     seal_segment(file, segment.seed, found.end)
     file.close()
 
@@ -157,10 +158,7 @@ def _repair_tail(disk: Disk, last: _Segment, tail: Scan, first: int) -> Recovere
     follow it could be read as records after another crash.
     """
     file = disk.open(last.path)
-    # Written again, not only synced: after a failed fdatasync the system may hold these pages as clean though
-    # they never reached the disk, and a sync alone would then report a success that is none.
-    if tail.mark_end < tail.end:
-        file.pwrite(last.data[tail.mark_end : tail.end], tail.mark_end)
+    _write_again(file, last, tail)
     _clear(file, last, tail.end)
     sync(file)
     if tail.end == tail.mark_end:
@@ -174,6 +172,17 @@ def _repair_tail(disk: Disk, last: _Segment, tail: Scan, first: int) -> Recovere
     end = tail.end + len(padding)
     mark_synced(file, last.seed, end)
     return Recovered(file, last.header, end, end + MARK_BYTES, first)
+
+
+def _write_again(file: DiskFile, segment: _Segment, found: Scan) -> None:
+    """Write what no sync is known to cover: the last MARK, which is never synced itself, and what follows it.
+
+    Syncing alone would not do: after a failed fdatasync the system may hold these pages as clean though they
+    never reached the disk, and would then report a success that is none. A lost MARK would be a hole.
+    """
+    start = max(found.mark_end - MARK_BYTES, SECTOR)
+    if start < found.end:
+        file.pwrite(segment.data[start : found.end], start)
 
 
 def _clear(file: DiskFile, segment: _Segment, offset: int) -> None:

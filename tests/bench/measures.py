@@ -105,7 +105,7 @@ async def _load(
             *(
                 nodes[place].ask(
                     "load",
-                    timeout=scale.warmup + scale.seconds + 40.0,
+                    within=scale.warmup + scale.seconds + 40.0,
                     groups=mine,
                     in_flight=in_flight,
                     warmup=scale.warmup,
@@ -222,12 +222,12 @@ async def start(system: System, folder: Path, scale: Scale) -> Result:
         return Result({"start": first - began, "commit": max(first - ready, 0.0)})
 
 
-async def _first_commit(nodes: Sequence[NodeProcess], timeout: float = 60.0) -> float:
-    asking = [asyncio.create_task(node.ask("first_commit", timeout=timeout, group=0)) for node in nodes]
+async def _first_commit(nodes: Sequence[NodeProcess], within: float = 60.0) -> float:
+    asking = [asyncio.create_task(node.ask("first_commit", within=within, group=0)) for node in nodes]
     try:
-        done, _ = await asyncio.wait(asking, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(asking, timeout=within, return_when=asyncio.FIRST_COMPLETED)
         if not done:
-            raise NodeFailed(f"no command was applied within {timeout:g} s")
+            raise NodeFailed(f"no command was applied within {within:g} s")
         answers = [task.result() for task in done]
         if not all(answer["applied"] for answer in answers):
             raise NodeFailed("the first command was refused")
@@ -252,7 +252,7 @@ async def recovery(system: System, folder: Path, scale: Scale) -> Result:
         if writer.returncode is None:
             writer.kill()
     async with running([node]):
-        first = await _first_commit([node], timeout=120.0)
+        first = await _first_commit([node], within=120.0)
         usage = await node.ask("usage")
         result = Result(
             {
@@ -276,8 +276,10 @@ async def snapshot(system: System, folder: Path, scale: Scale) -> Result:
             await system.connect(nodes)
             (place,) = await leaders(here, 1)
             leader = here[place]
+            await leader.ask("grow", within=60.0, group=0, size=scale.snapshot_bytes)
+            await asyncio.sleep(_SETTLE_SECONDS)
             await leader.ask("stall")
-            await leader.ask("grow", timeout=60.0, group=0, size=scale.snapshot_bytes)
+            await leader.ask("snapshot", group=0)
             await _until(leader, "snapshotted", True, scale.snapshot_seconds)
             taking = await leader.ask("stall")
             await asyncio.sleep(_SETTLE_SECONDS)
@@ -287,7 +289,7 @@ async def snapshot(system: System, folder: Path, scale: Scale) -> Result:
             await system.connect(nodes)
             await _until(late, "ballast", scale.snapshot_bytes, scale.snapshot_seconds)
             took = time.monotonic() - began
-            sending = await leader.ask("stall", timeout=30.0)
+            sending = await leader.ask("stall", within=30.0)
     finally:
         await late.kill()
     return Result(
@@ -303,7 +305,7 @@ async def snapshot(system: System, folder: Path, scale: Scale) -> Result:
 async def _until(node: NodeProcess, what: str, value: object, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
-        answer = await node.ask("holds", timeout=seconds, group=0)
+        answer = await node.ask("holds", within=seconds, group=0)
         if answer[what] == value:
             return
         if time.monotonic() > deadline:

@@ -190,8 +190,10 @@ class Node:
         counter.grow(size, callback=lambda *_: applied.set())  # type: ignore[call-arg]
         if not applied.wait(30.0):
             raise RuntimeError("not applied within 30 s")
-        counter.forceLogCompaction()
         return {}
+
+    def snapshot(self, group: int) -> None:
+        self._groups[group].forceLogCompaction()
 
     def holds(self, group: int) -> dict[str, Any]:
         counter = self._groups[group]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import random
 import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -58,7 +59,8 @@ class StockPySyncObj:
     name = "PySyncObj 0.3.17"
 
     def make_nodes(self, folder: Path, groups: int, ids: Sequence[int], **_: Any) -> list[NodeProcess]:
-        ports = [free_ports(len(ids)) for _ in range(groups)]
+        free = free_ports(len(ids) * groups)
+        ports = [free[group * len(ids) : (group + 1) * len(ids)] for group in range(groups)]
         return [
             NodeProcess(
                 "tests.bench.stock_node",
@@ -77,16 +79,23 @@ class StockPySyncObj:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody had a moment ago, ascending: of two PySyncObj nodes the higher one dials."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = sorted(each.getsockname()[1] for each in sockets)
-    for each in sockets:
-        each.close()
-    return ports
+    """Ports that nobody has, ascending: of two PySyncObj nodes the one with the higher port dials.
+
+    They lie below those that the system gives to outgoing connections, which would else take them first.
+    """
+    ports: list[int] = []
+    for port in range(random.randrange(10_000, 20_000), 32_000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise NodeFailed(f"{count} free ports were not to be had")
 
 
 @contextlib.asynccontextmanager
-async def cluster(system: System, folder: Path, groups: int, **settings: Any) -> AsyncIterator[list[NodeProcess]]:
+async def cluster(
+    system: System, folder: Path, groups: int, **settings: Any
+) -> AsyncIterator[list[NodeProcess]]:
     """Three running nodes that know each other."""
     nodes = system.make_nodes(folder, groups, (1, 2, 3), **settings)
     async with running(nodes):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _LONGEST_LINE = 64 << 20
-_START_SECONDS = 20.0
+_START_SECONDS = 120.0
 
 
 class NodeDied(ConnectionError):
@@ -74,18 +74,19 @@ class NodeProcess:
         if not self.alive:
             future.set_exception(NodeDied(f"{self.folder.name} is not running"))
             return future
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         number = next(self._numbers)
         self._waiting[number] = future
         self._process.stdin.write(json.dumps({"id": number, "do": do, **fields}).encode() + b"\n")
         return future
 
-    async def ask(self, do: str, *, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:
-        """Ask and wait, at most `timeout` seconds."""
+    async def ask(self, do: str, *, within: float = 10.0, **fields: Any) -> dict[str, Any]:
+        """Ask and wait, at most `within` seconds."""
         try:
-            return await asyncio.wait_for(self.request(do, **fields), timeout)
+            return await asyncio.wait_for(self.request(do, **fields), within)
         except TimeoutError:
-            raise NodeFailed(f"{self.folder.name} did not answer {do!r} within {timeout:g} s") from None
+            raise NodeFailed(f"{self.folder.name} did not answer {do!r} within {within:g} s") from None
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -118,11 +119,11 @@ class NodeProcess:
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=10.0)
 
-    async def quit(self, timeout: float = 10.0) -> None:
-        """Let it stop in order; kill it when it does not within `timeout` seconds."""
+    async def quit(self, within: float = 10.0) -> None:
+        """Let it stop in order; kill it when it does not within `within` seconds."""
         if self.alive:
             with contextlib.suppress(NodeDied, NodeFailed):
-                await self.ask("quit", timeout=timeout)
+                await self.ask("quit", within=within)
             assert self._process is not None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), 2.0)

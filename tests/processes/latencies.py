@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 _STEP = math.log(1.02)
 """A bucket is 2 % wide: percentiles are right within 1 %."""
@@ -15,7 +16,7 @@ def histogram(seconds: Iterable[float]) -> dict[int, int]:
     return dict(Counter(round(math.log(max(value, 1e-7)) / _STEP) for value in seconds))
 
 
-def merged(histograms: Iterable[Mapping[int | str, int]]) -> dict[int, int]:
+def merged(histograms: Iterable[Mapping[Any, int]]) -> dict[int, int]:
     """The sum of several histograms, also of those that JSON gave text keys."""
     total: Counter[int] = Counter()
     for part in histograms:

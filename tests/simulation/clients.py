@@ -91,6 +91,10 @@ class Clients:
         window = int(self.cluster.world.now / plan.register_seconds)
         return f"r{window * plan.registers + self._rng.randrange(plan.registers)}"
 
+    def believe(self, group: int, node: int) -> None:
+        """Tell client 0, the drills' own, who leads a group."""
+        self._belief[0, group] = node
+
     def write(self, client: int, group: int, key: str) -> Command:
         """Set a register, or compare-and-set what was last seen in it."""
         number = len(self.commands) + 1
@@ -126,7 +130,8 @@ class Clients:
         if group is None:
             self._again(command)
             return
-        term = group.term if self._rng.random() < 0.98 else group.term - 1
+        client = command.operation.client
+        term = group.term if not client or self._rng.random() < 0.98 else group.term - 1
         future = command.future = group.replicate(command.pack(), term)
         if future.done():
             self._ended(command, future)
@@ -158,7 +163,7 @@ class Clients:
         """The command was definitely not taken: try again later, or give it up as rejected."""
         if command.retries and not self._stopped:
             command.retries -= 1
-            command.future = None
+            command.future = command.outcome = None
             delay = RETRY_SECONDS * (0.5 + self._rng.random())
             self.cluster.world.call_later(delay, self._give, command)
             return
@@ -176,14 +181,15 @@ class Clients:
 
     def _node_for(self, client: int, group: int) -> int:
         believed = self._belief.get((client, group))
-        if believed is None or self._rng.random() < 0.05:
+        if believed is None or (client and self._rng.random() < 0.05):
             return self._rng.choice(self.cluster.plan.nodes)
         return believed
 
     # Reads.
 
-    def read(self, client: int, group: int, key: str) -> None:
-        node = self._node_for(client, group)
+    def read(self, client: int, group: int, key: str, *, at: int | None = None) -> None:
+        """Read a register, from the node `at` if given."""
+        node = self._node_for(client, group) if at is None else at
         sim = self.cluster.world.nodes[node]
         if sim.alive and self.cluster.group(node, group) is not None:
             sim.call(self._start_read, Operation(client, "read", (), self.cluster.world.now), node, group, key)

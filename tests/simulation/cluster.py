@@ -8,7 +8,7 @@ from collections.abc import Callable
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings, RaftHost
 from node.raft.pysyncobj_seam import LEADER
-from node.raft.wal import WalCorruption
+from node.raft.wal import WalCorruption, WalFailed
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.invariants import Ledger
@@ -107,14 +107,17 @@ class Cluster:
         if isinstance(error, WalCorruption) and sim.id in self.rotten:
             self.world.record(sim.id, f"refuses its log: {error}")
             self.ruined.add(sim.id)
-        elif not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)):
+        elif not self._was_injected(sim.id, error):
             self.ledger.broken("recovery", f"node {sim.id} cannot open what it wrote: {error!r}")
         self.crash(sim.id, "kill")
 
+    def _was_injected(self, node: int, error: Exception) -> bool:
+        if isinstance(error, WalFailed):
+            return node in self.may_fail
+        return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)
+
     def _fatal(self, sim: SimNode, error: Exception) -> None:
-        if sim.id in self.may_fail:
-            self.may_fail.discard(sim.id)
-        else:
+        if not self._was_injected(sim.id, error):
             self.ledger.broken("replica failure", f"node {sim.id} stopped: {error!r}")
         self.world.call_later(0.0, self._end_process, sim.id, sim.boot)
 
@@ -180,3 +183,23 @@ class Cluster:
 
     def all_led(self) -> bool:
         return all(self.leader(group) is not None for group in self.plan.groups)
+
+    def describe(self) -> str:
+        return "; ".join(self.describe_group(group) for group in self.plan.groups)
+
+    def describe_group(self, group_id: int) -> str:
+        """Where every replica of a group stands, in one line."""
+        states = []
+        for node in self.plan.nodes:
+            replica = self.group(node, group_id)
+            states.append(f"node {node} {'away' if replica is None else describe_replica(replica)}")
+        return f"group {group_id}: " + ", ".join(states)
+
+
+def describe_replica(replica: RaftGroup) -> str:
+    status = replica.status()
+    return (
+        f"{status['role']} term {status['term']} commit {status['commit']} applied {status['applied']}"
+        f" last {status['last']} base {status['log_start']} of {status['voters']}+{status['learners']}"
+        f" damaged {status['needs_snapshot_from']} quiet {status['quiet']}"
+    )

@@ -272,6 +272,15 @@ class SimDisk:
     def empty(self) -> None:
         self._free = None
 
+    def forget_faults(self) -> None:
+        """Drop the errors and the crash that were planned and did not happen."""
+        self._failing.clear()
+        self._crash_at = 0
+
+    def exists_now(self, path: str) -> bool:
+        """Whether there is such a file; no operation of the node's."""
+        return path in self._names
+
     def stall(self) -> None:
         """Jobs hang, as with a dead device, until `unstall()`."""
         self.stalled = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from node.raft.group import RaftGroup
 from node.raft.outcome import Applied
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
@@ -19,7 +18,7 @@ QUIET_SECONDS = 3.0
 
 def check_served(cluster: Cluster, clients: Clients) -> None:
     """Every group elects a leader and commits a command, every command ends, all replicas become equal."""
-    _expect(cluster, "serves again", cluster.all_led, SERVES_SECONDS, lambda: _leaders(cluster))
+    _expect(cluster, "serves again", cluster.all_led, SERVES_SECONDS, lambda: cluster.describe())
     for group in cluster.plan.groups:
         _probe(cluster, clients, group)
     _expect(
@@ -29,16 +28,17 @@ def check_served(cluster: Cluster, clients: Clients) -> None:
     for group in cluster.plan.groups:
         _expect(
             cluster, "replicas converge", lambda group=group: converged(cluster, group), CONVERGES_SECONDS,
-            lambda group=group: _states(cluster, group),
+            lambda group=group: cluster.describe_group(group),
         )  # fmt: skip
 
 
 def _expect(
     cluster: Cluster, check: str, done: Callable[[], bool], seconds: float, seen: Callable[[], str]
 ) -> None:
-    if cluster.ledger.findings:
+    findings = cluster.ledger.findings
+    if findings:
         return
-    if not cluster.world.run_until(done, timeout=seconds) and not cluster.ledger.findings:
+    if not cluster.world.run_until(lambda: bool(findings) or done(), timeout=seconds):
         cluster.ledger.broken(check, f"not within {seconds:.0f} s: {seen()}")
 
 
@@ -54,7 +54,7 @@ def _probe(cluster: Cluster, clients: Clients, group: int) -> None:
 
     while not cluster.ledger.findings and not attempt():
         if cluster.world.now > end:
-            cluster.ledger.broken("serves again", f"group {group} commits nothing: {_states(cluster, group)}")
+            cluster.ledger.broken("serves again", f"group {group} commits nothing: {cluster.describe_group(group)}")
         cluster.world.run(cluster.world.now + 0.1)
 
 
@@ -73,7 +73,7 @@ def converged(cluster: Cluster, group_id: int) -> bool:
 
 def check_quiet(cluster: Cluster) -> None:
     """Nobody asks for anything: every group falls silent, and only the pairs' heartbeats go on."""
-    _expect(cluster, "idle groups are quiet", lambda: _all_quiet(cluster), QUIET_SECONDS, lambda: _leaders(cluster))
+    _expect(cluster, "idle groups are quiet", lambda: _all_quiet(cluster), QUIET_SECONDS, lambda: cluster.describe())
     if cluster.ledger.findings:
         return
     sent, elections = cluster.traffic.sent, cluster.ledger.elections
@@ -108,20 +108,3 @@ def check_history(cluster: Cluster, clients: Clients) -> None:
             elif clients.was_rejected(command) and command.id in applied:
                 cluster.ledger.broken("rejected and applied", f"command {command.id} of group {group}")
 
-
-def _leaders(cluster: Cluster) -> str:
-    return "; ".join(_states(cluster, group) for group in cluster.plan.groups)
-
-
-def _states(cluster: Cluster, group: int) -> str:
-    up = {replica.host.node_id: _short(replica) for replica in cluster.replicas(group)}
-    return f"group {group}: " + ", ".join(f"node {node} {up.get(node, 'away')}" for node in cluster.plan.nodes)
-
-
-def _short(replica: RaftGroup) -> str:
-    status = replica.status()
-    return (
-        f"{status['role']} term {status['term']} commit {status['commit']} applied {status['applied']}"
-        f" last {status['last']} base {status['log_start']} of {status['voters']}+{status['learners']}"
-        f" damaged {status['needs_snapshot_from']}"
-    )

@@ -82,7 +82,7 @@ def plan_of(seed: int) -> Plan:
         burst=rng.choice((1, 1, 1, 4, 12)),
         drill=DRILLS[seed % len(DRILLS)],
         faults=tuple(faults) or ("kill",),
-        fault_seconds=rng.uniform(5.0, 9.0),
+        fault_seconds=rng.uniform(4.0, 7.0),
         fault_interval=rng.choice((0.15, 0.3, 0.6)),
         raft=RaftConfig(
             max_append_bytes=rng.choice((64, 512, 1 << 20)),

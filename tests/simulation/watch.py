@@ -11,8 +11,7 @@ from typing import Any, ClassVar, cast
 
 from node.raft.group import RaftGroup
 from node.raft.host import RaftHost
-from node.raft.messages import MessageKind
-from node.raft.pysyncobj_seam import LEADER
+from node.raft.messages import MessageKind, unpack_entries
 from snapshot.document import SnapshotDocument
 from statemachine.machine import StateMachine
 from tests.register_map import RegisterMap
@@ -28,7 +27,7 @@ class Traffic:
         self.resent: list[str] = []
         self._upto: dict[tuple[int, int, int, int], int] = {}
 
-    def message(self, node: int, peer: int, message: list[Any], last: int) -> None:
+    def message(self, node: int, peer: int, message: list[Any]) -> None:
         self.sent += 1
         if not self.watch_resends or message[1] != MessageKind.APPEND or not message[6]:
             return
@@ -37,7 +36,7 @@ class Traffic:
             self.resent.append(
                 f"group {message[0]}: entries after {message[3]} sent from {node} to {peer} again"
             )
-        self._upto[key] = last
+        self._upto[key] = unpack_entries(message[6])[-1][1]
 
 
 class WatchedMap(RegisterMap):
@@ -105,17 +104,13 @@ class WatchedHost(RaftHost):
         group_id, kind, term = message[0], message[1], message[2]
         ledger, group = self.ledger, self.groups[group_id]
         ledger.tells_term(self.node_id, group_id, term)
-        self.traffic.message(self.node_id, peer, message, group.progress[peer].next if _is_run(group, peer) else 0)
+        self.traffic.message(self.node_id, peer, message)
         if kind == MessageKind.APPEND_REPLY and message[3]:
             ledger.acknowledges(group, self.node_id, message[4])
         elif kind == MessageKind.VOTE:
             ledger.votes(self.node_id, group_id, term, self.node_id)
         elif kind == MessageKind.VOTE_REPLY and message[3]:
             ledger.votes(self.node_id, group_id, term, peer)
-
-
-def _is_run(group: RaftGroup, peer: int) -> bool:
-    return group.role == LEADER and peer in group.progress
 
 
 def watched(host_class: type[RaftHost], ledger: Ledger, traffic: Traffic) -> Callable[..., WatchedHost]:

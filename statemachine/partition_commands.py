@@ -1,0 +1,251 @@
+"""The commands of a partition and their results, and how an entry of the log holds them.
+
+An entry is one msgpack array: `[term, time, [command, ...]]`. `term` is the one its fences were granted in,
+`time` the leader's clock in milliseconds; a command is `[kind, field, ...]`. Results travel by value, in
+memory only: they answer whoever proposed the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple
+
+import msgpack
+
+from statemachine.epoch_window import EpochWindow
+from statemachine.producers import NO_PRODUCER
+
+
+class Kind(IntEnum):
+    """First element of a command in an entry; a number is never used for anything else."""
+
+    APPEND = 1
+    APPEND_INLINE = 2
+    ADVANCE_EPOCH = 3
+    SET_START_OFFSET = 4
+    TICK = 5
+    CHECKPOINT = 6
+    RENEW_CHECKPOINT = 7
+    RELEASE_CHECKPOINTS = 8
+
+
+class Placeholder(NamedTuple):
+    """Where a batch lies, and what it is. Timestamps are milliseconds, lengths and positions bytes."""
+
+    record_count: int
+    max_timestamp: int
+    length: int
+    epoch: int
+    """The cluster epoch in the object's name."""
+    position: int
+    object_id: bytes
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+class InlineBatch(NamedTuple):
+    """A batch that travels in the entry itself, and what it is."""
+
+    record_count: int
+    max_timestamp: int
+    data: bytes
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add batches that lie in objects, in this order, under the fence that had this window."""
+
+    window: EpochWindow
+    placeholders: Sequence[Placeholder]
+
+    def fields(self) -> list[Any]:
+        return [Kind.APPEND, self.window.oldest, self.window.newest, self.placeholders]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInline:
+    """Add batches with their bytes, in this order. They name no object, so they need no fence."""
+
+    batches: Sequence[InlineBatch]
+
+    def fields(self) -> list[Any]:
+        return [Kind.APPEND_INLINE, self.batches]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceEpoch:
+    """Apply a fence's window without a batch, so that an idle partition does not hold the collector back."""
+
+    window: EpochWindow
+
+    def fields(self) -> list[Any]:
+        return [Kind.ADVANCE_EPOCH, self.window.oldest, self.window.newest]
+
+
+@dataclass(frozen=True, slots=True)
+class SetStartOffset:
+    """Records below this offset are no longer part of the partition: retention, DeleteRecords."""
+
+    start_offset: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.SET_START_OFFSET, self.start_offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Let time pass: forget producers that wrote nothing for `producer_expiry` ms.
+
+    The limit is the leader's and travels in the command, so nodes configured otherwise stay replicas.
+    """
+
+    producer_expiry: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.TICK, self.producer_expiry]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Capture the state at this very entry, on every replica, and retain it under a lease of `lease` ms."""
+
+    lease: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.CHECKPOINT, self.lease]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewCheckpoint:
+    """Lease the checkpoint of this log index for `lease` ms more, from the entry's time."""
+
+    log_index: int
+    lease: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.RENEW_CHECKPOINT, self.log_index, self.lease]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCheckpoints:
+    """Of the checkpoints without a lease retain the newest `keep`; the objects go after it is applied."""
+
+    keep: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.RELEASE_CHECKPOINTS, self.keep]
+
+
+Command = (
+    Append
+    | AppendInline
+    | AdvanceEpoch
+    | SetStartOffset
+    | Tick
+    | Checkpoint
+    | RenewCheckpoint
+    | ReleaseCheckpoints
+)
+
+
+class Rejection(Enum):
+    """Why a command changed nothing: it lost a race, or its producer is out of step."""
+
+    OLDER_TERM = "older_term"
+    """The whole entry was made in an earlier term; `current` is the present one."""
+    INVALID_PRODUCER_EPOCH = "invalid_producer_epoch"
+    """`current` is the producer's newest epoch."""
+    OUT_OF_ORDER_SEQUENCE_NUMBER = "out_of_order_sequence_number"
+    """`current` is the sequence that would be next."""
+    LOWER_EPOCH = "lower_epoch"
+    """Nothing to advance; `current` is the highest epoch applied."""
+    LOWER_START_OFFSET = "lower_start_offset"
+    """`current` is the present start offset."""
+    CHECKPOINT_NOT_LEASED = "checkpoint_not_leased"
+    """Its lease ended before; `current` is the state machine's time in ms."""
+
+
+class Rejected(NamedTuple):
+    """A command without effect, and the value that stood against it."""
+
+    reason: Rejection
+    current: int
+
+
+class Appended(NamedTuple):
+    """A batch is in the log from this offset on; `duplicate`: since an earlier attempt."""
+
+    base_offset: int
+    duplicate: bool = False
+
+
+class EpochAdvanced(NamedTuple):
+    """The applied epochs after an AdvanceEpoch."""
+
+    previous: int
+    newest: int
+
+
+class StartOffsetSet(NamedTuple):
+    """The start offset as it is now."""
+
+    start_offset: int
+
+
+class Ticked(NamedTuple):
+    """The state machine's time in ms, and how many producers were forgotten."""
+
+    time: int
+    expired_producers: int
+
+
+class CheckpointTaken(NamedTuple):
+    """The checkpoint is called by this log index, and leased until this time in ms."""
+
+    log_index: int
+    lease_until: int
+
+
+class CheckpointsReleased(NamedTuple):
+    """Log indexes of the checkpoints that are no longer retained."""
+
+    log_indexes: list[int]
+
+
+CommandResult = (
+    list[Appended | Rejected]
+    | EpochAdvanced
+    | StartOffsetSet
+    | Ticked
+    | CheckpointTaken
+    | CheckpointsReleased
+    | Rejected
+)
+"""What one command gives; both kinds of Append give a list, with an answer for each batch."""
+EntryResult = list[CommandResult] | Rejected
+"""What an entry gives: a result for each command, in order; or one rejection of them all (OLDER_TERM)."""
+
+
+def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
+    """One entry of the log; `term` is also the one to propose it in.
+
+    Raises ValueError for what no replica would survive: a Checkpoint in company, a fence of another term or
+    with an empty window, no command at all.
+    """
+    if not commands:
+        raise ValueError("an entry needs a command")
+    for command in commands:
+        if isinstance(command, Checkpoint) and len(commands) > 1:
+            raise ValueError("a checkpoint is alone in its entry")
+        if isinstance(command, (Append, AdvanceEpoch)):
+            window = command.window
+            if window.term != term or window.newest is None:
+                raise ValueError(f"a fence of term {window.term} cannot be used in an entry of term {term}")
+    packed: bytes = msgpack.packb([term, time, [command.fields() for command in commands]])
+    return packed

@@ -1,0 +1,371 @@
+"""Holes in how the log is kept, replicated and committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from node.raft.group import RaftGroup
+from node.raft.group_state import SafetyViolation
+from node.raft.messages import EntryKind, MessageKind
+from node.raft.outcome import Applied
+from node.raft.progress import Progress
+from node.raft.pysyncobj_seam import LEADER
+from tests.holes.hole import hole
+from tests.raft_harness import CONFIG, Cluster, Replica
+
+APPEND, APPEND_REPLY = MessageKind.APPEND, MessageKind.APPEND_REPLY
+
+
+# The journal is written and never synced.
+
+
+class CountsItselfAtOnce(RaftGroup):
+    def own_match(self) -> int:
+        return self.journal.last
+
+
+@hole(RaftGroup, CountsItselfAtOnce)
+def test_leader_does_not_count_itself_before_the_sync(group_class: type[RaftGroup]) -> None:
+    leader = Replica(terms=[1], group_class=group_class)
+    leader.lead()
+    leader.acknowledge(2, 2)
+    assert leader.group.commit == 0
+    leader.sync()
+    assert leader.group.commit == 2
+
+
+class AnswersAtOnce(RaftGroup):
+    def send_ack(self) -> None:
+        if self.ack is not None:
+            peer, term, match, sent_at = self.ack
+            self.ack = None
+            self.host.send(peer, [self.id, APPEND_REPLY, term, True, match, 0, 0, sent_at])
+
+
+@hole(RaftGroup, AnswersAtOnce)
+def test_follower_does_not_acknowledge_before_the_sync(group_class: type[RaftGroup]) -> None:
+    follower = Replica(terms=[1], group_class=group_class)
+    acknowledged = max((reply.fields[1] for reply in follower.append(2, 1, (1, 1), [1, 1])), default=0)
+    follower.restart()
+    assert len(follower.terms) >= acknowledged
+
+
+class KeepsTheVoteInMemory(RaftGroup):
+    def set_term(self, term: int, vote: int | None) -> None:
+        self.term, self.vote = term, vote
+
+
+@hole(RaftGroup, KeepsTheVoteInMemory)
+def test_vote_survives_a_restart(group_class: type[RaftGroup]) -> None:
+    voter = Replica(terms=[1], group_class=group_class)
+    granted = []
+    for candidate in (2, 3):
+        voter.advance(CONFIG.election_min_seconds)
+        replies = voter.told(candidate, MessageKind.VOTE, 2, 1, 1, False)
+        voter.sync()
+        granted += [reply.peer for reply in (*replies, *voter.take()) if reply.fields[0]]
+        voter.restart()
+    assert granted == [2]
+
+
+class SendsItsVoteAtOnce(RaftGroup):
+    def on_vote(self, peer: int, *fields: Any) -> None:
+        self.host.send_when_synced = self.host.send  # type: ignore[method-assign,assignment]
+        super().on_vote(peer, *fields)
+
+
+@hole(RaftGroup, SendsItsVoteAtOnce)
+def test_vote_is_durable_before_it_is_sent(group_class: type[RaftGroup]) -> None:
+    voter = Replica(terms=[1], group_class=group_class)
+    voter.advance(CONFIG.election_min_seconds)
+    assert voter.told(2, MessageKind.VOTE, 2, 1, 1, False) == []
+
+
+class BelievesItsOldCommitIndex(RaftGroup):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.commit = self.journal.last
+
+
+@hole(RaftGroup, BelievesItsOldCommitIndex)
+def test_commit_index_from_before_a_crash_is_not_believed(group_class: type[RaftGroup]) -> None:
+    follower = Replica(terms=[1, 1], group_class=group_class)
+    follower.append(2, 1, (2, 1), [1], commit=3)
+    follower.restart()
+    follower.turn()
+    assert (follower.group.commit, follower.machine.applied) == (0, {})
+
+
+class TrimsInPlace(RaftGroup):
+    def drop_covered(self, index: int) -> None:
+        kept = list(self.journal.after(index))
+        members = self.configuration_at(index)
+        term = self.journal.term_at(index) or 0
+        self.journal.reset(index, term, members.voters, members.learners)
+        for entry in kept:
+            self.journal.add(*entry)
+
+
+@hole(RaftGroup, TrimsInPlace)
+def test_crash_while_the_log_is_trimmed_loses_nothing(group_class: type[RaftGroup]) -> None:
+    for survives in range(4):
+        follower = Replica(terms=[1] * 5, group_class=group_class)
+        follower.append(2, 1, (5, 1), commit=3)
+        synced = len(follower.host.records)
+        follower.group.take_snapshot()
+        follower.host.run_jobs()
+        follower.turn()
+        follower.host.synced_lsn = min(synced + survives, len(follower.host.records))
+        follower.restart()
+        assert follower.group.journal.last == 5
+
+
+# The append handler deletes what matches.
+
+
+class DeletesWhatMatches(RaftGroup):
+    def first_new(self, entries: Any) -> int:
+        return 0
+
+
+@hole(RaftGroup, DeletesWhatMatches)
+def test_only_conflicting_entries_are_deleted(group_class: type[RaftGroup]) -> None:
+    follower = Replica(group_class=group_class)
+    follower.append(2, 1, (0, 0), [1, 1, 1])
+    follower.sync()
+    assert follower.take()[-1].fields[:2] == (True, 3)
+    follower.append(2, 1, (0, 0), [1])  # Delayed, or doubled by the network.
+    follower.sync()
+    assert follower.durable_terms == [1, 1, 1], "an acknowledged entry is gone"
+
+
+class DeletesWhatIsCommitted(RaftGroup):
+    def truncate(self, index: int) -> None:
+        self.drop_from(index)
+
+
+@hole(RaftGroup, DeletesWhatIsCommitted)
+def test_committed_entries_are_never_deleted(group_class: type[RaftGroup]) -> None:
+    follower = Replica(terms=[1, 1], group_class=group_class)
+    follower.append(2, 1, (2, 1), commit=2)
+    with pytest.raises(SafetyViolation, match="committed entry 2"):
+        follower.group.truncate(2)
+
+
+# A follower commits to the end of its own log.
+
+
+class CommitsItsOwnEnd(RaftGroup):
+    def commit_limit(self, leader_commit: int, proven: int) -> int:
+        return min(leader_commit, self.journal.last)
+
+
+@hole(RaftGroup, CommitsItsOwnEnd)
+def test_follower_commits_only_what_the_message_proved(group_class: type[RaftGroup]) -> None:
+    follower = Replica(terms=[1, 1, 1], group_class=group_class)
+    follower.append(2, 2, (1, 1), commit=3)
+    assert follower.group.commit == 1, "entries 2 and 3 may be another leader's"
+
+
+class CommitsWithSnapshotChunks(RaftGroup):
+    def on_snapshot(self, peer: int, index: int, *fields: Any) -> None:
+        super().on_snapshot(peer, index, *fields)
+        self.commit = max(self.commit, min(index, self.journal.last))
+
+
+@hole(RaftGroup, CommitsWithSnapshotChunks)
+def test_chunk_of_a_snapshot_commits_nothing(group_class: type[RaftGroup]) -> None:
+    follower = Replica(terms=[1, 1, 1], group_class=group_class)
+    follower.told(2, MessageKind.SNAPSHOT, 2, 9, 2, 0, 100, b"digest", b"chunk", 0.0)
+    assert (follower.group.commit, follower.machine.applied) == (0, {})
+
+
+# Replies carry no term; an append of a lower term gets no answer.
+
+
+class CountsOldReplies(RaftGroup):
+    def is_current(self, kind: int, term: int) -> bool:
+        return True
+
+
+@hole(RaftGroup, CountsOldReplies)
+def test_reply_counts_only_in_its_own_term(group_class: type[RaftGroup]) -> None:
+    """Entry 2 was acknowledged to this node's leadership of term 1, and overwritten since."""
+    leader = Replica(terms=[1, 2], term=2, group_class=group_class)
+    leader.lead()
+    leader.sync()
+    leader.acknowledge(2, 3, term=1)
+    assert leader.group.progress[2].match == 0
+    assert leader.group.commit == 0
+
+
+class SaysNothingToOldLeaders(RaftGroup):
+    def answer_stale(self, peer: int) -> None:
+        pass
+
+
+@hole(RaftGroup, SaysNothingToOldLeaders)
+def test_append_of_a_lower_term_is_answered_with_the_term(group_class: type[RaftGroup]) -> None:
+    follower = Replica(terms=[1], term=5, group_class=group_class)
+    assert [(reply.peer, reply.term) for reply in follower.append(2, 4, (1, 1))] == [(2, 5)]
+
+
+class IgnoresHigherTerms(RaftGroup):
+    def adopt_term(self, term: int) -> None:
+        if self.role != LEADER:
+            super().adopt_term(term)
+
+
+@hole(RaftGroup, IgnoresHigherTerms)
+def test_leader_that_sees_a_higher_term_steps_down(group_class: type[RaftGroup]) -> None:
+    leader = Replica(terms=[1], group_class=group_class)
+    leader.establish()
+    leader.told(2, APPEND_REPLY, 9, False, 0, 0, 0, 0.0)
+    assert (leader.role, leader.group.term) == ("follower", 9)
+
+
+class ObeysAnother(RaftGroup):
+    def follow(self, peer: int) -> None:
+        if self.role == LEADER:
+            self.step_down()
+        super().follow(peer)
+
+
+@hole(RaftGroup, ObeysAnother)
+def test_second_leader_of_one_term_stops_the_replica(group_class: type[RaftGroup]) -> None:
+    leader = Replica(terms=[1], group_class=group_class)
+    term = leader.establish()
+    with pytest.raises(SafetyViolation, match="both lead term 2"):
+        leader.append(2, term, (1, 1), [term])
+
+
+# An acknowledgement sets `nextIndex` back.
+
+
+class SendsTwice(RaftGroup):
+    def on_append_reply(self, peer: int, accepted: bool, index: int, *rest: Any) -> None:
+        super().on_append_reply(peer, accepted, index, *rest)
+        if accepted and peer in self.progress:
+            self.progress[peer].next = index + 1
+
+
+@hole(RaftGroup, SendsTwice)
+def test_acknowledgement_does_not_send_again_what_is_under_way(group_class: type[RaftGroup]) -> None:
+    leader = Replica(terms=[1], group_class=group_class)
+    leader.establish()
+    for number in range(4):
+        leader.propose(number)
+        leader.turn()
+    assert len([sent for sent in leader.take(APPEND) if sent.peer == 2]) == 4
+    leader.acknowledge(2, 3)
+    leader.acknowledge(2, 4)
+    assert [sent for sent in leader.take(APPEND) if sent.peer == 2] == []
+
+
+class GoesOnWhereItWas(RaftGroup):
+    def _restart(self, peer: int, progress: Progress) -> None:
+        progress._inflight.clear()
+
+
+@hole(RaftGroup, GoesOnWhereItWas)
+def test_reconnect_starts_after_what_is_known_to_match(group_class: type[RaftGroup]) -> None:
+    leader = Replica(terms=[1], group_class=group_class)
+    leader.establish()
+    leader.propose()
+    leader.turn()  # Sent, and lost with the connection.
+    leader.take()
+    leader.group.on_disconnect(2)
+    leader.group.on_connect(2)
+    leader.turn()
+    assert [(sent.fields[0], sent.fields[3] != b"") for sent in leader.take(APPEND) if sent.peer == 2] == [
+        (2, True)
+    ]
+
+
+# Appends leave on the heartbeat.
+
+
+class WaitsForTheHeartbeat(RaftGroup):
+    pumped_at = 0.0
+
+    def pump(self) -> None:
+        if self.host.now() - self.pumped_at >= self.settings.heartbeat_seconds:
+            self.pumped_at = self.host.now()
+            super().pump()
+
+
+@hole(RaftGroup, WaitsForTheHeartbeat)
+def test_command_is_committed_without_waiting_for_a_timer(group_class: type[RaftGroup]) -> None:
+    cluster = Cluster(group_class=group_class)
+    cluster.elect(1)
+    cluster.advance(0.05)
+    for number in range(3):
+        future = cluster[1].propose(number)
+        cluster.settle()  # Turns, syncs and messages; no time passes.
+        assert future.done()
+        assert isinstance(future.result(), Applied)
+
+
+class WalksBackOneByOne(RaftGroup):
+    def _reject(self, peer: int, previous: int, previous_term: int, sent_at: float) -> None:
+        message = [self.id, APPEND_REPLY, self.term, False, previous, previous - 1, 0, sent_at]
+        self.host.send_when_synced(peer, message)
+
+
+@hole(RaftGroup, WalksBackOneByOne)
+def test_logs_that_parted_long_ago_meet_in_a_few_messages(group_class: type[RaftGroup]) -> None:
+    logs = {1: [1] + [3] * 200, 2: [1] + [2] * 200, 3: [1] + [3] * 200}
+    cluster = Cluster(logs=logs, group_class=group_class)
+    cluster.elect(1)
+    assert cluster[2].terms == cluster[1].terms
+    probes = len(cluster[2].host.records)
+    assert probes < 20
+    assert cluster[2].rejections < 5
+
+
+# A callback that raises makes its entry apply again.
+
+
+class AppliesBeforeItCounts(RaftGroup):
+    def apply_committed(self) -> None:
+        for command, index, term in self.journal.after(self.applied, self.commit - self.applied):
+            if command[0] == EntryKind.REGULAR:
+                self.machine.apply(index, term, command[1:])
+            self.applied = index
+
+
+@hole(RaftGroup, AppliesBeforeItCounts)
+def test_entry_whose_application_raises_is_not_applied_again(group_class: type[RaftGroup]) -> None:
+    follower = Replica(terms=[1, 1, 1], group_class=group_class)
+    applied: list[int] = []
+
+    def apply(index: int, term: int, command: bytes) -> None:
+        applied.append(index)
+        if index == 2:
+            raise ValueError("half done")
+
+    follower.machine.apply = apply  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="half done"):
+        follower.append(2, 1, (3, 1), commit=3)
+    with pytest.raises(ValueError, match="half done") if applied.count(2) != 1 else pytest.raises(SystemExit):
+        follower.turn()
+        raise SystemExit  # The turn went by without an error.
+    assert applied.count(2) == 1
+
+
+class SkipsWhatItCannotApply(RaftGroup):
+    def apply_committed(self) -> None:
+        try:
+            super().apply_committed()
+        except SafetyViolation:
+            pass
+
+
+@hole(RaftGroup, SkipsWhatItCannotApply)
+def test_entry_of_unknown_kind_stops_the_replica(group_class: type[RaftGroup]) -> None:
+    follower = Replica(terms=[1], group_class=group_class)
+    follower.group.journal.extend([(b"\x03", 2, 1)], None)
+    with pytest.raises(SafetyViolation, match="entry 2 is of unknown kind 3"):
+        follower.append(2, 1, (2, 1), commit=2)

@@ -1,0 +1,556 @@
+"""Production replicas on a host that does nothing by itself: a test says when time passes, what is synced, which
+message arrives. So a scenario reads like a transcript of what one replica was told, and what it answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import msgpack
+
+from node.raft.config import RaftConfig
+from node.raft.group import RaftGroup
+from node.raft.group_state import Configuration
+from node.raft.host import RaftHost
+from node.raft.journal import GroupJournal, RecoveredLog
+from node.raft.messages import Entry, EntryKind, MessageKind, check, pack_entries, pack_members
+from node.raft.outcome import Outcome
+from node.raft.pairs import Pair
+from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+from node.raft.quiet_heartbeats import QuietHeartbeats
+from node.raft.snapshot_store import SnapshotStore
+from node.raft.wal import Kind
+from snapshot.document import SnapshotDocument
+from tests.register_map import RegisterMap, set_register
+from tests.simulation.disk import SimDisk
+
+GROUP = 7
+CLUSTER = "c"
+CONFIG = RaftConfig()
+FOLDER = "/snapshots"
+ROLES = {FOLLOWER: "follower", CANDIDATE: "candidate", LEADER: "leader"}
+
+
+class ManualLoop(asyncio.AbstractEventLoop):
+    """A loop whose clock a test turns; executor jobs run at once."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._count = 0
+
+    def time(self) -> float:
+        return self.now
+
+    def get_debug(self) -> bool:
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(self.now + delay, callback, args, self, context)
+        self._count += 1
+        heapq.heappush(self._timers, (self.now + delay, self._count, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, job: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        future = self.create_future()
+        try:
+            future.set_result(job(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        raise AssertionError(context["message"]) from context.get("exception")
+
+    def run(self) -> None:
+        """Run all that is ready."""
+        while self._ready:
+            handle = self._ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, with the timers that fall due."""
+        until = self.now + seconds
+        self.run()
+        while self._timers and self._timers[0][0] <= until:
+            self.now, _, handle = heapq.heappop(self._timers)
+            if not handle.cancelled():
+                handle._run()
+            self.run()
+        self.now = until
+
+
+class Sent(NamedTuple):
+    """A message as it left: the fields are those after group, kind and term."""
+
+    peer: int
+    kind: MessageKind
+    term: int
+    fields: tuple[Any, ...]
+
+
+class FakeMesh:
+    """Keeps the frames of pairs of nodes, those that belong to no group."""
+
+    def __init__(self, away: set[int]) -> None:
+        self._away = away
+        self.frames: list[tuple[int, list[Any]]] = []
+
+    def send(self, peer: int, payload: list[Any]) -> bool:
+        if peer in self._away:
+            return False
+        self.frames.append((peer, payload))
+        return True
+
+
+class FakeHost:
+    """A `GroupHost` for one group. Records are durable after `sync()`; disk jobs run in `run_jobs()`."""
+
+    def __init__(self, node_id: int, loop: ManualLoop, config: RaftConfig, disk: SimDisk) -> None:
+        self.node_id = node_id
+        self.cluster_id = CLUSTER
+        self.config = config
+        self.rng = random.Random(node_id)
+        self.loop = loop
+        self.disk = disk
+        self.snapshots = SnapshotStore(disk, FOLDER, CLUSTER)
+        self.group: RaftGroup
+        self.records: list[tuple[Kind, bytes]] = []
+        self.synced_lsn = 0
+        self.sent: list[Sent] = []
+        self.away: set[int] = set()
+        self.full = False
+        self.stalled = False
+        self.active = True
+        self.awake = False
+        self.jobs: deque[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = deque()
+        self.groups: dict[int, RaftGroup] = {}
+        self.mesh = FakeMesh(self.away)
+        self.quiet = QuietHeartbeats(cast(RaftHost, self))
+        self._after_sync: deque[tuple[int, Callable[[], object]]] = deque()
+
+    def now(self) -> float:
+        return self.loop.now
+
+    def connected(self, peer: int) -> bool:
+        return peer not in self.away
+
+    def pair(self, peer: int) -> Pair:
+        return self.quiet.pair(peer)
+
+    def backlogged(self) -> bool:
+        return self.full
+
+    def disk_stalled(self) -> bool:
+        return self.stalled
+
+    def note_unwritten(self, size: int) -> None:
+        pass
+
+    def send(self, peer: int, message: list[Any]) -> bool:
+        if peer in self.away:
+            return False
+        check(msgpack.unpackb(msgpack.packb(message)))
+        self.sent.append(Sent(peer, MessageKind(message[1]), message[2], tuple(message[3:])))
+        return True
+
+    def send_when_synced(self, peer: int, message: list[Any]) -> None:
+        if self.synced_lsn == len(self.records):
+            self.send(peer, message)
+        else:
+            self._after_sync.append((len(self.records), partial(self.send, peer, message)))
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        self._after_sync.append((len(self.records), callback))
+
+    def run_blocking(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    def guard(self, group: Any, call: Callable[..., object], *args: Any) -> None:
+        call(*args)
+
+    def later(self, seconds: float, group: Any, call: Callable[[], object]) -> None:
+        self.loop.call_later(seconds, call)
+
+    def wake(self, group: Any) -> None:
+        self.awake = True
+
+    def set_active(self, group: Any, active: bool) -> None:
+        self.active = active
+
+    def record(self, kind: Kind, payload: bytes) -> int:
+        self.records.append((kind, payload))
+        return len(self.records)
+
+    def sync(self) -> None:
+        """All that is recorded becomes durable, and what waited for it happens."""
+        self.synced_lsn = len(self.records)
+        self.group.on_synced(self.synced_lsn)
+        while self._after_sync and self._after_sync[0][0] <= self.synced_lsn:
+            self._after_sync.popleft()[1]()
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether a sync has anything to do."""
+        return self.synced_lsn < len(self.records) or bool(self._after_sync)
+
+    def run_jobs(self) -> None:
+        while self.jobs:
+            job, done = self.jobs.popleft()
+            try:
+                result, error = job(), None
+            except (OSError, ValueError) as problem:
+                result, error = None, problem
+            done(result, error)
+
+
+def entry(index: int, term: int, command: bytes | None = None) -> Entry:
+    """A log entry; its command sets register "x" to the index."""
+    return (
+        bytes([EntryKind.REGULAR]) + (command or set_register(index * 1000 + term, "x", index)),
+        index,
+        term,
+    )
+
+
+def membership(index: int, term: int, voters: Sequence[int], learners: Sequence[int] = ()) -> Entry:
+    return (pack_members(voters, learners), index, term)
+
+
+def entries_after(index: int, terms: Iterable[int]) -> list[Entry]:
+    return [entry(at, term) for at, term in enumerate(terms, index + 1)]
+
+
+class Replica:
+    """One replica of one group. `terms` are those of its log's entries 1, 2, 3 …, all durable."""
+
+    def __init__(
+        self,
+        node: int = 1,
+        voters: tuple[int, ...] = (1, 2, 3),
+        terms: Sequence[int] = (),
+        *,
+        term: int | None = None,
+        vote: int | None = None,
+        learners: tuple[int, ...] = (),
+        group_class: type[RaftGroup] = RaftGroup,
+        config: RaftConfig = CONFIG,
+        loop: ManualLoop | None = None,
+        log: Sequence[Entry] | None = None,
+    ) -> None:
+        self.node = node
+        self.group_class = group_class
+        self.host = FakeHost(node, loop or ManualLoop(), config, SimDisk(random.Random(0)))
+        entries = entries_after(0, terms) if log is None else list(log)
+        term = term if term is not None else entries[-1][2] if entries else 0
+        recovered = RecoveredLog(GROUP)
+        journal = GroupJournal(self.host.record, recovered, config.max_append_bytes)
+        journal.reset(0, 0, voters, learners)
+        if entries:
+            journal.extend(entries, None)
+        journal.setCurrentTerm(term, vote)
+        self.host.synced_lsn = len(self.host.records)
+        self._open()
+
+    def _open(self, document: SnapshotDocument | None = None) -> None:
+        recovered = RecoveredLog(GROUP)
+        for record in self.host.records:
+            recovered.replay(*record)
+        recovered.finish()
+        self.machine = RegisterMap()
+        if document is not None:
+            self.machine.restore(document.state)
+        journal = GroupJournal(self.host.record, recovered, self.host.config.max_append_bytes)
+        base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
+        self.group = self.group_class(self.host, GROUP, self.machine, journal, base)
+        self.host.group = self.host.groups[GROUP] = self.group
+        members = [e for e in recovered.entries[1:] if e[0][0] == EntryKind.MEMBERSHIP]
+        self.group.note_configurations(members)
+        if document is not None:
+            self.group.remember_snapshot(document)
+
+    def restart(self) -> None:
+        """kill -9 and a power cut: only what was synced is left."""
+        before = self.host
+        del before.records[before.synced_lsn :]
+        self.host = FakeHost(self.node, before.loop, before.config, before.disk)
+        self.host.records = before.records
+        self.host.synced_lsn = len(before.records)
+        stored = self.host.snapshots.indices().get(GROUP, [])
+        self._open(self.host.snapshots.load(GROUP, stored[-1]) if stored else None)
+
+    # What happens to it.
+
+    def turn(self) -> None:
+        """The end of a loop turn, before its sync."""
+        self.host.loop.run()
+        self.group.work()
+
+    def sync(self) -> None:
+        """A turn, the sync of all that is recorded, and the turn after it."""
+        self.turn()
+        self.host.sync()
+        self.turn()
+
+    def tick(self) -> None:
+        self.group.tick(self.host.now())
+
+    def advance(self, seconds: float) -> None:
+        self.host.loop.advance(seconds)
+
+    def time_out(self) -> None:
+        """No leader is heard until the election timeout."""
+        self.host.loop.advance(max(0.0, self.group.deadline - self.host.now()))
+        self.tick()
+
+    def told(self, peer: int, kind: MessageKind, term: int, *fields: Any) -> list[Sent]:
+        """A message arrives; what the replica says before anything is synced."""
+        self.take()
+        self.group.receive(peer, [GROUP, kind, term, *fields])
+        self.turn()
+        return self.take()
+
+    def append(
+        self,
+        peer: int,
+        term: int,
+        previous: tuple[int, int],
+        terms: Sequence[int] = (),
+        *,
+        commit: int = 0,
+        log: Sequence[Entry] | None = None,
+        sent_at: float = 0.0,
+    ) -> list[Sent]:
+        """An append message with entries after `previous` (index, term) arrives."""
+        entries = entries_after(previous[0], terms) if log is None else list(log)
+        packed = pack_entries(entries) if entries else b""
+        return self.told(peer, MessageKind.APPEND, term, *previous, commit, packed, sent_at)
+
+    def acknowledge(
+        self, peer: int, index: int, *, term: int | None = None, sent_at: float | None = None
+    ) -> None:
+        """A follower says that its log matches up to `index`."""
+        now = self.host.now() if sent_at is None else sent_at
+        at = self.group.term if term is None else term
+        self.group.receive(peer, [GROUP, MessageKind.APPEND_REPLY, at, True, index, 0, 0, now])
+        self.turn()
+
+    def propose(self, number: int = 1, value: Any = "v", key: str = "x") -> asyncio.Future[Outcome]:
+        return self.group.replicate(set_register(number, key, value), self.group.term)
+
+    def read(self) -> Reading:
+        return Reading(self.group.barrier(), self)
+
+    # Shortcuts.
+
+    def stand(self) -> int:
+        """Time out and win the pre-vote: a candidate with a durable vote for itself; its term."""
+        self.time_out()
+        for peer in self.group.other_voters():
+            if self.group.role != CANDIDATE:
+                asked = self.group.term + 1
+                self.group.receive(peer, [GROUP, MessageKind.PRE_VOTE_REPLY, self.group.term, True, asked])
+        self.sync()
+        return self.group.term
+
+    def lead(self) -> int:
+        """Win an election; the entry that begins the term is written but not synced. Returns the term."""
+        term = self.stand()
+        for peer in self.group.other_voters():
+            if self.group.role != LEADER:
+                self.group.receive(peer, [GROUP, MessageKind.VOTE_REPLY, term, True])
+        assert self.role == "leader"
+        self.turn()
+        return term
+
+    def establish(self) -> int:
+        """Lead, with the term's first entry committed: every other voter has the whole log."""
+        term = self.lead()
+        self.sync()
+        for peer in self.group.other_voters():
+            self.acknowledge(peer, self.group.journal.last)
+        assert self.group.commit == self.group.journal.last
+        self.take()
+        return term
+
+    # What it says and what it is.
+
+    def take(self, *kinds: MessageKind) -> list[Sent]:
+        """What was sent since the last call, of these kinds or all."""
+        taken, self.host.sent = self.host.sent, []
+        return [message for message in taken if not kinds or message.kind in kinds]
+
+    @property
+    def role(self) -> str:
+        return ROLES[self.group.role]
+
+    @property
+    def terms(self) -> list[int]:
+        """Terms of the entries in memory."""
+        return [term for _, _, term in self.group.journal.after(self.group.journal.base)]
+
+    @property
+    def durable_terms(self) -> list[int]:
+        """Terms of the entries that a crash would leave."""
+        recovered = RecoveredLog(GROUP)
+        for record in self.host.records[: self.host.synced_lsn]:
+            recovered.replay(*record)
+        return [term for _, _, term in recovered.entries[1:]]
+
+
+class Reading:
+    """A `barrier()` under way."""
+
+    def __init__(self, barrier: Coroutine[Any, Any, Outcome], replica: Replica) -> None:
+        self._barrier = barrier
+        self._replica = replica
+        self._waits_for: asyncio.Future[Any] | None = None
+        self.outcome: Outcome | None = None
+        self.step()
+
+    def step(self) -> Outcome | None:
+        """Go on if it can; the outcome once there is one."""
+        self._replica.turn()
+        if self.outcome is None and (self._waits_for is None or self._waits_for.done()):
+            try:
+                self._waits_for = self._barrier.send(None)
+            except StopIteration as end:
+                self.outcome = end.value
+        return self.outcome
+
+
+class Cluster:
+    """A few replicas on one clock; messages travel in `settle()`, between those that are not cut off."""
+
+    def __init__(
+        self,
+        voters: tuple[int, ...] = (1, 2, 3),
+        *,
+        logs: dict[int, Sequence[int]] | None = None,
+        group_class: type[RaftGroup] = RaftGroup,
+        config: RaftConfig = CONFIG,
+        others: Sequence[int] = (),
+    ) -> None:
+        self.loop = ManualLoop()
+        self.replicas = {
+            node: Replica(
+                node,
+                voters if node in voters else (),
+                (logs or {}).get(node, ()),
+                group_class=group_class,
+                config=config,
+                loop=self.loop,
+            )
+            for node in (*voters, *others)
+        }
+        self.slow_disks: set[int] = set()
+        """Nodes whose disk does not finish a sync."""
+
+    def __getitem__(self, node: int) -> Replica:
+        return self.replicas[node]
+
+    def cut(self, *nodes: int) -> None:
+        """No message comes to or from these nodes."""
+        for node, replica in self.replicas.items():
+            away = set(self.replicas) - {node} if node in nodes else set(nodes)
+            for peer in sorted(away - replica.host.away):
+                replica.host.away.add(peer)
+                replica.group.on_disconnect(peer)
+
+    def heal(self) -> None:
+        for replica in self.replicas.values():
+            back = sorted(replica.host.away)
+            replica.host.away.clear()
+            for peer in back:
+                replica.group.on_connect(peer)
+
+    def settle(self, rounds: int = 1000) -> None:
+        """Turns, syncs, disk jobs and messages until nothing more happens."""
+        for _ in range(rounds):
+            busy = False
+            for node, replica in self.replicas.items():
+                host = replica.host
+                busy |= host.awake or bool(host.jobs)
+                host.awake = False
+                replica.turn()
+                host.run_jobs()
+                if node not in self.slow_disks and host.unsynced:
+                    busy = True
+                    host.sync()
+            for node, replica in self.replicas.items():
+                for message in replica.take():
+                    busy = True
+                    target = self.replicas[message.peer]
+                    if node not in target.host.away:
+                        fields = [GROUP, message.kind, message.term, *message.fields]
+                        target.group.receive(node, fields)
+                frames, replica.host.mesh.frames = replica.host.mesh.frames, []
+                for peer, payload in frames:
+                    busy = True
+                    if node not in self.replicas[peer].host.away:
+                        self.replicas[peer].host.quiet.on_frame(node, payload)
+            if not busy:
+                return
+        raise AssertionError("the replicas never come to rest")
+
+    def advance(self, seconds: float) -> None:
+        """Time passes for all, in steps of half a heartbeat."""
+        config = self.replicas[next(iter(self.replicas))].host.config
+        until = self.loop.now + seconds
+        while self.loop.now < until - 1e-9:
+            self.loop.advance(min(config.heartbeat_seconds / 2, until - self.loop.now))
+            for replica in self.replicas.values():
+                replica.host.quiet.tick(self.loop.now)
+                if replica.host.active:
+                    replica.tick()
+            self.settle()
+
+    def elect(self, node: int) -> None:
+        """Make this node the leader: nobody hears another for long enough, and it is the first to time out."""
+        self.loop.advance(CONFIG.election_min_seconds)
+        for other in self.replicas.values():
+            if other.role == "leader" and other.node != node:
+                other.group.step_down()
+            other.group.deadline = self.loop.now + CONFIG.election_max_seconds
+        replica = self[node]
+        replica.group.deadline = self.loop.now
+        replica.tick()
+        self.settle()
+        assert replica.role == "leader", replica.group.status()
+
+    @property
+    def leaders(self) -> list[int]:
+        return [node for node, replica in self.replicas.items() if replica.role == "leader"]

@@ -1,0 +1,262 @@
+"""What must hold while little or nothing is wrong: speed, silence, and leaders that stay or go as they should.
+
+Random faults hardly ever leave a cluster calm enough to see these rules broken, so each run begins with one of
+these set pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from node.raft.group import RaftGroup
+from node.raft.outcome import Applied, NotLeader, Outcome, Unknown
+from node.raft.pysyncobj_seam import LEADER
+from tests.register_map import set_register
+from tests.simulation.clients import Clients, Command
+from tests.simulation.cluster import Cluster
+from tests.simulation.liveness import check_quiet
+
+CALM_COMMIT_SECONDS = 0.05
+"""Half a heartbeat: nothing that commits may wait for one. Three disk jobs and two journeys take 0.013 s."""
+
+ELECTION_SECONDS = 3.0
+
+
+class Drills:
+    """The set pieces, on a cluster without faults whose groups are all led."""
+
+    def __init__(self, cluster: Cluster, clients: Clients) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self._clients = clients
+        self._rng = self.world.rng("drills")
+        self._drills: dict[str, Callable[[], None]] = {
+            "calm commits": self._calm_commits,
+            "idle groups": self._idle_groups,
+            "returning node": self._returning_node,
+            "transfer under load": self._transfer_under_load,
+            "leader cut off": self._leader_cut_off,
+            "no leader": self._no_leader,
+        }
+
+    def run(self, name: str) -> None:
+        self._drills[name]()
+
+    # Small steps.
+
+    def _broken(self, check: str, text: str) -> None:
+        self.cluster.ledger.broken(check, text)
+
+    def _for(self, seconds: float) -> None:
+        if not self.cluster.ledger.findings:
+            self.world.run(self.world.now + seconds)
+
+    def _until(self, check: str, done: Callable[[], bool], seconds: float) -> bool:
+        ledger = self.cluster.ledger
+        if self.world.run_until(lambda: bool(ledger.findings) or done(), timeout=seconds):
+            return not ledger.findings
+        self._broken(check, f"not within {seconds:.2f} s")
+        return False
+
+    def _leader(self, group: int) -> RaftGroup:
+        leader = self.cluster.leader(group)
+        assert leader is not None, "a drill begins with every group led"
+        return leader
+
+    def _write(self, group: int) -> Command:
+        leader = self._leader(group)
+        self._clients.believe(group, leader.host.node_id)
+        return self._clients.write(0, group, f"drill{group}")
+
+    def _terms(self) -> dict[int, int]:
+        return {group: self._leader(group).term for group in self.cluster.plan.groups}
+
+    def _others(self, node: int) -> list[int]:
+        return [other for other in self.cluster.plan.nodes if other != node]
+
+    # The set pieces.
+
+    def _calm_commits(self) -> None:
+        """A commit takes far less than a heartbeat, and no follower is sent anything twice."""
+        self._for(1.0)
+        traffic = self.cluster.traffic
+        traffic.watch_resends = True
+        elections = self.cluster.ledger.elections
+        for _ in range(6):
+            for group in self.cluster.plan.groups:
+                command = self._write(group)
+                if not self._until("calm commits", lambda c=command: c.outcome is not None, 1.0):
+                    return
+                taken = command.operation.returned - command.operation.called
+                if not isinstance(command.outcome, Applied) or taken > CALM_COMMIT_SECONDS:
+                    self._broken("calm commits", f"took {taken:.3f} s: {command.outcome}")
+                    return
+                self._for(0.003)
+        burst = [self._write(group) for group in self.cluster.plan.groups for _ in range(15)]
+        self._until("calm commits", lambda: all(command.outcome is not None for command in burst), 2.0)
+        traffic.watch_resends = False
+        if traffic.resent:
+            self._broken("sent once", traffic.resent[0])
+        if self.cluster.ledger.elections != elections:
+            self._broken("calm commits", "an election, though nothing went wrong")
+
+    def _idle_groups(self) -> None:
+        """Groups that share a heartbeat fall silent; one whose leader steps down still gets another."""
+        groups = self.cluster.plan.groups
+        chosen = self._leader(groups[0]).host.node_id
+        for group in groups[1:]:
+            for _ in range(20):
+                if self._leader(group).host.node_id == chosen:
+                    break
+                leader = self._leader(group)
+                self.world.nodes[leader.host.node_id].call(leader.transfer, chosen)
+                self._for(0.3)
+                if not self._until("idle groups are quiet", self.cluster.all_led, ELECTION_SECONDS):
+                    return
+        check_quiet(self.cluster)
+        if self.cluster.ledger.findings:
+            return
+        given_up = self._leader(groups[-1])
+        term = given_up.term
+        self.world.nodes[given_up.host.node_id].call(given_up.step_down)
+        self._for(0.01)
+
+        def led_again() -> bool:
+            leader = self.cluster.leader(groups[-1])
+            return leader is not None and leader.term > term
+
+        self._until("idle groups elect", led_again, ELECTION_SECONDS)
+
+    def _returning_node(self) -> None:
+        """A node that was cut off, or could not hear, deposes no healthy leader, then or when it returns."""
+        self._for(0.3)
+        leads: dict[int, int] = dict.fromkeys(self.cluster.plan.voters, 0)
+        for group in self.cluster.plan.groups:
+            leads[self._leader(group).host.node_id] += 1
+        node = min(leads, key=lambda candidate: leads[candidate])
+        watched = [g for g in self.cluster.plan.groups if self._leader(g).host.node_id != node]
+        terms = self._terms()
+        self._clients.start()
+        hears, crash = self._rng.random() < 0.5, self._rng.random() < 0.2
+        if crash:
+            self.cluster.crash(node, "kill")
+        else:
+            for other in self._others(node):
+                self.world.network.cut(other, node, both=hears)
+        self._for(self._rng.uniform(0.5, 2.5))
+        self.world.network.heal_all()
+        self._for(1.5)
+        self._clients.stop()
+        for group in watched:
+            leader = self.cluster.leader(group)
+            if not self.cluster.ledger.findings and (leader is None or leader.term != terms[group]):
+                self._broken("a healthy leader stays", f"group {group}: node {node} came back and it was deposed")
+
+    def _transfer_under_load(self) -> None:
+        """Leadership changes hands at once, and no command ends but as applied or definitely rejected."""
+        self._for(0.5)
+        self._clients.start()
+        before = self._clients.outcomes["unknown"]
+        for _ in range(3):
+            group = self._rng.choice(self.cluster.plan.groups)
+            leader = self._leader(group)
+            node, term = leader.host.node_id, leader.term
+            self._for(self._rng.uniform(0.1, 0.3))
+            self.world.nodes[node].call(leader.transfer)
+
+            def handed_over(group: int = group, node: int = node) -> bool:
+                now = self.cluster.leader(group)
+                return now is not None and now.host.node_id != node
+
+            if not self._until("transfer", handed_over, self.cluster.plan.raft.election_min_seconds):
+                return
+            if self._leader(group).term != term + 1:
+                self._broken("transfer", f"took {self._leader(group).term - term} terms")
+        self._for(0.3)
+        self._clients.stop()
+        self._until("every command ends", lambda: not self._clients.unended(), 2.0)
+        if self._clients.outcomes["unknown"] != before:
+            self._broken("transfer", "a command's outcome is unknown though leadership was handed over in peace")
+
+    def _leader_cut_off(self) -> None:
+        """A leader that hears nobody stops leading within an election timeout, and never serves old state."""
+        self._for(0.5)
+        group = self._rng.choice(self.cluster.plan.groups)
+        old = self._leader(group)
+        node = old.host.node_id
+        sim = self.world.nodes[node]
+        written = self._write(group)
+        self._until("calm commits", lambda: written.outcome is not None, 1.0)
+        paused = self._rng.random() < 0.5
+        began = self.world.now
+        if paused:
+            self._for(self._rng.uniform(0.0, 0.12))
+            sim.pause()
+        else:
+            hold = self._rng.random() < 0.5
+            for other in self._others(node):
+                self.world.network.cut(node, other, hold=hold)
+
+        def elected() -> bool:
+            now = self.cluster.leader(group)
+            return now is not None and now.host.node_id != node
+
+        if not self._until("serves again", elected, ELECTION_SECONDS):
+            return
+        for _ in range(3):
+            command = self._write(group)
+            self._until("serves again", lambda c=command: c.outcome is not None, 3.0)
+            self._read_at(node, group)
+        limit = began + self.cluster.plan.raft.election_max_seconds + 0.3
+        if not paused:
+            self._until("check quorum", lambda: old.role != LEADER, max(0.01, limit - self.world.now))
+            self._read_at(node, group)
+            self._for(0.3)
+            self.world.network.heal_all()
+        else:
+            sim.resume()
+        self._for(1.0)
+
+    def _read_at(self, node: int, group: int) -> None:
+        self._clients.believe(group, node)
+        self._clients.read(0, group, f"drill{group}", at=node)
+        self._for(0.02)
+
+    def _no_leader(self) -> None:
+        """With a majority away, commands are refused at once; those under way end; then all comes back."""
+        self._for(0.3)
+        group = self._rng.choice(self.cluster.plan.groups)
+        leader = self._leader(group)
+        stays = [leader.host.node_id]
+        away = [node for node in self.cluster.plan.voters if node not in stays]
+        self.cluster.held.update(away)
+        for node in away:
+            self.cluster.crash(node, self._rng.choice(("kill", "power")))
+        pending = [self._write(group) for _ in range(3)]
+        raft = self.cluster.plan.raft
+        limit = raft.election_max_seconds + raft.command_grace_seconds + 0.3
+        ended = self._until(
+            "every command ends",
+            lambda: all(c.outcome is not None for c in pending) and leader.role != LEADER,
+            limit,
+        )
+        if ended:
+            self._refused_at_once(leader)
+        if any(isinstance(command.outcome, Applied) for command in pending):
+            self._broken("outcome", "a command was applied with a majority of the voters away")
+        self.cluster.held.clear()
+        for node in away:
+            self.cluster.start(node)
+        self._until("serves again", self.cluster.all_led, ELECTION_SECONDS + 2.0)
+
+    def _refused_at_once(self, replica: RaftGroup) -> None:
+        answers: list[Outcome | None] = []
+
+        def ask() -> None:
+            future = replica.replicate(set_register(0, "refused", 0), replica.term)
+            answers.append(future.result() if future.done() else None)
+
+        self.world.nodes[replica.host.node_id].call(ask)
+        self._for(0.001)
+        if not answers or not isinstance(answers[0], NotLeader) or isinstance(answers[0], Unknown):
+            self._broken("no leader", f"a command without a leader was answered {answers}")

@@ -1,0 +1,196 @@
+"""Whoever runs the cluster: adds and removes members, and replaces a node whose log is damaged.
+
+One membership change of the operator's is under way at a time for a group; rejected or unknown ones are
+simply asked for again or given up. The operator never damages, removes or replaces so much that a majority
+of whole replicas is gone for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from node.raft.group import RaftGroup
+from node.raft.outcome import Applied, Outcome
+from snapshot.document import SnapshotDamaged, decode
+from tests.simulation.cluster import Cluster
+
+_AGAIN_SECONDS = 0.25
+_GIVE_UP_SECONDS = 4.0
+
+Request = Callable[[RaftGroup], "asyncio.Future[Outcome]"]
+
+
+class Operator:
+    """Changes of membership, and care for damaged nodes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.applied = 0
+        """Membership changes that were made."""
+
+        self._rng = cluster.world.rng("operator")
+        self._busy: set[int] = set()
+        self._damage: tuple[int, str] | None = None
+        self._over = False
+        self._look_after()
+
+    # Members.
+
+    def change_membership(self) -> bool:
+        """Begin to add or remove a member of some group."""
+        free = [group for group in self.cluster.plan.groups if group not in self._busy]
+        if not free or self._damage is not None:
+            return False
+        group = self._rng.choice(free)
+        leader = self.cluster.leader(group)
+        if leader is None:
+            return False
+        voters = leader.voters
+        outside = [node for node in self.cluster.plan.nodes if node not in voters]
+        if outside and (len(voters) <= 3 or self._rng.random() < 0.5):
+            self._add(group, self._rng.choice(outside))
+        elif len(voters) > 2:
+            self._remove(group, self._rng.choice(voters))
+        else:
+            return False
+        if self._rng.random() < 0.3:
+            # Somebody else wants another change at the same time: it must wait or be refused.
+            other = self._rng.choice(self.cluster.plan.nodes)
+            self._call(leader, lambda leading: leading.remove_member(other) if len(voters) > 3 else None)
+        return True
+
+    def _call(self, leader: RaftGroup, act: Callable[[RaftGroup], object]) -> None:
+        self.cluster.world.nodes[leader.host.node_id].call(act, leader)
+
+    def _add(self, group: int, node: int) -> None:
+        self.cluster.join(node, group)
+        self._ask(group, lambda leader: leader.add_member(node), lambda: None)
+
+    def _remove(self, group: int, node: int) -> None:
+        leave = self._rng.random() < 0.5
+        self._ask(
+            group,
+            lambda leader: leader.remove_member(node),
+            lambda: self._leave(node, group) if leave else None,
+        )
+
+    def _leave(self, node: int, group: int) -> None:
+        leader = self.cluster.leader(group)
+        settled = leader is not None and node not in leader.configuration.members
+        if settled and node in self.cluster.hosts and group in self.cluster.placement[node]:
+            self.cluster.leave(node, group)
+
+    def _ask(self, group: int, request: Request, then: Callable[[], None]) -> None:
+        """Ask whoever leads until the change is made, or for a while."""
+        self._busy.add(group)
+        end = self.cluster.world.now + _GIVE_UP_SECONDS
+        asked: list[asyncio.Future[Outcome]] = []
+
+        def attempt() -> None:
+            if any(future.done() and isinstance(future.result(), Applied) for future in asked):
+                self.applied += 1
+                self._busy.discard(group)
+                then()
+                return
+            if self.cluster.world.now > end:
+                self._busy.discard(group)
+                return
+            leader = self.cluster.leader(group)
+            if leader is not None:
+                self._call(leader, lambda leading: asked.append(request(leading)))
+            self.cluster.world.call_later(_AGAIN_SECONDS, attempt)
+
+        attempt()
+
+    # Damage.
+
+    def may_damage(self, node: int) -> bool:
+        """Whether a node's disk may rot now: no other is damaged, and every group can do without this one."""
+        if self._damage is not None or self._busy:
+            return False
+        for group in self.cluster.placement[node]:
+            leader = self.cluster.leader(group)
+            if leader is None or (node in leader.voters and len(leader.voters) < 3):
+                return False
+        return True
+
+    def damaged(self, node: int, path: str) -> None:
+        """A bit of a file on this node was flipped."""
+        self._damage = node, path
+
+    def _look_after(self) -> None:
+        if self._damage is not None:
+            node, path = self._damage
+            if node in self.cluster.ruined:
+                self._replace(node)
+            elif self._is_whole(node, path):
+                self.cluster.rotten.discard(node)
+                self._damage = None
+        self.cluster.world.call_later(0.1, self._look_after)
+
+    def _is_whole(self, node: int, path: str) -> bool:
+        """The damaged file is gone, and no replica of the node waits for a state."""
+        host = self.cluster.hosts.get(node)
+        if host is None or any(group.damaged_below is not None for group in host.groups.values()):
+            return False
+        disk = self.cluster.world.nodes[node].disk
+        for files in (disk.snapshot(), disk.snapshot(durable=True)):
+            if path in files:
+                if not path.endswith(".snapshot"):
+                    return False
+                try:
+                    decode(files[path])
+                except SnapshotDamaged:
+                    return False
+        return True
+
+    def _replace(self, node: int) -> None:
+        """Remove a ruined node from its groups; once none counts on it, give it an empty disk and add it.
+
+        A node with an empty disk has forgotten its votes and acknowledgements. So nobody may be left who
+        still takes it for a voter of old: neither a member that lags, nor a replica that was removed.
+        """
+        placed = list(self.cluster.placement[node])
+        if not all([self._is_let_go(node, group) for group in placed]) or self._busy:
+            return
+        self.cluster.replace_disk(node)
+        self._damage = None
+        self.cluster.start(node)
+        for group in placed:
+            self._add(group, node)
+
+    def _is_let_go(self, node: int, group: int) -> bool:
+        """Whether no replica anywhere counts the node as a member; does what it takes to get there."""
+        leader = self.cluster.leader(group)
+        if leader is None or group in self._busy:
+            return False
+        if node in leader.configuration.members:
+            self._ask(group, lambda leading: leading.remove_member(node), lambda: None)
+            return False
+        let_go = leader.configuration.index <= leader.commit
+        for other in self.cluster.plan.nodes:
+            if other == node or group not in self.cluster.placement[other]:
+                continue
+            replica = self.cluster.group(other, group)
+            if replica is None or node in replica.configuration.members:
+                let_go = False
+            if other not in leader.configuration.members:
+                self._leave(other, group)
+                let_go = False
+        return let_go
+
+    # The end.
+
+    def settle(self) -> bool:
+        """Whether every change and repair has ended; replicas of nodes that are no members are removed."""
+        if self._busy or self._damage is not None or self.cluster.ruined:
+            return False
+        for group in self.cluster.plan.groups:
+            leader = self.cluster.leader(group)
+            if leader is None or leader.configuration.index > leader.commit:
+                return False
+            for node in self.cluster.plan.nodes:
+                if group in self.cluster.placement[node] and node not in leader.configuration.members:
+                    self._leave(node, group)
+        return True

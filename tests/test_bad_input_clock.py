@@ -1,0 +1,73 @@
+"""Clocks that jump under load: nothing is lost, no read is stale, and the service comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.raft.messages import MessageKind
+from tests.small_cluster import SmallCluster
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.5, 5.0, -0.15, -0.5, -5.0])
+@pytest.mark.parametrize("whose", ["leader", "followers", "all"])
+def test_a_clock_that_jumps_loses_nothing_and_makes_no_read_stale(seconds: float, whose: str) -> None:
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.load()
+        cluster.run(1.0)
+        for _ in range(3):
+            leaders = cluster.leaders()
+            for node in (1, 2, 3):
+                if whose == "all" or (node in leaders) is (whose == "leader"):
+                    cluster.world.nodes[node].jump_clock(seconds)
+            cluster.run(1.0 + abs(seconds) / 2)
+        cluster.run(3.0)
+        assert cluster.reads > 100
+        cluster.settle(seconds=20.0)
+        assert (cluster.failed, cluster.fatal) == ([], {})
+
+
+def test_clocks_that_jump_back_and_forth_at_random(caplog: pytest.LogCaptureFixture) -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        cluster.load()
+        chance = cluster.world.rng("jumps")
+        for _ in range(25):
+            cluster.run(0.4 * chance.random())
+            cluster.world.nodes[chance.randint(1, 3)].jump_clock(chance.uniform(-2.0, 2.0))
+        cluster.run(4.0)
+        cluster.settle(seconds=20.0)
+        assert any("or the clock jumped" in line for line in caplog.messages)
+
+
+def test_time_never_runs_backward_for_a_group() -> None:
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        host = cluster.hosts[1]
+        seen = host.now()
+        for seconds in (-5.0, 3.0, -0.01, -100.0):
+            cluster.world.nodes[1].jump_clock(seconds)
+            assert host.now() >= seen
+            seen = host.now()
+        cluster.run(1.0)
+        assert host.now() > seen
+
+
+@pytest.mark.parametrize("kind", [MessageKind.VOTE, MessageKind.PRE_VOTE])
+def test_after_a_jump_the_first_frame_is_not_judged_by_the_old_promises(kind: MessageKind) -> None:
+    """The leader's lease stands on its followers' word not to vote: a jump must not let them forget it,
+    not even in the moment before the timer notices the jump."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.load()
+        cluster.run(1.0)
+        follower, other = cluster.followers()
+        host, group = cluster.hosts[follower], cluster.group(follower)
+        term, last = group.term, group.journal.last
+        cluster.world.nodes[follower].jump_clock(5.0)
+        fields = [last, term, False] if kind is MessageKind.VOTE else [last, term]
+        sent: list[object] = []
+        host.send_when_synced = lambda peer, message: sent.append(message)  # type: ignore[method-assign]
+        host._on_frame(other, [0, [[1, kind, term + 1, *fields]]])
+        assert group.term == term
+        assert sent in ([], [[1, MessageKind.PRE_VOTE_REPLY, term, False, term + 2]])
