@@ -151,6 +151,8 @@ class FakeHost:
         self.records: list[tuple[Kind, bytes]] = []
         self.synced_lsn = 0
         self.sent: list[Sent] = []
+        self.history: list[Sent] = []
+        """All that was ever sent."""
         self.away: set[int] = set()
         self.full = False
         self.stalled = False
@@ -184,7 +186,9 @@ class FakeHost:
         if peer in self.away:
             return False
         check(msgpack.unpackb(msgpack.packb(message)))
-        self.sent.append(Sent(peer, MessageKind(message[1]), message[2], tuple(message[3:])))
+        sent = Sent(peer, MessageKind(message[1]), message[2], tuple(message[3:]))
+        self.sent.append(sent)
+        self.history.append(sent)
         return True
 
     def send_when_synced(self, peer: int, message: list[Any]) -> None:

@@ -173,8 +173,7 @@ class RaftGroup(Snapshots):
             if kind in _REQUESTS_BY_LEADER:
                 self.answer_stale(peer)
             return
-        handler = _HANDLERS[kind]
-        handler(self, peer, *fields)
+        getattr(self, _HANDLERS[kind])(peer, *fields)
 
     def is_current(self, kind: int, term: int) -> bool:
         """Whether a message of a lower term counts: never. PySyncObj's replies carried no term at all."""
@@ -214,14 +213,14 @@ class RaftGroup(Snapshots):
         }
 
 
-_HANDLERS: dict[int, Any] = {
-    MessageKind.APPEND: RaftGroup.on_append,
-    MessageKind.APPEND_REPLY: RaftGroup.on_append_reply,
-    MessageKind.VOTE_REPLY: RaftGroup.on_vote_reply,
-    MessageKind.PRE_VOTE_REPLY: RaftGroup.on_pre_vote_reply,
-    MessageKind.TIMEOUT_NOW: RaftGroup.on_timeout_now,
-    MessageKind.SNAPSHOT: RaftGroup.on_snapshot,
-    MessageKind.SNAPSHOT_REPLY: RaftGroup.on_snapshot_reply,
-    MessageKind.QUIET: RaftGroup.on_quiet,
-    MessageKind.NEED_SNAPSHOT: RaftGroup.on_need_snapshot,
+_HANDLERS: dict[int, str] = {
+    MessageKind.APPEND: "on_append",
+    MessageKind.APPEND_REPLY: "on_append_reply",
+    MessageKind.VOTE_REPLY: "on_vote_reply",
+    MessageKind.PRE_VOTE_REPLY: "on_pre_vote_reply",
+    MessageKind.TIMEOUT_NOW: "on_timeout_now",
+    MessageKind.SNAPSHOT: "on_snapshot",
+    MessageKind.SNAPSHOT_REPLY: "on_snapshot_reply",
+    MessageKind.QUIET: "on_quiet",
+    MessageKind.NEED_SNAPSHOT: "on_need_snapshot",
 }

@@ -32,7 +32,7 @@ class Operator:
         self._rng = cluster.world.rng("operator")
         self._busy: set[int] = set()
         self._damage: tuple[int, str] | None = None
-        self._over = False
+        self._noticed = False
         self._look_after()
 
     # Members.
@@ -184,6 +184,10 @@ class Operator:
 
     def settle(self) -> bool:
         """Whether every change and repair has ended; replicas of nodes that are no members are removed."""
+        if self._damage is not None and self._damage[1].endswith(".snapshot") and not self._noticed:
+            # Nobody has read the damaged file yet: let its own node be the first.
+            self._noticed = True
+            self.cluster.crash(self._damage[0], "kill")
         if self._busy or self._damage is not None or self.cluster.ruined:
             return False
         for group in self.cluster.plan.groups:

@@ -65,9 +65,9 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """The plan of a seed; a function of the seed alone."""
     rng = random.Random(f"{seed} plan")
-    size = rng.choice((3, 3, 3, 4, 5, 5))
+    size = rng.choice((3, 3, 3, 3, 4, 5))
     spares = rng.choice((0, 1, 1, 2)) if size < 5 else rng.choice((0, 1))
-    groups = rng.choice((1, 1, 2, 3, 4))
+    groups = rng.choice((1, 1, 1, 2, 2, 3, 4))
     faults = [kind for kind in FAULTS if rng.random() < 0.4]
     if spares and "membership" not in faults and rng.random() < 0.5:
         faults.append("membership")
@@ -76,14 +76,14 @@ def plan_of(seed: int) -> Plan:
         spares=tuple(range(size + 1, size + spares + 1)),
         groups=tuple(range(1, groups + 1)),
         clients=rng.choice((2, 3, 4)),
-        think_seconds=rng.choice((0.05, 0.1, 0.2)),
+        think_seconds=rng.choice((0.1, 0.2, 0.4)),
         registers=rng.choice((1, 2, 3)),
         register_seconds=rng.choice((1.0, 2.0)),
-        burst=rng.choice((1, 1, 1, 4, 12)),
+        burst=rng.choice((1, 1, 1, 1, 3, 10)),
         drill=DRILLS[seed % len(DRILLS)],
         faults=tuple(faults) or ("kill",),
-        fault_seconds=rng.uniform(4.0, 7.0),
-        fault_interval=rng.choice((0.15, 0.3, 0.6)),
+        fault_seconds=rng.uniform(3.0, 5.0),
+        fault_interval=rng.choice((0.1, 0.2, 0.4)),
         raft=RaftConfig(
             max_append_bytes=rng.choice((64, 512, 1 << 20)),
             max_inflight_messages=rng.choice((1, 4, 256)),
