@@ -150,7 +150,13 @@ class PartitionStateMachine:
                 raise Corruption("a checkpoint is not alone in its entry")
             if time > self.time:
                 self.time = time
-            return [_HANDLERS[fields[0]](self, index, *fields[1:]) for fields in commands]
+            results = []
+            for kind, *fields in commands:
+                handler = _HANDLERS.get(kind)
+                if handler is None:
+                    raise Corruption(f"command kind {kind} is unknown: a newer release's? Upgrade this node")
+                results.append(handler(self, index, *fields))
+            return results
         except Corruption as error:
             raise Corruption(f"entry {index}: {error}") from None
         except Exception as error:
@@ -320,7 +326,7 @@ class PartitionStateMachine:
 def max_collectable_epoch(previous_applied: int, *oldest_named: int | None) -> int:
     """M(p) of a partition that refuses epochs below `previous_applied` and whose extents and leased
     checkpoints name epochs from `oldest_named` on (None: name none)."""
-    return min(previous_applied, *(epoch for epoch in oldest_named if epoch is not None)) - 1
+    return min([previous_applied, *(epoch for epoch in oldest_named if epoch is not None)]) - 1
 
 
 _HANDLERS: dict[int, Callable[..., CommandResult]] = {

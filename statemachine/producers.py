@@ -137,13 +137,14 @@ class Producers:
     def restored(cls, captured: list[Any]) -> Producers:
         """What `capture` gave; raises ValueError when it is out of order."""
         restored = cls()
-        newest = -1
+        newest = (-1, 0)
         for producer_id, epoch, last_time, batches in captured:
             remembered = [ProducerBatch(*batch) for batch in batches]
             if not remembered or len(remembered) > REMEMBERED_BATCHES:
                 raise ValueError(f"producer {producer_id} has {len(remembered)} batches")
-            if remembered[-1].base_offset <= newest:
+            base_offset = remembered[-1].base_offset
+            if base_offset <= newest[0] or last_time < newest[1]:
                 raise ValueError(f"producer {producer_id} is out of order")
-            newest = remembered[-1].base_offset
+            newest = (base_offset, last_time)
             restored._producers[producer_id] = Producer(epoch, last_time, remembered)
         return restored

@@ -92,7 +92,7 @@ class ManualLoop(asyncio.AbstractEventLoop):
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        raise AssertionError(context["message"]) from context.get("exception")
+        raise context.get("exception") or AssertionError(context["message"])
 
     def run(self) -> None:
         """Run all that is ready."""

@@ -8,7 +8,7 @@ from node.raft.messages import MessageKind
 from tests.small_cluster import SmallCluster
 
 
-@pytest.mark.parametrize("seconds", [0.15, 0.5, 5.0, -0.15, -0.5, -5.0])
+@pytest.mark.parametrize("seconds", [0.15, 5.0, -0.15, -5.0])
 @pytest.mark.parametrize("whose", ["leader", "followers", "all"])
 def test_a_clock_that_jumps_loses_nothing_and_makes_no_read_stale(seconds: float, whose: str) -> None:
     with SmallCluster(groups=(1,)) as cluster:
@@ -40,6 +40,29 @@ def test_clocks_that_jump_back_and_forth_at_random(caplog: pytest.LogCaptureFixt
         assert any("or the clock jumped" in line for line in caplog.messages)
 
 
+@pytest.mark.parametrize("seconds", [0.1, 2.0])
+def test_a_clock_that_was_set_back_while_the_leader_slept_leaves_no_lease(seconds: float) -> None:
+    """No time seems to have passed, but the others have a new leader: the old one must not answer reads."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.load()
+        cluster.run(1.0)
+        leader = cluster.leader()
+        sim = cluster.world.nodes[leader]
+        cluster.world.network.isolate(leader, hold=True)
+        sim.pause()
+        cluster.run(2.0)
+        sim.jump_clock(-2.0 - seconds)
+        assert len(cluster.leaders()) == 1
+        sim.resume()
+        cluster.run(0.02)
+        assert len(cluster.leaders()) == 2, "the old leader does not know yet"
+        cluster.run(0.5)
+        cluster.world.network.heal_all()
+        cluster.run(1.0)
+        cluster.settle()
+
+
 def test_time_never_runs_backward_for_a_group() -> None:
     with SmallCluster(groups=(1,)) as cluster:
         cluster.serve()
@@ -68,6 +91,6 @@ def test_after_a_jump_the_first_frame_is_not_judged_by_the_old_promises(kind: Me
         fields = [last, term, False] if kind is MessageKind.VOTE else [last, term]
         sent: list[object] = []
         host.send_when_synced = lambda peer, message: sent.append(message)  # type: ignore[method-assign]
-        host._on_frame(other, [0, [[1, kind, term + 1, *fields]]])
+        host._on_frame(other, [0, [[1, int(kind), term + 1, *fields]]])
         assert group.term == term
         assert sent in ([], [[1, MessageKind.PRE_VOTE_REPLY, term, False, term + 2]])

@@ -173,6 +173,9 @@ def test_a_bad_snapshot_at_the_leader_is_stored_again_and_reaches_the_follower(
         if not busy:
             cluster.unload()
             cluster.run(1.0)
+            cluster.world.nodes[leader].call(cluster.group(leader).take_snapshot)
+            cluster.run(1.0)
+            assert cluster.group(leader).snapshot_index == cluster.group(leader).applied
         assert cluster.leader() == leader
         assert cluster.group(leader).journal.base > cluster_last(cluster, absent)
         disk = cluster.world.nodes[leader].disk

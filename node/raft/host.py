@@ -298,11 +298,16 @@ class RaftHost:
     # What groups need (GroupHost).
 
     def now(self) -> float:
-        """Seconds, never going backward even if the loop's clock does."""
+        """Seconds, never going backward even if the loop's clock does.
+
+        A clock that was set back does not say how long ago it was: as long as a vote may have taken, so that
+        no lease outlives it.
+        """
         seen = self.loop.time() + self._clock_behind
         if seen < self._newest:
-            self._clock_behind += self._newest - seen
-            return self._newest
+            lost = self._newest - seen + self.config.election_min_seconds
+            self._clock_behind += lost
+            seen += lost
         self._newest = seen
         return seen
 

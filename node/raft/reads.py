@@ -38,7 +38,8 @@ class Reads(Replication):
             return NEVER
         if progress.quiet_since is not None:
             shared = self.host.pair(peer).acked_sent_at
-            if shared >= progress.quiet_since:
+            # One that left at this very time may have left in the same tick before, without this group.
+            if shared > progress.quiet_since:
                 return max(shared, progress.acked_sent_at)
         return progress.acked_sent_at
 

@@ -162,8 +162,8 @@ async def _usage(nodes: Sequence[NodeProcess]) -> dict[str, float]:
     each = await asyncio.gather(*(node.ask("usage") for node in nodes))
     return {
         "cpu": sum(one["cpu"] for one in each),
-        "rss": statistics.mean(one["rss"] for one in each),
-        "threads": statistics.mean(one["threads"] for one in each),
+        "rss": statistics.mean(node.resident_bytes() for node in nodes),
+        "threads": statistics.mean(node.threads() for node in nodes),
         "at": time.monotonic(),
     }
 
@@ -253,12 +253,11 @@ async def recovery(system: System, folder: Path, scale: Scale) -> Result:
             writer.kill()
     async with running([node]):
         first = await _first_commit([node], within=120.0)
-        usage = await node.ask("usage")
         result = Result(
             {
                 "open": node.hello["opened_seconds"],
                 "serving": first - node.started_at,
-                "rss": usage["rss"],
+                "rss": node.resident_bytes(),
             }
         )
         applied = (await node.ask("counts"))["counts"]

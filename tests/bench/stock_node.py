@@ -154,7 +154,7 @@ class Node:
         for group in self._groups:
             group.destroy()
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> dict[str, float]:
         return child.usage()
 
     def groups(self) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _LONGEST_LINE = 64 << 20
 _START_SECONDS = 120.0
 
@@ -71,14 +73,13 @@ class NodeProcess:
     def request(self, do: str, **fields: Any) -> asyncio.Future[dict[str, Any]]:
         """Ask without waiting; the future ends with the answer, NodeFailed or NodeDied."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        if not self.alive:
+        stdin = self._process.stdin if self._process is not None else None
+        if not self.alive or stdin is None or stdin.is_closing():
             future.set_exception(NodeDied(f"{self.folder.name} is not running"))
             return future
-        assert self._process is not None
-        assert self._process.stdin is not None
         number = next(self._numbers)
         self._waiting[number] = future
-        self._process.stdin.write(json.dumps({"id": number, "do": do, **fields}).encode() + b"\n")
+        stdin.write(json.dumps({"id": number, "do": do, **fields}).encode() + b"\n")
         return future
 
     async def ask(self, do: str, *, within: float = 10.0, **fields: Any) -> dict[str, Any]:
@@ -134,6 +135,15 @@ class NodeProcess:
             assert self._process is not None
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+    def resident_bytes(self) -> int:
+        """Memory it has in use."""
+        assert self._process is not None
+        return int(psutil.Process(self._process.pid).memory_info().rss)
+
+    def threads(self) -> int:
+        assert self._process is not None
+        return int(psutil.Process(self._process.pid).num_threads())
 
     def last_words(self, lines: int = 5) -> str:
         """The end of its log."""

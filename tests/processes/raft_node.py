@@ -108,7 +108,7 @@ class Node:
         for peer, port in peers.items():
             self._host.set_peer(int(peer), "127.0.0.1", port)
 
-    async def usage(self) -> dict[str, Any]:
+    async def usage(self) -> dict[str, float]:
         return child.usage()
 
     async def groups(self) -> dict[str, Any]:

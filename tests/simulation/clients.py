@@ -137,10 +137,16 @@ class Clients:
             self._ended(command, future)
         else:
             future.add_done_callback(lambda ended: self._ended(command, ended))
+            if client and self._rng.random() < 0.03:
+                # A client that loses patience at once; its command goes on without it.
+                group.host.loop.call_later(0.004, future.cancel)
 
     def _ended(self, command: Command, future: asyncio.Future[Outcome]) -> None:
-        operation, outcome = command.operation, future.result()
-        command.outcome = outcome
+        operation = command.operation
+        if future.cancelled():
+            self.outcomes["unknown"] += 1
+            return
+        outcome = command.outcome = future.result()
         belief = (operation.client, command.group)
         if isinstance(outcome, Applied):
             operation.returned, operation.result = self.cluster.world.now, outcome.value

@@ -102,7 +102,9 @@ class WatchedHost(RaftHost):
 
     def _tell(self, peer: int, message: list[Any]) -> None:
         group_id, kind, term = message[0], message[1], message[2]
-        ledger, group = self.ledger, self.groups[group_id]
+        ledger, group = self.ledger, self.groups.get(group_id)
+        if group is None:
+            return  # said before the replica was removed, and durable only now
         ledger.tells_term(self.node_id, group_id, term)
         self.traffic.message(self.node_id, peer, message)
         if kind == MessageKind.APPEND_REPLY and message[3]:

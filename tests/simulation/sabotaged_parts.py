@@ -1,0 +1,109 @@
+"""Hosts, journals, logs, stores and pairs with one rule taken out each; sabotages.py says which hole that is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from node.raft.host import RaftHost
+from node.raft.journal import GroupJournal, RecoveredLog
+from node.raft.messages import MessageKind
+from node.raft.pairs import Pair
+from node.raft.progress import Progress
+from node.raft.quiet_heartbeats import QuietHeartbeats
+from node.raft.retention import SegmentUse
+from node.raft.snapshot_store import SnapshotStore
+from node.raft.wal import Kind, WalFailed, WriteAheadLog
+from snapshot.document import SnapshotDocument
+
+_VOTING = (MessageKind.VOTE, MessageKind.VOTE_REPLY)
+
+
+class AcknowledgesBeforeSync(RaftHost):
+    def send_when_synced(self, peer: int, message: list[Any]) -> None:
+        if message[1] == MessageKind.APPEND_REPLY:
+            self.send(peer, message)
+        else:
+            super().send_when_synced(peer, message)
+
+
+class VotesBeforeSync(RaftHost):
+    def send_when_synced(self, peer: int, message: list[Any]) -> None:
+        if message[1] in _VOTING:
+            self.send(peer, message)
+        else:
+            super().send_when_synced(peer, message)
+
+
+class SwallowsDamagedSnapshots(RaftHost):
+    def _load_snapshot(self, recovered: RecoveredLog) -> tuple[SnapshotDocument | None, int | None]:
+        return super()._load_snapshot(recovered)[0], None
+
+
+class TermNotRecorded(GroupJournal):
+    def record_state(self) -> None:
+        pass
+
+
+class TruncationNotRecorded(GroupJournal):
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
+        record = self._record
+        self._record = lambda kind, payload: 0 if kind == Kind.TRUNCATE else record(kind, payload)
+        super().deleteEntriesFrom(entryFrom)
+        self._record = record
+
+
+class ClearsLogAboveSnapshot(RecoveredLog):
+    def rebase(self, index: int, term: int) -> None:
+        super().rebase(index, term)
+        del self.entries[1:]
+
+
+class IgnoresFailedSync(WriteAheadLog):
+    def _on_job_end(
+        self, job: Callable[[], None], done: Callable[[], None], future: asyncio.Future[None]
+    ) -> None:
+        if not future.cancelled() and isinstance(future.exception(), WalFailed):
+            future = self._loop.create_future()
+            future.set_result(None)
+        super()._on_job_end(job, done, future)
+
+
+class DropsSegmentsWithVotes(SegmentUse):
+    def first_needed(self, first: int, current: int, covered: Callable[[int], int]) -> int:
+        state, base = self._state, self._base
+        self._state, self._base = {}, {}
+        needed = super().first_needed(first, current, covered)
+        self._state, self._base = state, base
+        return needed
+
+
+class StoresUnsyncedSnapshots(SnapshotStore):
+    def save(self, document: SnapshotDocument) -> None:
+        path = self._path(self._name(document.group, document.index))
+        if not self._disk.exists(path):
+            file = self._disk.open(path, create=True)
+            file.pwrite(document.encode(), 0)
+            file.close()
+
+
+class MovesNextBack(Progress):
+    __slots__ = ()
+
+    def accepted(self, index: int) -> bool:
+        news = super().accepted(index)
+        self.next = index + 1
+        return news
+
+
+class AcceptsAnyHeartbeat(QuietHeartbeats):
+    def accepts(self, pair: Pair, count: int, digest: int) -> bool:
+        return True
+
+
+class WakesNobody(QuietHeartbeats):
+    """A follower of quiet groups that hears no heartbeat any more sleeps on."""
+
+    def _wake_followed(self, groups: list[int]) -> None:
+        pass

@@ -1,0 +1,293 @@
+"""Groups with one rule taken out each; sabotages.py says which hole that reopens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from node.raft.group import RaftGroup
+from node.raft.group_state import Configuration
+from node.raft.messages import Entry, EntryKind, MessageKind
+from node.raft.outcome import Applied, Outcome
+from node.raft.progress import NEVER
+from node.raft.pysyncobj_seam import LEADER
+from snapshot.document import SnapshotDocument
+
+# Durability and counting.
+
+
+class CountsItselfBeforeSync(RaftGroup):
+    def own_match(self) -> int:
+        return self.journal.last
+
+
+class VoteNotRecorded(RaftGroup):
+    def set_term(self, term: int, vote: int | None) -> None:
+        super().set_term(term, None)
+        self.vote = vote
+
+
+class CommitsWithoutOwnTerm(RaftGroup):
+    def may_commit(self, index: int) -> bool:
+        return True
+
+
+# Replication.
+
+
+class TruncatesAfterPrevious(RaftGroup):
+    def first_new(self, entries: Sequence[Entry]) -> int:
+        return 0
+
+    def truncate(self, index: int) -> None:
+        self.drop_from(index)
+        self.forget_configurations(index)
+
+
+class CommitsToOwnEnd(RaftGroup):
+    def commit_limit(self, leader_commit: int, proven: int) -> int:
+        return min(leader_commit, self.journal.last)
+
+
+class AcknowledgesOwnEnd(RaftGroup):
+    def _accept(self, entries: Sequence[Entry], packed: bytes, proven: int) -> int:
+        super()._accept(entries, packed, proven)
+        return self.journal.last
+
+
+class CountsRepliesOfOtherTerms(RaftGroup):
+    def is_current(self, kind: int, term: int) -> bool:
+        return kind in (MessageKind.APPEND_REPLY, MessageKind.VOTE_REPLY)
+
+    def on_append_reply(
+        self, peer: int, accepted: bool, index: int, hint: int, hint_term: int, sent_at: float
+    ) -> None:
+        # A reply that cannot be true in this term is taken for what it can be.
+        super().on_append_reply(peer, accepted, min(index, self.journal.last), hint, hint_term, sent_at)
+
+
+class AcknowledgesEarlierTerms(RaftGroup):
+    def send_ack(self) -> None:
+        if self.ack is not None:
+            peer, _, match, sent_at = self.ack
+            self.ack = (peer, self.term, match, sent_at)
+        super().send_ack()
+
+    def adopt_term(self, term: int) -> None:
+        super().adopt_term(term)
+        if self.ack is not None:
+            self.ack = (self.ack[0], term, *self.ack[2:])
+
+    def follow(self, peer: int) -> None:
+        super().follow(peer)
+        if self.ack is not None:
+            self.ack = (peer, *self.ack[1:])
+
+
+class LeavesStaleLeadersUnanswered(RaftGroup):
+    def answer_stale(self, peer: int, *_: Any) -> None:
+        pass
+
+
+class CommitsOnHeartbeat(RaftGroup):
+    def pump(self) -> None:
+        pass
+
+    def leader_tick(self, now: float) -> None:
+        super().leader_tick(now)
+        if self.role == LEADER and now - getattr(self, "_pumped_at", NEVER) >= self.settings.heartbeat_seconds:
+            self._pumped_at = now
+            super().pump()
+
+
+# Elections.
+
+
+class CountsVotesNotVoters(RaftGroup):
+    _tally = (0, 0)
+
+    def count_vote(self, voter: int) -> None:
+        term, count = self._tally
+        self._tally = (self.term, count + 1 if term == self.term else 1)
+        if self._tally[1] * 2 > len(self.voters):
+            self.become_leader()
+
+
+class VotesTwice(RaftGroup):
+    def may_vote_for(self, peer: int) -> bool:
+        return True
+
+
+class IgnoresOlderLogs(RaftGroup):
+    def is_up_to_date(self, last: int, last_term: int) -> bool:
+        return True
+
+
+class CampaignsAtOnce(RaftGroup):
+    def start_pre_vote(self) -> None:
+        self.campaign()
+
+    def ignores_vote(self, transfer: bool) -> bool:
+        return False
+
+
+class ForgetsItsLeader(RaftGroup):
+    def hears_leader(self) -> bool:
+        return False
+
+
+class VotesRightAfterRestart(RaftGroup):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.heard_at = NEVER
+
+
+class TransfersByOrdinaryVote(RaftGroup):
+    def on_timeout_now(self, peer: int) -> None:
+        if self.leader == peer and self.may_campaign():
+            self.campaign(transfer=False)
+
+
+class TransfersWithCommandsPending(RaftGroup):
+    def transfer_ready(self) -> bool:
+        return True
+
+    def _end_leadership(self) -> None:
+        super()._end_leadership()
+        self._give_up_waiting(self.term)
+
+
+class KeepsLeaseInTransfer(RaftGroup):
+    def transfer(self, target: int | None = None) -> bool:
+        begun = super().transfer(target)
+        self.lease_allowed = True
+        return begun
+
+
+# Reading and leading.
+
+
+class LeadsWithoutQuorum(RaftGroup):
+    def lost_quorum(self) -> bool:
+        return False
+
+
+class LeaseFromReceiveTime(RaftGroup):
+    def on_append_reply(
+        self, peer: int, accepted: bool, index: int, hint: int, hint_term: int, sent_at: float
+    ) -> None:
+        super().on_append_reply(peer, accepted, index, hint, hint_term, self.host.now())
+
+
+class ReadsUnconfirmed(RaftGroup):
+    def has_lease(self) -> bool:
+        return True
+
+
+class ReadsBeforeOwnTerm(RaftGroup):
+    async def barrier(self) -> Outcome:
+        started, self.term_start = self.term_start, 0
+        try:
+            return await super().barrier()
+        finally:
+            self.term_start = started
+
+
+class NeverEndsPending(RaftGroup):
+    def _give_up_waiting(self, term: int) -> None:
+        pass
+
+    def _resolve(
+        self, waiting: list[tuple[int, int, asyncio.Future[Outcome]]], result: Any, index: int, term: int
+    ) -> None:
+        super()._resolve([entry for entry in waiting if entry[0] == term], result, index, term)
+
+
+class AppliesAgainAfterError(RaftGroup):
+    """A caller that gave up makes `set_result` raise; PySyncObj then applied the entry once more."""
+
+    def apply_committed(self) -> None:
+        while self.applied < self.commit and self.damaged_below is None:
+            command, index, term = self.journal.after(self.applied, 1)[0]
+            result = None
+            if command[0] == EntryKind.REGULAR:
+                result = self.machine.apply(index, term, command[1:])
+            elif command[0] == EntryKind.BEGIN_TERM:
+                self.machine.begin_term(index, term, int.from_bytes(command[1:], "big"))
+            waiting = self.waiting.pop(index, ())
+            try:
+                for proposed_term, size, future in waiting:
+                    self.waiting_bytes -= size
+                    if proposed_term == term:
+                        future.set_result(Applied(result, index, term))
+            except asyncio.InvalidStateError:
+                self.host.wake(self)
+                return
+            self.applied = index
+            if command[0] == EntryKind.MEMBERSHIP:
+                self.configuration_applied(index, term)
+        self.idle_since = self.host.now()
+        self.release_applied()
+        if self.snapshot_due():
+            self.take_snapshot()
+
+
+# Members.
+
+
+class ChangesMembersAtWill(RaftGroup):
+    def change_under_way(self) -> bool:
+        return False
+
+
+class ConfigurationCountsOnceApplied(RaftGroup):
+    """After a restart only, as with PySyncObj."""
+
+    _restarted = True
+
+    def note_configurations(self, entries: Sequence[Entry]) -> None:
+        if not self._restarted:
+            super().note_configurations(entries)
+
+    def work(self) -> None:
+        self._restarted = False
+        super().work()
+
+    def configuration_applied(self, index: int, term: int) -> None:
+        if index > self.configuration.index:
+            super().note_configurations(self.journal.after(index - 1, 1))
+        super().configuration_applied(index, term)
+
+
+class SnapshotsCurrentMembers(RaftGroup):
+    def configuration_at(self, index: int) -> Configuration:
+        return self.configuration
+
+
+class AddsVotersAtOnce(RaftGroup):
+    def add_member(self, node: int) -> asyncio.Future[Outcome]:
+        if self._refuses_change() is None and node not in self.voters:
+            future: asyncio.Future[Outcome] = self.host.loop.create_future()
+            self.change, self.joining = future, None
+            self.change_index = self._propose((*self.voters, node), ())
+            return future
+        return super().add_member(node)
+
+
+# Snapshots.
+
+
+class InstallsOlderSnapshots(RaftGroup):
+    def has_applied_enough(self, index: int) -> bool:
+        return False
+
+
+class DropsMatchingSuffix(RaftGroup):
+    def keeps_suffix(self, document: SnapshotDocument) -> bool:
+        return False
+
+
+class KeepsConflictingSuffix(RaftGroup):
+    def keeps_suffix(self, document: SnapshotDocument) -> bool:
+        return self.journal.base <= document.index <= self.journal.last

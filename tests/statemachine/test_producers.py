@@ -1,0 +1,257 @@
+"""Idempotent producers: Kafka's rules one by one, and all of them against a plain model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from statemachine.producers import (
+    MAX_SEQUENCE,
+    Duplicate,
+    OutOfOrderSequence,
+    Producers,
+    Refusal,
+    StaleProducerEpoch,
+    last_sequence,
+)
+
+PRODUCER = 4000
+
+
+class Partition:
+    """Producers with a counter for offsets, as a partition uses them."""
+
+    def __init__(self) -> None:
+        self.producers = Producers()
+        self.next_offset = 0
+
+    def write(
+        self, first: int, count: int = 1, *, epoch: int = 0, producer: int = PRODUCER, time: int = 0
+    ) -> Refusal | int:
+        """The base offset of an appended batch, or why it was not."""
+        refusal = self.producers.judge(producer, epoch, first, count)
+        if refusal is not None:
+            return refusal
+        base = self.next_offset
+        self.next_offset += count
+        self.producers.appended(producer, epoch, first, count, base, time)
+        return base
+
+
+@pytest.fixture
+def partition() -> Partition:
+    return Partition()
+
+
+def test_sequences_follow_one_another(partition: Partition) -> None:
+    assert [partition.write(0, 3), partition.write(3, 2), partition.write(5)] == [0, 3, 5]
+
+
+def test_duplicate_gets_its_first_offset_back(partition: Partition) -> None:
+    for batch in range(5):
+        partition.write(batch * 10, 10)
+    for batch in range(5):
+        assert partition.write(batch * 10, 10) == Duplicate(batch * 10)
+    assert partition.next_offset == 50
+
+
+def test_five_batches_are_remembered_and_not_a_sixth(partition: Partition) -> None:
+    for batch in range(6):
+        partition.write(batch * 10, 10)
+    assert partition.write(10, 10) == Duplicate(10)
+    assert partition.write(0, 10) == OutOfOrderSequence(60)
+
+
+def test_gap_is_out_of_order_and_names_the_next_sequence(partition: Partition) -> None:
+    partition.write(0, 3)
+    assert partition.write(4) == OutOfOrderSequence(3)
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 2), (1, 2), (2, 1), (0, 4), (1, 3)])
+def test_overlap_that_is_no_remembered_batch_is_out_of_order(
+    partition: Partition, first: int, count: int
+) -> None:
+    partition.write(0, 3)
+    assert partition.write(first, count) == OutOfOrderSequence(3)
+
+
+def test_sequences_wrap_after_the_largest(partition: Partition) -> None:
+    partition.write(MAX_SEQUENCE - 1, 2)
+    assert partition.write(1) == OutOfOrderSequence(0)
+    assert partition.write(0, 5) == 2
+    assert partition.write(MAX_SEQUENCE - 1, 2) == Duplicate(0)
+
+
+def test_a_batch_may_lie_across_the_wrap(partition: Partition) -> None:
+    assert last_sequence(MAX_SEQUENCE - 1, 5) == 2
+    partition.write(MAX_SEQUENCE - 1, 5)
+    assert partition.write(MAX_SEQUENCE - 1, 5) == Duplicate(0)
+    assert partition.write(3) == 5
+
+
+@pytest.mark.parametrize("first", [0, 7, MAX_SEQUENCE])
+def test_unknown_producer_may_start_at_any_sequence(partition: Partition, first: int) -> None:
+    assert partition.write(first) == 0
+
+
+def test_older_epoch_is_fenced_even_with_the_right_sequence(partition: Partition) -> None:
+    partition.write(0, epoch=2)
+    assert partition.write(1, epoch=1) == StaleProducerEpoch(2)
+    assert partition.write(0, epoch=1) == StaleProducerEpoch(2)
+
+
+def test_new_epoch_starts_at_zero_and_forgets_the_old_batches(partition: Partition) -> None:
+    partition.write(0, epoch=2)
+    assert partition.write(1, epoch=3) == OutOfOrderSequence(0)
+    assert partition.write(0, epoch=3) == 1
+    assert partition.write(0, epoch=3) == Duplicate(1)
+    assert partition.write(1, epoch=3) == 2
+
+
+def test_refused_new_epoch_fences_nobody(partition: Partition) -> None:
+    partition.write(0, epoch=2)
+    partition.write(9, epoch=3)
+    assert partition.write(1, epoch=2) == 1
+
+
+def test_producers_do_not_disturb_each_other(partition: Partition) -> None:
+    assert [partition.write(0, producer=1), partition.write(0, producer=2)] == [0, 1]
+    assert partition.write(0, producer=1) == Duplicate(0)
+
+
+def test_idle_producer_expires_and_may_then_start_anywhere(partition: Partition) -> None:
+    partition.write(0, producer=1, time=100)
+    partition.write(0, producer=2, time=200)
+    assert partition.producers.expire(100) == 0
+    assert partition.producers.expire(101) == 1
+    assert partition.producers.get(1) is None
+    assert partition.write(1, producer=2, time=300) == 2
+    assert partition.write(77, producer=1, time=300) == 3
+
+
+def test_activity_and_not_age_keeps_a_producer(partition: Partition) -> None:
+    partition.write(0, producer=1, time=100)
+    partition.write(0, producer=2, time=200)
+    partition.write(1, producer=1, time=300)
+    assert partition.producers.expire(250) == 1
+    assert partition.producers.get(1) is not None
+
+
+def test_duplicate_is_not_activity(partition: Partition) -> None:
+    partition.write(0, time=100)
+    assert partition.write(0, time=500) == Duplicate(0)
+    assert partition.producers.expire(400) == 1
+
+
+@pytest.mark.parametrize(("epoch", "first"), [(0, -1), (-1, 0), (0, MAX_SEQUENCE + 1)])
+def test_numbers_no_batch_has_are_refused_loudly(partition: Partition, epoch: int, first: int) -> None:
+    with pytest.raises(ValueError, match="has no sequence"):
+        partition.write(first, epoch=epoch)
+
+
+def test_restored_producers_answer_alike(partition: Partition) -> None:
+    for batch in range(7):
+        partition.write(batch, producer=1, time=batch)
+    partition.write(0, producer=2, epoch=5, time=9)
+    captured = partition.producers.capture()
+    partition.producers = Producers.restored(captured)
+    assert partition.producers.capture() == captured
+    assert partition.write(2, producer=1) == Duplicate(2)
+    assert partition.write(1, producer=1) == OutOfOrderSequence(7)
+    assert partition.write(1, producer=2, epoch=4) == StaleProducerEpoch(5)
+
+
+@pytest.mark.parametrize(
+    "captured",
+    [
+        [(1, 0, 0, [])],
+        [(1, 0, 0, [(n, n, n) for n in range(6)])],
+        [(1, 0, 0, [(0, 0, 5)]), (2, 0, 0, [(0, 0, 4)])],
+        [(1, 0, 9, [(0, 0, 4)]), (2, 0, 8, [(0, 0, 5)])],
+    ],
+    ids=["no batches", "six batches", "offsets out of order", "times out of order"],
+)
+def test_producers_that_cannot_be_are_not_restored(captured: list[object]) -> None:
+    with pytest.raises(ValueError, match="producer"):
+        Producers.restored(captured)
+
+
+class ProducersAgainstPlainModel(RuleBasedStateMachine):
+    """The model keeps every accepted batch of all time, and searches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partition = Partition()
+        self.accepted: list[tuple[int, int, int, int, int, int]] = []
+        """(producer, epoch, first, count, base offset, time), in log order; expired ones removed."""
+        self.time = 0
+
+    @rule(
+        producer=st.integers(1, 3),
+        epoch_step=st.sampled_from([0, 0, 0, 0, 1, -1]),
+        step=st.sampled_from([0, 0, 0, 1, -1, -2]),
+        count=st.integers(1, 3),
+    )
+    def write_near(self, producer: int, epoch_step: int, step: int, count: int) -> None:
+        mine = [batch for batch in self.accepted if batch[0] == producer]
+        epoch = max(0, mine[-1][1] + epoch_step) if mine else 1
+        first = 0
+        if mine and epoch == mine[-1][1]:
+            first = (mine[-1][2] + mine[-1][3] + step) % 2**31
+        elif not mine:
+            first = (step - 2) % 2**31
+        self.write(producer, epoch, first, count)
+
+    @rule(back=st.integers(1, 8))
+    def retry(self, back: int) -> None:
+        if len(self.accepted) >= back:
+            producer, epoch, first, count, _, _ = self.accepted[-back]
+            self.write(producer, epoch, first, count)
+
+    def write(self, producer: int, epoch: int, first: int, count: int) -> None:
+        base = self.partition.next_offset
+        expected = self.judged(producer, epoch, first, count)
+        got = self.partition.write(first, count, epoch=epoch, producer=producer, time=self.time)
+        assert got == (base if expected is None else expected)
+        if expected is None:
+            self.accepted.append((producer, epoch, first, count, base, self.time))
+
+    def judged(self, producer: int, epoch: int, first: int, count: int) -> Refusal | None:
+        mine = [batch for batch in self.accepted if batch[0] == producer]
+        if not mine:
+            return None
+        if epoch < mine[-1][1]:
+            return StaleProducerEpoch(mine[-1][1])
+        same = [batch for batch in mine if batch[1] == epoch]
+        following = (same[-1][2] + same[-1][3]) % 2**31 if same else 0
+        if first == following:
+            return None
+        for batch in same[-5:]:
+            if batch[2:4] == (first, count):
+                return Duplicate(batch[4])
+        return OutOfOrderSequence(following)
+
+    @rule(milliseconds=st.integers(0, 50))
+    def wait(self, milliseconds: int) -> None:
+        self.time += milliseconds
+
+    @rule(idle=st.integers(0, 100))
+    def expire(self, idle: int) -> None:
+        last = {batch[0]: batch[5] for batch in self.accepted}
+        gone = {producer for producer, time in last.items() if time < self.time - idle}
+        self.accepted = [batch for batch in self.accepted if batch[0] not in gone]
+        assert self.partition.producers.expire(self.time - idle) == len(gone)
+
+    @rule()
+    def restore(self) -> None:
+        self.partition.producers = Producers.restored(self.partition.producers.capture())
+
+    @invariant()
+    def knows_exactly_the_producers_that_did_not_expire(self) -> None:
+        assert len(self.partition.producers) == len({batch[0] for batch in self.accepted})
+
+
+TestProducersAgainstPlainModel = ProducersAgainstPlainModel.TestCase
+TestProducersAgainstPlainModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
