@@ -39,9 +39,13 @@ class SnapshotDocument:
     learners: tuple[int, ...]
     state: bytes
 
-    def encode(self) -> bytes:
-        """Canonical bytes: magic, SHA-256 of the body, body."""
-        body: bytes = msgpack.packb(
+    def parts(self) -> tuple[bytes, bytes]:
+        """Canonical bytes as (all before the state, the state): magic, SHA-256 of the body, body.
+
+        The state, which may be large, is hashed and written where it lies: packing it would copy it, more
+        than once, while the event loop waits for the interpreter.
+        """
+        head: bytes = msgpack.packb(
             [
                 FORMAT_VERSION,
                 self.cluster,
@@ -51,10 +55,29 @@ class SnapshotDocument:
                 self.term,
                 list(self.voters),
                 list(self.learners),
-                self.state,
+                b"",
             ]
         )
-        return b"".join((MAGIC, hashlib.sha256(body).digest(), body))
+        head = head[: -len(_EMPTY_BIN)] + _bin_header(len(self.state))
+        digest = hashlib.sha256(head)
+        digest.update(self.state)
+        return b"".join((MAGIC, digest.digest(), head)), self.state
+
+    def encode(self) -> bytes:
+        """The parts in one."""
+        return b"".join(self.parts())
+
+
+_EMPTY_BIN = b"\xc4\x00"
+
+
+def _bin_header(size: int) -> bytes:
+    """msgpack's shortest header of a byte string, which is what a packer writes."""
+    if size < 1 << 8:
+        return b"\xc4" + size.to_bytes(1, "big")
+    if size < 1 << 16:
+        return b"\xc5" + size.to_bytes(2, "big")
+    return b"\xc6" + size.to_bytes(4, "big")
 
 
 def decode(data: bytes | memoryview) -> SnapshotDocument:

@@ -1,244 +1,31 @@
-"""Production replicas on a host that does nothing by itself: a test says when time passes, what is synced, which
-message arrives. So a scenario reads like a transcript of what one replica was told, and what it answered.
+"""Production replicas whose time, disk and network a test moves by hand.
+
+So a scenario reads like a transcript of what one replica was told, and what it answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import heapq
 import random
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, cast
-
-import msgpack
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from node.raft.config import RaftConfig
 from node.raft.group import RaftGroup
 from node.raft.group_state import Configuration
-from node.raft.host import RaftHost
 from node.raft.journal import GroupJournal, RecoveredLog
-from node.raft.messages import Entry, EntryKind, MessageKind, check, pack_entries, pack_members
+from node.raft.messages import Entry, EntryKind, MessageKind, pack_entries, pack_members
 from node.raft.outcome import Outcome
-from node.raft.pairs import Pair
 from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
-from node.raft.quiet_heartbeats import QuietHeartbeats
-from node.raft.snapshot_store import SnapshotStore
-from node.raft.wal import Kind
 from snapshot.document import SnapshotDocument
+from tests.fake_host import FakeHost, Sent
+from tests.manual_loop import ManualLoop, manual_loop
 from tests.register_map import RegisterMap, set_register
 from tests.simulation.disk import SimDisk
 
 GROUP = 7
-CLUSTER = "c"
 CONFIG = RaftConfig()
-FOLDER = "/snapshots"
 ROLES = {FOLLOWER: "follower", CANDIDATE: "candidate", LEADER: "leader"}
-
-
-class ManualLoop(asyncio.AbstractEventLoop):
-    """A loop whose clock a test turns; executor jobs run at once."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._count = 0
-
-    def time(self) -> float:
-        return self.now
-
-    def get_debug(self) -> bool:
-        return False
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
-
-    def call_soon(  # type: ignore[override]
-        self,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
-
-    def call_later(  # type: ignore[override]
-        self,
-        delay: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(self.now + delay, callback, args, self, context)
-        self._count += 1
-        heapq.heappush(self._timers, (self.now + delay, self._count, handle))
-        return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
-
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Any, job: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        future = self.create_future()
-        try:
-            future.set_result(job(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        raise context.get("exception") or AssertionError(context["message"])
-
-    def run(self) -> None:
-        """Run all that is ready."""
-        while self._ready:
-            handle = self._ready.popleft()
-            if not handle.cancelled():
-                handle._run()
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass, with the timers that fall due."""
-        until = self.now + seconds
-        self.run()
-        while self._timers and self._timers[0][0] <= until:
-            self.now, _, handle = heapq.heappop(self._timers)
-            if not handle.cancelled():
-                handle._run()
-            self.run()
-        self.now = until
-
-
-class Sent(NamedTuple):
-    """A message as it left: the fields are those after group, kind and term."""
-
-    peer: int
-    kind: MessageKind
-    term: int
-    fields: tuple[Any, ...]
-
-
-class FakeMesh:
-    """Keeps the frames of pairs of nodes, those that belong to no group."""
-
-    def __init__(self, away: set[int]) -> None:
-        self._away = away
-        self.frames: list[tuple[int, list[Any]]] = []
-
-    def send(self, peer: int, payload: list[Any]) -> bool:
-        if peer in self._away:
-            return False
-        self.frames.append((peer, payload))
-        return True
-
-
-class FakeHost:
-    """A `GroupHost` for one group. Records are durable after `sync()`; disk jobs run in `run_jobs()`."""
-
-    def __init__(self, node_id: int, loop: ManualLoop, config: RaftConfig, disk: SimDisk) -> None:
-        self.node_id = node_id
-        self.cluster_id = CLUSTER
-        self.config = config
-        self.rng = random.Random(node_id)
-        self.loop = loop
-        self.disk = disk
-        self.snapshots = SnapshotStore(disk, FOLDER, CLUSTER)
-        self.group: RaftGroup
-        self.records: list[tuple[Kind, bytes]] = []
-        self.synced_lsn = 0
-        self.sent: list[Sent] = []
-        self.history: list[Sent] = []
-        """All that was ever sent."""
-        self.away: set[int] = set()
-        self.full = False
-        self.stalled = False
-        self.active = True
-        self.awake = False
-        self.jobs: deque[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = deque()
-        self.groups: dict[int, RaftGroup] = {}
-        self.mesh = FakeMesh(self.away)
-        self.quiet = QuietHeartbeats(cast(RaftHost, self))
-        self._after_sync: deque[tuple[int, Callable[[], object]]] = deque()
-
-    def now(self) -> float:
-        return self.loop.now
-
-    def connected(self, peer: int) -> bool:
-        return peer not in self.away
-
-    def pair(self, peer: int) -> Pair:
-        return self.quiet.pair(peer)
-
-    def backlogged(self) -> bool:
-        return self.full
-
-    def disk_stalled(self) -> bool:
-        return self.stalled
-
-    def note_unwritten(self, size: int) -> None:
-        pass
-
-    def send(self, peer: int, message: list[Any]) -> bool:
-        if peer in self.away:
-            return False
-        check(msgpack.unpackb(msgpack.packb(message)))
-        sent = Sent(peer, MessageKind(message[1]), message[2], tuple(message[3:]))
-        self.sent.append(sent)
-        self.history.append(sent)
-        return True
-
-    def send_when_synced(self, peer: int, message: list[Any]) -> None:
-        if self.synced_lsn == len(self.records):
-            self.send(peer, message)
-        else:
-            self._after_sync.append((len(self.records), partial(self.send, peer, message)))
-
-    def when_synced(self, callback: Callable[[], None]) -> None:
-        self._after_sync.append((len(self.records), callback))
-
-    def run_blocking(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-        self.jobs.append((job, done))
-
-    def guard(self, group: Any, call: Callable[..., object], *args: Any) -> None:
-        call(*args)
-
-    def later(self, seconds: float, group: Any, call: Callable[[], object]) -> None:
-        self.loop.call_later(seconds, call)
-
-    def wake(self, group: Any) -> None:
-        self.awake = True
-
-    def set_active(self, group: Any, active: bool) -> None:
-        self.active = active
-
-    def record(self, kind: Kind, payload: bytes) -> int:
-        self.records.append((kind, payload))
-        return len(self.records)
-
-    def sync(self) -> None:
-        """All that is recorded becomes durable, and what waited for it happens."""
-        self.synced_lsn = len(self.records)
-        self.group.on_synced(self.synced_lsn)
-        while self._after_sync and self._after_sync[0][0] <= self.synced_lsn:
-            self._after_sync.popleft()[1]()
-
-    @property
-    def unsynced(self) -> bool:
-        """Whether a sync has anything to do."""
-        return self.synced_lsn < len(self.records) or bool(self._after_sync)
-
-    def run_jobs(self) -> None:
-        while self.jobs:
-            job, done = self.jobs.popleft()
-            try:
-                result, error = job(), None
-            except (OSError, ValueError) as problem:
-                result, error = None, problem
-            done(result, error)
 
 
 def entry(index: int, term: int, command: bytes | None = None) -> Entry:
@@ -277,7 +64,7 @@ class Replica:
     ) -> None:
         self.node = node
         self.group_class = group_class
-        self.host = FakeHost(node, loop or ManualLoop(), config, SimDisk(random.Random(0)))
+        self.host = FakeHost(node, loop or manual_loop(), config, SimDisk(random.Random(0)))
         entries = entries_after(0, terms) if log is None else list(log)
         term = term if term is not None else entries[-1][2] if entries else 0
         recovered = RecoveredLog(GROUP)
@@ -463,12 +250,12 @@ class Cluster:
         self,
         voters: tuple[int, ...] = (1, 2, 3),
         *,
-        logs: dict[int, Sequence[int]] | None = None,
+        logs: Mapping[int, Sequence[int]] | None = None,
         group_class: type[RaftGroup] = RaftGroup,
         config: RaftConfig = CONFIG,
         others: Sequence[int] = (),
     ) -> None:
-        self.loop = ManualLoop()
+        self.loop = manual_loop()
         self.replicas = {
             node: Replica(
                 node,
@@ -543,7 +330,7 @@ class Cluster:
             self.settle()
 
     def elect(self, node: int) -> None:
-        """Make this node the leader: nobody hears another for long enough, and it is the first to time out."""
+        """Make this node the leader: for long enough nobody hears another, and it times out first."""
         self.loop.advance(CONFIG.election_min_seconds)
         for other in self.replicas.values():
             if other.role == "leader" and other.node != node:

@@ -116,7 +116,8 @@ class SmallCluster:
 
     def _main(self, sim: SimNode) -> None:
         host = self.make_host(sim)
-        self.prepare.get(sim.id, lambda host: None)(host)
+        if sim.id in self.prepare:
+            self.prepare[sim.id](host)
         try:
             host.open()
         except Exception as error:

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import pytest
 
@@ -242,4 +243,69 @@ def test_a_snapshot_that_cannot_be_stored_is_tried_again_and_not_at_every_turn(
         names = cluster.world.nodes[node].disk.snapshot()
         assert not any(path.endswith(".writing") for path in names), "what could not be written is removed"
         assert cluster.group(node).snapshot_index > 150
+        cluster.settle()
+
+
+def test_a_follower_too_old_for_its_leaders_snapshots_says_so_and_costs_no_storm(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Only an upgrade helps: until then it must not make the leader serialize its state all the time."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        old = cluster.followers()[0]
+        leader = cluster.leader()
+        cluster.stop(old)
+        cluster.load()
+        cluster.run(4.0)
+        saves: list[int] = []
+        store = cluster.hosts[leader].snapshots
+        save = store.save
+
+        def counted(document: format_module.SnapshotDocument) -> None:
+            saves.append(document.index)
+            save(document)
+
+        store.save = counted  # type: ignore[method-assign]
+        cluster.start(old)
+        assert cluster.world.run_until(lambda: old in cluster.hosts, timeout=1.0)
+        theirs = cluster.hosts[old].snapshots
+        adopt = theirs.adopt_incoming
+
+        def too_old(file: Any, group: int, index: int) -> Any:
+            theirs.discard_incoming(file, group)
+            raise format_module.SnapshotTooNew("snapshot has format 2, this release reads up to 1: upgrade")
+
+        theirs.adopt_incoming = too_old  # type: ignore[method-assign]
+        cluster.run(12.0)
+        line = "group 1: the snapshot that arrived cannot be used: snapshot has format 2"
+        said = [each for each in caplog.messages if each.startswith(line)]
+        assert 1 <= len(said) <= 6
+        assert len(saves) <= 12.0 * 100 / 150 + 6, "as many as the load asks for, and a few"
+        assert cluster.leader() == leader
+        theirs.adopt_incoming = adopt  # type: ignore[method-assign]
+        cluster.run(5.0)
+        cluster.settle()
+
+
+def test_a_state_machine_that_cannot_read_a_sound_snapshot_stops_that_replica_alone() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        behind = cluster.followers(1)[0]
+        cluster.stop(behind)
+        cluster.load()
+        cluster.run(4.0)
+        cluster.start(behind)
+        assert cluster.world.run_until(lambda: behind in cluster.hosts, timeout=1.0)
+
+        def unable(state: bytes) -> None:
+            raise ValueError("a field of the state is of a later release")
+
+        cluster.machine(behind, 1).restore = unable  # type: ignore[method-assign]
+        cluster.run(2.0)
+        assert cluster.failed == [(behind, 1, "a field of the state is of a later release")]
+        assert cluster.group(behind, 2).failure is None
+        # Restarted with a program that can, it goes on.
+        cluster.stop(behind)
+        cluster.start(behind)
+        cluster.run(1.0)
         cluster.settle()

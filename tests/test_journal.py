@@ -158,7 +158,9 @@ class Log:
         assert list(journal[:]) == self.model
         assert len(journal) == len(self.model)
         assert (journal.base, journal.last) == (self.model[0][1], self.last)
-        assert journal.base <= journal.synced <= journal.written <= journal.last or journal.synced <= self.commit
+        assert (
+            journal.base <= journal.synced <= journal.written <= journal.last or journal.synced <= self.commit
+        )
         assert list(journal.after(journal.base)) == self.model[1:]
         durable = Plain(self.records[: self.synced])
         for index in range(max(journal.base, durable.base[0]) + 1, journal.synced + 1):
@@ -284,7 +286,10 @@ def base(index: int) -> bytes:
 DAMAGED: dict[str, tuple[list[tuple[Kind, bytes]], str]] = {
     "gap": ([(Kind.RESET, base(0)), (Kind.ENTRIES, entries(1, 2)), (Kind.ENTRIES, entries(4, 1))], "entry 4"),
     "gap after a reset": ([(Kind.RESET, base(0)), (Kind.ENTRIES, entries(2, 1))], "entry 2 follows entry 0"),
-    "entry twice": ([(Kind.RESET, base(0)), (Kind.ENTRIES, entries(1, 2)), (Kind.ENTRIES, entries(2, 1))], "2"),
+    "entry twice": (
+        [(Kind.RESET, base(0)), (Kind.ENTRIES, entries(1, 2)), (Kind.ENTRIES, entries(2, 1))],
+        "2",
+    ),
     "front missing": ([(Kind.ENTRIES, entries(5, 2))], "segment of the write-ahead log is missing"),
     "snapshot too old": ([(Kind.SNAPSHOT, base(3)), (Kind.ENTRIES, entries(9, 2))], "begins at entry 9"),
     "truncated nothing": (

@@ -211,6 +211,19 @@ class Elections(GroupState):
             self.timeout_now_at = self.host.now()
             self.host.send(target, [self.id, MessageKind.TIMEOUT_NOW, self.term])
 
+    def nominate(self) -> None:
+        """Before stepping down: a follower that still hears this node need not wait for its own timeout.
+
+        Whoever can hear but not be heard would otherwise keep the others from an election by its heartbeats,
+        and then for a timeout more.
+        """
+        reachable = [
+            peer for peer in self.other_voters() if self.host.connected(peer) and peer in self.progress
+        ]
+        if reachable:
+            best = max(reachable, key=lambda peer: self.progress[peer].match)
+            self.host.send(best, [self.id, MessageKind.TIMEOUT_NOW, self.term])
+
     def transfer_ready(self) -> bool:
         """All that this leader accepted has ended, so a transfer leaves no outcome unknown."""
         return not self.waiting

@@ -109,7 +109,7 @@ class RaftGroup(Snapshots):
         count = min(self.commit - self.applied, self.settings.max_apply_per_turn)
         machine = self.machine
         for command, index, term in self.journal.after(self.applied, count):
-            self.applied = index
+            self._SyncObj__raftLastApplied = index  # `applied`, without the cost of the property
             self.bytes_since_snapshot += len(command)
             kind = command[0]
             result = None

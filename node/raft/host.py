@@ -101,7 +101,10 @@ class RaftHost:
         self._turn_scheduled = False
         self._records: deque[tuple[int, int, Kind, int]] = deque()
         self._after_sync: deque[tuple[int, Callable[[], object]]] = deque()
+        self._last_lsn: dict[int, int] = {}
         self._unwritten_bytes = 0
+        self._backlog_limit = settings.wal.max_buffered_bytes // 2
+        self._stalled = False
         self._clock_behind = 0.0
         self._newest = loop.time()
         self._last_tick = self._newest
@@ -163,7 +166,9 @@ class RaftHost:
         )
         self.wal.on_synced = self._on_synced
         self.wal.on_failed = self._on_wal_failed
-        self.wal.on_stall = lambda error: log.error("write-ahead log: %s: waiting for space", error)
+        self.wal.on_stall = lambda error: log.error(
+            "write-ahead log: %s: waiting for space: free some, it goes on by itself", error
+        )
         for recovered in self._recovered.values():
             recovered.finish()
 
@@ -292,6 +297,7 @@ class RaftHost:
         group.stop(None, "the replica was removed from this node")
         self._dirty.pop(group_id, None)
         self._record(group_id, Kind.FORGET, b"")
+        self._last_lsn.pop(group_id, None)
         self.run_blocking(partial(self.snapshots.drop, group_id, None), _log_error)
         self._schedule()
 
@@ -319,13 +325,11 @@ class RaftHost:
 
     def backlogged(self) -> bool:
         """More waits for the disk than should: new work is refused until some of it is written."""
-        limit = self.settings.wal.max_buffered_bytes // 2
-        return self.wal.buffered_bytes + self._unwritten_bytes > limit or self.disk_stalled()
+        return self._stalled or self.wal.buffered_bytes + self._unwritten_bytes > self._backlog_limit
 
     def disk_stalled(self) -> bool:
-        """The disk has not finished a write for a whole election timeout: this node should not lead."""
-        since = self.wal.stalled_since
-        return since is not None and self.loop.time() - since > 2 * self.config.election_max_seconds
+        """As of the last tick the disk had not finished a write for two election timeouts: do not lead."""
+        return self._stalled
 
     def note_unwritten(self, size: int) -> None:
         self._unwritten_bytes += size
@@ -336,8 +340,11 @@ class RaftHost:
         return self._outbox.put(peer, message)
 
     def send_when_synced(self, peer: int, message: list[Any]) -> None:
-        """Send once everything recorded so far is durable."""
-        if self.wal.synced_lsn == self.wal.tail_lsn:
+        """Send once everything that the message's group recorded so far is durable.
+
+        Another group's write holds nothing up: a slow disk must not make a leader look dead for it.
+        """
+        if self._last_lsn.get(message[0], 0) <= self.wal.synced_lsn:
             self.send(peer, message)
         else:
             self._after_sync.append((self.wal.tail_lsn, partial(self.send, peer, message)))
@@ -390,6 +397,7 @@ class RaftHost:
         known = self.groups.get(group)
         last = known.journal.last if known is not None else 0
         self._records.append((lsn, group, kind, last))
+        self._last_lsn[group] = lsn
         self._schedule()
         return lsn
 
@@ -449,6 +457,8 @@ class RaftHost:
         now = self.now()
         self._notice_gap(now)
         self._last_tick = now
+        since = self.wal.stalled_since
+        self._stalled = since is not None and self.loop.time() - since > 2 * self.config.election_max_seconds
         self._quiet.tick(now)
         for group in list(self._active.values()):
             self.guard(group, group.tick, now)

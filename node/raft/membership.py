@@ -141,6 +141,10 @@ class Membership(Reads):
         self.note_configurations([(command, index, self.term)])
         return index
 
+    def awaits_follower(self) -> bool:
+        """A change or a transfer goes on when a follower gets further."""
+        return self.joining is not None or self.transfer_target is not None
+
     def _start_round(self) -> None:
         self.round_target = self.journal.last
         self.round_started = self.host.now()

@@ -60,7 +60,7 @@ class Reads(Replication):
     def lost_quorum(self) -> bool:
         """Check-quorum (thesis §6.2): a leader that no majority answers for an election timeout is none."""
         heard = max(self.quorum_heard_at(), self.leader_since)
-        return self.host.now() - heard > self.settings.election_max_seconds
+        return self.host.now() - heard > self.settings.election_min_seconds
 
     # Linearizable reads.
 
@@ -117,6 +117,7 @@ class Reads(Replication):
     def leader_tick(self, now: float) -> None:
         """Once per half heartbeat while anything is going on: heartbeats, quorum, quiet, transfer."""
         if self.lost_quorum() or self.host.disk_stalled():
+            self.nominate()
             self.step_down()
             return
         self.continue_transfer()

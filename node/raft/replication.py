@@ -147,10 +147,15 @@ class Replication(Elections):
                 progress.replicate()
                 self.end_snapshot(peer)
                 news = True
-            if news or progress.next <= self.journal.last:
+            if news:
                 self.lost_acknowledged.discard(peer)
-                self.host.wake(self)
+                self._use_match(progress)
         self.on_confirmed()
+
+    def _use_match(self, progress: Progress) -> None:
+        """A follower got further: let the group work if that may commit, send or finish anything."""
+        if progress.match > self.commit or progress.next <= self.journal.last or self.awaits_follower():
+            self.host.wake(self)
 
     def _on_rejected(self, peer: int, progress: Progress, index: int, hint: int, hint_term: int) -> None:
         if progress.phase is Phase.PROBE and index == progress.match and index > 0 and hint < index:
@@ -284,6 +289,9 @@ class Replication(Elections):
         self.host.send_when_synced(peer, message)
 
     # Declared here because another layer defines them.
+
+    def awaits_follower(self) -> bool:
+        raise NotImplementedError
 
     def end_quiet_towards(self, peer: int, progress: Progress) -> None:
         raise NotImplementedError

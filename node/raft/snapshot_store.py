@@ -30,13 +30,14 @@ class SnapshotStore:
 
     def save(self, document: SnapshotDocument) -> None:
         """Make a snapshot durable; raises OSError, and leaves what was there before."""
-        data = document.encode()
+        head, state = document.parts()
         name = self._name(document.group, document.index)
         writing = self._path(name + _WRITING)
         self._discard(writing)
         file = self._disk.open(writing, create=True)
         try:
-            file.pwrite(data, 0)
+            file.pwrite(head, 0)
+            file.pwrite(state, len(head))
             file.datasync()
         except OSError:
             file.close()

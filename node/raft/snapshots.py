@@ -18,7 +18,7 @@ from node.raft.group_state import Configuration
 from node.raft.membership import Membership
 from node.raft.messages import BadMessage, MessageKind
 from node.raft.outcome import Unknown
-from node.raft.progress import Phase, Progress
+from node.raft.progress import NEVER, Phase, Progress
 from node.raft.pysyncobj_seam import LEADER
 from node.raft.snapshot_transfer import Receiver, Sender, Status
 from snapshot.document import DIGEST_BYTES, MAGIC, SnapshotDamaged, SnapshotDocument, SnapshotTooNew
@@ -42,6 +42,9 @@ class Snapshots(Membership):
         self.senders: dict[int, Sender] = {}
         self.wanted: dict[int, int] = {}
         """Followers that wait for this node's next snapshot, with the least index that helps them."""
+        self.resting: set[int] = set()
+        """Followers that could not use a snapshot, until another is stored for them."""
+        self.replaced_at = NEVER
         self.receiver: Receiver | None = None
         self.opening = False
         self.stored_is_bad = False
@@ -147,7 +150,7 @@ class Snapshots(Membership):
     def start_snapshot(self, peer: int, progress: Progress, least_index: int = 0) -> None:
         """Bring a follower up by snapshot: its next entry is no longer in the log, or its state is gone."""
         progress.snapshot()
-        if peer in self.senders:
+        if peer in self.senders or peer in self.resting:
             return
         if self.snapshot_index < max(least_index, self.journal.base, 1):
             self.wanted[peer] = least_index
@@ -208,8 +211,21 @@ class Snapshots(Membership):
     def _replace_stored(self, peer: int, index: int, why: str) -> None:
         """This node's own file is bad: store the state again, which is sound, and send that."""
         log.error("group %d: stored snapshot %d %s: storing the state again", self.id, index, why)
+        if self.role != LEADER or peer not in self.progress:
+            return
+        self.stored_is_bad = True
+        self.resting.add(peer)
+        wait = self.replaced_at + _RETRY_SECONDS - self.host.now()
+        if wait > 0:
+            # A follower that can read none of them, as one of an older release, must not keep us at it.
+            self.host.later(wait, self, partial(self._store_again, peer, index))
+        else:
+            self._store_again(peer, index)
+
+    def _store_again(self, peer: int, index: int) -> None:
+        self.resting.discard(peer)
         if self.role == LEADER and peer in self.progress:
-            self.stored_is_bad = True
+            self.replaced_at = self.host.now()
             self.wanted[peer] = index
             self.take_snapshot()
 
@@ -245,7 +261,7 @@ class Snapshots(Membership):
             raise BadMessage(f"group {self.id}: snapshot {least} is wanted, beyond the leader's log")
         progress.acked_sent_at = max(progress.acked_sent_at, sent_at)
         self.on_confirmed()
-        if peer in self.senders or peer in self.wanted:
+        if peer in self.senders or peer in self.wanted or peer in self.resting:
             return
         self.end_quiet_towards(peer, progress)
         self.start_snapshot(peer, progress, least)

@@ -1,7 +1,7 @@
 """Opening a log after any crash: replay what is there, cut a torn tail, refuse what is damaged.
 
-Nothing on the disk changes before every segment was read and found whole, so a refusal leaves the evidence as
-it was. The rules, and the argument for them, are in docs/wal.md.
+Nothing on the disk changes before every segment was read and found whole (but a rewrite that an earlier
+opening began is finished), so a refusal leaves the evidence as it was. The rules, and the argument for them, are in docs/wal.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from node.raft.wal_format import (
     find_mark,
     scan,
 )
+from node.raft.wal_rewrite import finish_rewrite, rewrite
 from node.raft.wal_segment import (
     drop_segments,
     list_segments,
@@ -77,6 +78,7 @@ class _Segment:
 
 def recover(disk: Disk, folder: str, node_id: int, cluster_id: str, replay: Replay) -> Recovered | None:
     """Open the log in `folder`; None when there is none yet. Raises WalCorruption and WalMismatch."""
+    finish_rewrite(disk, folder)
     numbers, temporaries = list_segments(disk, folder)
     recovered = None
     if not numbers and was_started(disk, folder):
@@ -146,7 +148,7 @@ def _refuse_gaps(folder: str, first: int, numbers: list[int]) -> None:
 def _seal_again(disk: Disk, segment: _Segment, found: Scan) -> None:
     """End a roll-over cut short: the SEAL may be missing, torn, or seen by us without being durable."""
     file = disk.open(segment.path)
-    _write_again(file, segment, found)
+    _write_again(disk, file, segment, found)
     seal_segment(file, segment.seed, found.end)
     file.close()
 
@@ -158,7 +160,7 @@ def _repair_tail(disk: Disk, last: _Segment, tail: Scan, first: int) -> Recovere
     follow it could be read as records after another crash.
     """
     file = disk.open(last.path)
-    _write_again(file, last, tail)
+    _write_again(disk, file, last, tail)
     _clear(file, last, tail.end)
     sync(file)
     if tail.end == tail.mark_end:
@@ -174,15 +176,21 @@ def _repair_tail(disk: Disk, last: _Segment, tail: Scan, first: int) -> Recovere
     return Recovered(file, last.header, end, end + MARK_BYTES, first)
 
 
-def _write_again(file: DiskFile, segment: _Segment, found: Scan) -> None:
+def _write_again(disk: Disk, file: DiskFile, segment: _Segment, found: Scan) -> None:
     """Write what no sync is known to cover: the last MARK, which is never synced itself, and what follows it.
 
     Syncing alone would not do: after a failed fdatasync the system may hold these pages as clean though they
     never reached the disk, and would then report a success that is none. A lost MARK would be a hole.
     """
     start = max(found.mark_end - MARK_BYTES, SECTOR)
-    if start < found.end:
-        file.pwrite(segment.data[start : found.end], start)
+    data = segment.data[start : found.end]
+    if found.mark_end < found.end:
+        folder, _, _ = segment.path.rpartition("/")
+        rewrite(
+            disk, folder, file, data, seed=segment.seed, sequence=segment.header.sequence, offset=start
+        )  # fmt: skip
+    elif data:
+        file.pwrite(data, start)
 
 
 def _clear(file: DiskFile, segment: _Segment, offset: int) -> None:

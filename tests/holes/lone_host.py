@@ -10,7 +10,9 @@ from node.raft.host import HostSettings, RaftHost
 from node.raft.outcome import Applied
 from node.raft.wal import WalConfig
 from statemachine.machine import StateMachine
-from tests.raft_harness import CLUSTER, GROUP, ManualLoop
+from tests.fake_host import CLUSTER
+from tests.manual_loop import manual_loop
+from tests.raft_harness import GROUP
 from tests.register_map import RegisterMap, set_register
 from tests.simulation.disk import SimDisk
 
@@ -28,7 +30,7 @@ class LoneHost:
         **raft: Any,
     ) -> None:
         self.disk = disk
-        self.loop = ManualLoop()
+        self.loop = manual_loop()
         self.machine: Any = machine or RegisterMap()
         self.failed: list[Exception] = []
         self.fatal: list[Exception] = []

@@ -23,10 +23,10 @@ from node.raft.pysyncobj_seam import (
     mangled,
 )
 from snapshot.document import SnapshotDocument
+from tests.fake_host import CLUSTER
 from tests.holes.hole import hole
-from tests.raft_harness import CLUSTER, CONFIG, GROUP, Replica
+from tests.raft_harness import CONFIG, GROUP, Replica
 from tests.register_map import RegisterMap, set_register
-
 
 # Followers forward; commands wait without bound for a leader.
 

@@ -12,8 +12,9 @@ from node.raft.pairs import Pair
 from node.raft.progress import NEVER, Progress
 from node.raft.pysyncobj_seam import CANDIDATE
 from node.raft.quiet_heartbeats import HEARTBEAT, QuietHeartbeats
+from tests.fake_host import FakeHost
 from tests.holes.hole import hole
-from tests.raft_harness import CONFIG, GROUP, Cluster, FakeHost, Replica
+from tests.raft_harness import CONFIG, GROUP, Cluster, Replica
 
 APPEND, VOTE, VOTE_REPLY = MessageKind.APPEND, MessageKind.VOTE, MessageKind.VOTE_REPLY
 

@@ -9,7 +9,8 @@ import pytest
 from node.raft.messages import MessageKind
 from node.raft.snapshot_transfer import Status
 from snapshot.document import SnapshotDocument
-from tests.raft_harness import CLUSTER, CONFIG, GROUP, Cluster, Replica, membership
+from tests.fake_host import CLUSTER
+from tests.raft_harness import CONFIG, GROUP, Cluster, Replica, membership
 from tests.register_map import RegisterMap, set_register
 
 SMALL = replace(CONFIG, trailing_entries=0, snapshot_chunk_bytes=64)

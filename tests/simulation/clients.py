@@ -144,7 +144,7 @@ class Clients:
     def _ended(self, command: Command, future: asyncio.Future[Outcome]) -> None:
         operation = command.operation
         if future.cancelled():
-            self.outcomes["unknown"] += 1
+            self.outcomes["given up"] += 1
             return
         outcome = command.outcome = future.result()
         belief = (operation.client, command.group)

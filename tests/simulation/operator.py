@@ -136,13 +136,15 @@ class Operator:
             return False
         if not path.endswith(".snapshot"):
             return True  # the log was read and found whole: the bit lay where nothing is
-        disk = self.cluster.world.nodes[node].disk
-        for files in (disk.snapshot(), disk.snapshot(durable=True)):
-            if path in files:
-                try:
-                    decode(files[path])
-                except SnapshotDamaged:
-                    return False
+        group, _, index = path.rsplit("/", 1)[1].removesuffix(".snapshot").partition("-")
+        replica = self.cluster.group(node, int(group))
+        if replica is None or replica.snapshot_index != int(index):
+            return True  # the file is not the replica's snapshot, and goes with the next one
+        files = self.cluster.world.nodes[node].disk.snapshot()
+        try:
+            decode(files.get(path, b""))
+        except SnapshotDamaged:
+            return False
         return True
 
     def _replace(self, node: int) -> None:

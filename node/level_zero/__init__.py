@@ -1,0 +1,1 @@
+"""Level zero: short-lived objects that hold many partitions' batches, from produce until reconciling."""

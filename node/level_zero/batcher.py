@@ -1,0 +1,337 @@
+"""Gathers the batches of many partitions into objects, and decides when each object leaves.
+
+With nothing under way a batch leaves at once. While uploads are under way batches gather, and leave when one
+returns, when they fill an object, or when the oldest has waited for the linger time, with a bounded number of
+uploads in parallel. So at low load latency is one put, at high load objects are large, and nobody tunes it. A
+budget of puts per second, for stores that bill them, makes objects fewer and larger. docs/level-zero.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.level_zero.measures import BatcherMeasures, Why
+from node.level_zero.object_format import Batch, encode, overhead
+from node.level_zero.store import Buffer, ObjectStore, OutcomeUnknown, StoreError
+from node.raft.outcome import Overloaded
+from statemachine.object_names import object_id, object_name
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BatcherConfig:
+    """Bounds of a batcher; sizes in bytes, times in seconds."""
+
+    target_bytes: int = 4 * MIB
+    """Gathered batches of this size leave without waiting for an upload to return."""
+
+    max_object_bytes: int = 32 * MIB
+    """Batches in one object when puts are budgeted; one batch may be as large."""
+
+    linger_seconds: float = 0.01
+    max_uploads: int = 4
+    puts_per_second: float | None = None
+    """Average number of puts begun a second, `max_uploads` of them in a burst; None for no limit."""
+
+    max_staged_bytes: int = 128 * MIB
+    max_staged_batches: int = 65_536
+    """Batches accepted and not yet answered, gathered or in an upload."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target_bytes <= self.max_object_bytes <= self.max_staged_bytes:
+            raise ValueError(
+                "target_bytes must be positive, not above max_object_bytes, nor that above max_staged_bytes"
+            )
+        if self.linger_seconds < 0 or self.max_uploads < 1 or self.max_staged_batches < 1:
+            raise ValueError(
+                "linger_seconds must be 0 or more, max_uploads and max_staged_batches at least 1"
+            )
+        if self.puts_per_second is not None and self.puts_per_second <= 0:
+            raise ValueError("puts_per_second must be positive, or left out for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The batch is durable: the byte range of an object, named by the epoch it was made in and its id."""
+
+    epoch: int
+    object_id: bytes
+    position: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadFailed:
+    """The batch's object was not stored; nothing refers to it, and if it appears the collector takes it.
+
+    `unknown`: it may be there, or appear later.
+    """
+
+    object_name: str
+    reason: str
+    unknown: bool
+
+
+Result = Stored | UploadFailed | Overloaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    batch: Batch
+    size: int
+    since: float
+    future: asyncio.Future[Result]
+
+
+class Batcher:
+    """One node's way into level zero.
+
+    `epoch()` is asked at the moment an object is made: the cluster epoch its name will hold. `shard` is the
+    node's share of the key space. Names are unique by 80 bits of `rng` and a counter, so `rng` must be seeded
+    anew in every process.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        config: BatcherConfig,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        node: int,
+        shard: int,
+        epoch: Callable[[], int],
+    ) -> None:
+        if config.max_object_bytes + overhead(config.max_staged_batches) > store.max_object_bytes:
+            raise ValueError(
+                f"the store takes objects of up to {store.max_object_bytes} bytes: too few for "
+                f"max_object_bytes {config.max_object_bytes} and an index"
+            )
+        self.measures = BatcherMeasures()
+        self.staged_bytes = 0
+        self.staged_batches = 0
+        self.uploads = 0
+        """Uploads under way."""
+
+        self._store = store
+        self._config = config
+        self._loop = loop
+        self._node = node
+        self._shard = shard
+        self._epoch = epoch
+        self._boot = rng.getrandbits(80)
+        self._made = 0
+        self._pending: deque[_Staged] = deque()
+        self._pending_bytes = 0
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._turn: asyncio.Handle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._budget: asyncio.TimerHandle | None = None
+        self._tokens = float(config.max_uploads)
+        self._tokens_at = loop.time()
+        self._closing = False
+        self._idle: asyncio.Future[None] | None = None
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes staged that are not in an upload yet."""
+        return self._pending_bytes
+
+    def stage(self, topic_id: bytes, partition: int, data: Buffer) -> asyncio.Future[Result]:
+        """Take a batch, exactly as its producer sent it and not to be changed any more.
+
+        The result never is an exception. Overloaded means that nothing was staged. Cancelling the future
+        gives the batch up, if it is not in an upload yet. ValueError for a batch that fits into no object.
+        """
+        config = self._config
+        size = len(data)
+        if not 0 < size <= config.max_object_bytes or len(topic_id) != 16:
+            raise ValueError(f"a batch of {size} bytes fits no object; {config.max_object_bytes} would")
+        future: asyncio.Future[Result] = self._loop.create_future()
+        refusal = self._refusal(size)
+        if refusal is not None:
+            self.measures.batches_refused += 1
+            future.set_result(Overloaded(refusal))
+            return future
+        self.staged_bytes += size
+        self.staged_batches += 1
+        self._pending_bytes += size
+        self._pending.append(_Staged(Batch(topic_id, partition, data), size, self._loop.time(), future))
+        if not self.uploads:
+            # The next turn and not now: what the same turn brings goes along.
+            if self._turn is None:
+                self._turn = self._loop.call_soon(self._leave, Why.IDLE)
+        elif self._pending_bytes >= config.target_bytes:
+            self._leave(Why.FULL)
+        elif self._linger is None:
+            self._linger = self._loop.call_later(config.linger_seconds, self._leave, Why.LINGER)
+        return future
+
+    async def close(self) -> None:
+        """Refuse new batches, let the gathered ones leave, and wait for all uploads to end."""
+        self._closing = True
+        self._leave(Why.CLOSING)
+        if self._tasks or self._pending:
+            if self._idle is None:
+                self._idle = self._loop.create_future()
+            await asyncio.shield(self._idle)
+
+    def _refusal(self, size: int) -> str | None:
+        config = self._config
+        if self._closing:
+            return "the node is stopping"
+        if self.staged_bytes + size > config.max_staged_bytes:
+            return f"{self.staged_bytes} bytes wait for the object store"
+        if self.staged_batches >= config.max_staged_batches:
+            return f"{self.staged_batches} batches wait for the object store"
+        return None
+
+    def _leave(self, why: Why) -> None:
+        """Let what is gathered leave, as far as uploads and the budget of puts allow."""
+        config = self._config
+        for timer in (self._turn, self._linger):
+            if timer is not None:
+                timer.cancel()
+        self._turn = self._linger = None
+        while self._pending and self.uploads < config.max_uploads and self._may_put():
+            staged = self._take()
+            if staged:
+                self._spend()
+                self._upload(staged, why)
+            after = self._due()
+            if after is None:
+                break
+            why = after
+        if self._pending and self._due() is None:
+            due = self._pending[0].since + config.linger_seconds
+            self._linger = self._loop.call_at(due, self._leave, Why.LINGER)
+
+    def _due(self) -> Why | None:
+        """Why what is gathered should leave now, whatever is under way; None when it may gather on."""
+        if self._closing:
+            return Why.CLOSING
+        if self._pending_bytes >= self._config.target_bytes:
+            return Why.FULL
+        waited = self._loop.time() - self._pending[0].since if self._pending else -1.0
+        return Why.LINGER if waited >= self._config.linger_seconds else None
+
+    def _take(self) -> list[_Staged]:
+        """The oldest batches, as many as go into one object; without those nobody waits for any more."""
+        config = self._config
+        limit = config.target_bytes if config.puts_per_second is None else config.max_object_bytes
+        taken: list[_Staged] = []
+        size = 0
+        pending = self._pending
+        while pending and (not taken or size + pending[0].size <= limit):
+            staged = pending.popleft()
+            self._pending_bytes -= staged.size
+            if staged.future.done():
+                self.measures.batches_abandoned += 1
+                self._release(staged)
+                continue
+            taken.append(staged)
+            size += staged.size
+        return taken
+
+    def _upload(self, staged: list[_Staged], why: Why) -> None:
+        epoch = self._epoch()
+        self._made += 1
+        unique = self._boot.to_bytes(10, "big") + self._made.to_bytes(6, "big")
+        identity = object_id(self._shard, self._node, unique)
+        encoded = encode(epoch, identity, [item.batch for item in staged])
+        now = self._loop.time()
+        measures = self.measures
+        measures.left[why] += 1
+        measures.object_bytes.add(encoded.size)
+        measures.object_batches.add(len(staged))
+        for item in staged:
+            measures.wait_seconds.add(now - item.since)
+        results = [
+            Stored(epoch, identity, position, item.size)
+            for position, item in zip(encoded.positions, staged, strict=True)
+        ]
+        self.uploads += 1
+        number = self._made
+        self._tasks[number] = self._loop.create_task(
+            self._put(number, object_name(epoch, identity), encoded.parts, encoded.size, staged, results)
+        )
+
+    async def _put(
+        self,
+        number: int,
+        name: str,
+        parts: list[Buffer],
+        size: int,
+        staged: list[_Staged],
+        results: list[Stored],
+    ) -> None:
+        started = self._loop.time()
+        failure: UploadFailed | None = None
+        try:
+            await self._store.put(name, parts)
+        except StoreError as error:
+            failure = UploadFailed(name, error.reason, isinstance(error, OutcomeUnknown))
+        except Exception as error:
+            failure = UploadFailed(name, f"{type(error).__name__}: {error}", unknown=True)
+            self._loop.call_exception_handler({"message": f"putting {name}", "exception": error})
+        self.measures.upload_seconds.add(self._loop.time() - started)
+        self._returned(number, size, staged, failure, results)
+
+    def _returned(
+        self,
+        number: int,
+        size: int,
+        staged: list[_Staged],
+        failure: UploadFailed | None,
+        results: list[Stored],
+    ) -> None:
+        del self._tasks[number]
+        self.uploads -= 1
+        measures = self.measures
+        if failure is None:
+            measures.objects_stored += 1
+            measures.batches_stored += len(staged)
+            measures.bytes_stored += size
+        else:
+            measures.objects_failed += 1
+            measures.batches_failed += len(staged)
+        for item, result in zip(staged, results, strict=True):
+            self._release(item)
+            if not item.future.done():
+                item.future.set_result(failure or result)
+        self._leave(Why.RETURNED)
+        if self._idle is not None and not self._tasks and not self._pending:
+            self._idle.set_result(None)
+            self._idle = None
+
+    def _release(self, staged: _Staged) -> None:
+        self.staged_bytes -= staged.size
+        self.staged_batches -= 1
+
+    def _may_put(self) -> bool:
+        """Whether the budget has a put left; if not, look again when it will."""
+        rate = self._config.puts_per_second
+        if rate is None:
+            return True
+        now = self._loop.time()
+        self._tokens = min(self._config.max_uploads, self._tokens + (now - self._tokens_at) * rate)
+        self._tokens_at = now
+        # A timer may fire a hair early, and a token is the sum of many roundings.
+        if self._tokens > 1 - 1e-6:
+            return True
+        if self._budget is None:
+            self._budget = self._loop.call_later((1 - self._tokens) / rate, self._replenished)
+        return False
+
+    def _replenished(self) -> None:
+        self._budget = None
+        self._leave(Why.BUDGET)
+
+    def _spend(self) -> None:
+        if self._config.puts_per_second is not None:
+            self._tokens -= 1

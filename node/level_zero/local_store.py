@@ -1,0 +1,311 @@
+"""Objects as files of a local folder, durable when a put says so.
+
+Write the bytes under a name nobody reads, sync the file, rename it into place, sync the folder: only then is
+the object stored. All disk work runs on an executor and goes through `Disk`, so the simulator can crash it
+between any two steps. Several nodes may share a folder; each has a place of its own for unfinished files, so
+what a crash left there is swept without a walk through the store. See docs/level-zero.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from itertools import islice
+from typing import Protocol, TypeVar
+
+from node.level_zero.store import (
+    Buffer,
+    NotDone,
+    ObjectNotFound,
+    ObjectStore,
+    OutcomeUnknown,
+    RangeNotFound,
+    StoreError,
+    check_delete,
+    check_key,
+    check_list,
+    check_put,
+    check_range,
+)
+from node.raft.disk import Disk
+
+T = TypeVar("T")
+
+PARTIAL = ".partial"
+"""Folder of unfinished files; no key begins with a dot, so it is no part of any listing."""
+JOIN_BELOW = 64 * 1024
+"""Parts smaller than this are joined before writing: a copy costs less than a system call."""
+WRITE_BYTES = 1024 * 1024
+MAX_JOBS = 256
+FOLDER_TRIES = 4
+
+
+class ObjectDisk(Disk, Protocol):
+    """A `Disk` whose folders can go again."""
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder; OSError(ENOTEMPTY) when it is not."""
+
+
+class LocalStore(ObjectStore):
+    """An ObjectStore below the folder `root`; make one with `open`.
+
+    At most MAX_JOBS operations wait for the executor at a time; more are refused, retriably. Give it more
+    threads than there are uploads in parallel, or reads wait for other people's syncs.
+    """
+
+    def __init__(
+        self,
+        disk: ObjectDisk,
+        root: str,
+        owner: str,
+        release: Callable[[], None],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        max_object_bytes: int,
+    ) -> None:
+        self.max_object_bytes = max_object_bytes
+        self._disk = disk
+        self._root = root
+        self._partial = posixpath.join(root, PARTIAL, owner)
+        self._release = release
+        self._loop = loop
+        self._executor = executor
+        self._jobs = 0
+        self._made = 0
+        self._durable: set[str] = set()  # folders known to exist durably; only ever asked for membership
+
+    @classmethod
+    def open(
+        cls,
+        disk: ObjectDisk,
+        root: str,
+        *,
+        owner: str,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        max_object_bytes: int = 256 * 1024 * 1024,
+    ) -> LocalStore:
+        """Make the folder if need be and sweep what this owner left unfinished. Blocks.
+
+        `owner` names this process among all that share the folder. Raises StoreError, which says what to do.
+        """
+        check_key(owner)
+        unfinished = posixpath.join(root, PARTIAL, owner)
+        try:
+            disk.mkdir(unfinished)
+            release = disk.lock(unfinished + ".lock")
+        except BlockingIOError as error:
+            reason = f"another process uses this folder as {owner}: stop it or give one of them another name"
+            raise NotDone("open", root, reason, retriable=False) from error
+        except OSError as error:
+            raise NotDone("open", root, describe(error), retriable=False) from error
+        try:
+            for name in disk.listdir(unfinished):
+                disk.unlink(posixpath.join(unfinished, name))
+        except OSError as error:
+            release()
+            raise NotDone("open", root, describe(error), retriable=False) from error
+        return cls(
+            disk, root, owner, release, loop=loop, executor=executor, max_object_bytes=max_object_bytes
+        )
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        check_put(key, parts, self.max_object_bytes)
+        self._made += 1
+        await self._run("put", key, partial(self._put, key, parts, str(self._made)))
+
+    async def get(self, key: str) -> Buffer:
+        check_key(key)
+        return await self._run("get", key, lambda: self._disk.read(self._path(key)))
+
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
+        check_range(key, start, length)
+        data = await self._run("get_range", key, lambda: self._read(key, start, length))
+        if len(data) < length:
+            raise RangeNotFound(key, start, length)
+        return data
+
+    async def size(self, key: str) -> int:
+        check_key(key)
+        return await self._run("size", key, lambda: self._size(key))
+
+    async def list(self, prefix: str, after: str, limit: int) -> list[str]:
+        check_list(prefix, after, limit)
+        return await self._run("list", prefix, lambda: [*islice(self._walk(prefix, after), limit)])
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        check_delete(keys)
+        if keys:
+            await self._run("delete", keys[0], lambda: self._delete(keys))
+
+    async def close(self) -> None:
+        self._release()
+
+    async def _run(self, operation: str, key: str, job: Callable[[], T]) -> T:
+        if self._jobs >= MAX_JOBS:
+            raise NotDone(operation, key, f"{MAX_JOBS} operations wait for the disk", retriable=True)
+        self._jobs += 1
+        future = self._loop.run_in_executor(self._executor, job)
+        # Not when the caller stops waiting: the job may go on long after that.
+        future.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(future)
+        except StoreError:
+            raise
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise ObjectNotFound(operation, key) from error
+        except OSError as error:
+            # What may have changed something says so itself, in its job.
+            raise NotDone(operation, key, describe(error), retriable=True) from error
+
+    def _ended(self, job: asyncio.Future[T]) -> None:
+        self._jobs -= 1
+        if not job.cancelled():
+            job.exception()  # seen, though whoever waited may have stopped waiting
+
+    # Jobs, on the executor.
+
+    def _path(self, key: str) -> str:
+        return posixpath.join(self._root, key)
+
+    def _put(self, key: str, parts: Sequence[Buffer], name: str) -> None:
+        temporary = posixpath.join(self._partial, name)
+        path = self._path(key)
+        folder = posixpath.dirname(path)
+        try:
+            self._write(temporary, parts)
+            self._rename(temporary, path, folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(temporary)
+            raise NotDone("put", key, describe(error), retriable=True) from error
+        try:
+            self._disk.sync_dir(folder)
+        except OSError as error:
+            reason = f"stored, but its folder could not be synced: {describe(error)}"
+            raise OutcomeUnknown("put", key, reason) from error
+
+    def _write(self, path: str, parts: Sequence[Buffer]) -> None:
+        file = self._disk.open(path, create=True)
+        try:
+            offset = 0
+            for chunk in chunks(parts):
+                file.pwrite(chunk, offset)
+                offset += len(chunk)
+            file.datasync()
+        finally:
+            file.close()
+
+    def _rename(self, temporary: str, path: str, folder: str) -> None:
+        for _ in range(FOLDER_TRIES):
+            if folder not in self._durable:
+                self._make_folder(folder)
+            try:
+                return self._disk.rename(temporary, path)
+            except FileNotFoundError:
+                # Somebody deleted the last object in it, and then the folder.
+                self._durable.discard(folder)
+        raise OSError(errno.ENOENT, f"the folder went away {FOLDER_TRIES} times", folder)
+
+    def _make_folder(self, folder: str) -> None:
+        self._disk.mkdir(folder)
+        # Another node may have made it a moment ago and not have synced its parent yet.
+        parent = folder
+        while parent not in self._durable and len(parent) > len(self._root):
+            parent = posixpath.dirname(parent)
+            self._disk.sync_dir(parent)
+        if len(self._durable) >= 4096:
+            self._durable.clear()
+        self._durable.add(folder)
+
+    def _read(self, key: str, start: int, length: int) -> bytes:
+        file = self._disk.open(self._path(key))
+        try:
+            return file.pread(length, start)
+        finally:
+            file.close()
+
+    def _size(self, key: str) -> int:
+        file = self._disk.open(self._path(key))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _walk(self, prefix: str, after: str) -> Iterator[str]:
+        """Keys below a prefix in key order. "a-b" comes before "a/b": a folder sorts by its name with the /."""
+        found: list[tuple[str, bool]] = []
+        for name in self._children(self._path(prefix)) or ():
+            key = prefix + name
+            # "0" follows "/": below this, neither the key nor anything in a folder of its name is wanted.
+            if name.startswith(".") or (after and key + "0" <= after):
+                continue
+            if self._children(self._path(key)) is not None:
+                found.append((key + "/", True))
+            elif key > after:
+                found.append((key, False))
+        for key, is_folder in sorted(found):
+            if is_folder:
+                yield from self._walk(key, after)
+            else:
+                yield key
+
+    def _children(self, path: str) -> Sequence[str] | None:
+        """Names in a folder; None when it is a file, or nothing any more."""
+        try:
+            return self._disk.listdir(path)
+        except (NotADirectoryError, FileNotFoundError):
+            return None
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        folders: dict[str, None] = {}
+        try:
+            for key in keys:
+                path = self._path(key)
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(path)
+                    folders[posixpath.dirname(path)] = None
+            for folder in folders:
+                self._disk.sync_dir(folder)
+        except OSError as error:
+            raise OutcomeUnknown("delete", keys[0], describe(error)) from error
+        for folder in folders:
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: str) -> None:
+        """Remove a folder, and those above it, as far as they are empty: each epoch leaves one behind."""
+        with contextlib.suppress(OSError):
+            while len(posixpath.dirname(folder)) > len(self._root):
+                self._durable.discard(folder)
+                self._disk.rmdir(folder)
+                folder = posixpath.dirname(folder)
+
+
+def chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in fewer pieces: runs of small parts are joined, large ones stay as they are."""
+    small: list[Buffer] = []
+    size = 0
+    for part in parts:
+        if len(part) >= JOIN_BELOW or size >= WRITE_BYTES:
+            if small:
+                yield b"".join(small)
+            small, size = [], 0
+        if len(part) >= JOIN_BELOW:
+            yield part
+        else:
+            small.append(part)
+            size += len(part)
+    if small:
+        yield b"".join(small)
+
+
+def describe(error: OSError) -> str:
+    """What went wrong and where, without Python's decoration."""
+    return f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"

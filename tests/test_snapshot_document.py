@@ -1,0 +1,71 @@
+"""A snapshot at rest: no byte of it can change, or go missing, unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshot.document import MAGIC, SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+
+DOCUMENT = SnapshotDocument("cluster", "register-map", 7, 42, 3, (1, 2, 3), (4,), b"the state" * 5)
+NODES = st.lists(st.integers(1, 65535), max_size=5).map(tuple)
+
+
+@given(
+    st.text(max_size=9), st.integers(0, 2**63), st.integers(0, 2**63), NODES, NODES, st.binary(max_size=99)
+)
+def test_round_trip(
+    cluster: str, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...], state: bytes
+) -> None:
+    document = SnapshotDocument(cluster, "kind", 7, index, term, voters, learners, state)
+    assert decode(document.encode()) == document
+    assert decode(memoryview(document.encode())) == document
+
+
+def test_equal_documents_have_equal_bytes() -> None:
+    assert (
+        DOCUMENT.encode()
+        == SnapshotDocument(*(getattr(DOCUMENT, name) for name in DOCUMENT.__slots__)).encode()
+    )
+
+
+def test_every_flipped_bit_is_found() -> None:
+    data = DOCUMENT.encode()
+    for offset in range(len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[offset] ^= 1 << bit
+            with pytest.raises(SnapshotDamaged):
+                decode(bytes(damaged))
+
+
+def test_every_truncation_is_found() -> None:
+    data = DOCUMENT.encode()
+    for length in range(len(data)):
+        with pytest.raises(SnapshotDamaged):
+            decode(data[:length])
+
+
+def test_anything_after_the_end_is_found() -> None:
+    with pytest.raises(SnapshotDamaged):
+        decode(DOCUMENT.encode() + b"\x00")
+
+
+def with_body(body: bytes) -> bytes:
+    return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def test_newer_format_says_so_whatever_else_it_holds() -> None:
+    for fields in ([2], [2, "anything", {"new": 1}], [9, *range(20)]):
+        with pytest.raises(SnapshotTooNew, match="upgrade this node"):
+            decode(with_body(msgpack.packb(fields)))
+
+
+@pytest.mark.parametrize("body", [{}, [], ["one"], 7, None])
+def test_document_without_a_version_is_damaged(body: object) -> None:
+    with pytest.raises(SnapshotDamaged):
+        decode(with_body(msgpack.packb(body)))
