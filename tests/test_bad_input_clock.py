@@ -13,7 +13,7 @@ from tests.small_cluster import SmallCluster
 def test_a_clock_that_jumps_loses_nothing_and_makes_no_read_stale(seconds: float, whose: str) -> None:
     with SmallCluster(groups=(1,)) as cluster:
         cluster.serve()
-        cluster.load()
+        cluster.load(pause=0.02)
         cluster.run(1.0)
         for _ in range(3):
             leaders = cluster.leaders()
@@ -22,7 +22,7 @@ def test_a_clock_that_jumps_loses_nothing_and_makes_no_read_stale(seconds: float
                     cluster.world.nodes[node].jump_clock(seconds)
             cluster.run(1.0 + abs(seconds) / 2)
         cluster.run(3.0)
-        assert cluster.reads > 100
+        assert cluster.reads > 50
         cluster.settle(seconds=20.0)
         assert (cluster.failed, cluster.fatal) == ([], {})
 
@@ -32,7 +32,7 @@ def test_clocks_that_jump_back_and_forth_at_random(caplog: pytest.LogCaptureFixt
         cluster.serve()
         cluster.load()
         chance = cluster.world.rng("jumps")
-        for _ in range(25):
+        for _ in range(15):
             cluster.run(0.4 * chance.random())
             cluster.world.nodes[chance.randint(1, 3)].jump_clock(chance.uniform(-2.0, 2.0))
         cluster.run(4.0)

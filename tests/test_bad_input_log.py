@@ -15,7 +15,7 @@ from node.raft.journal import JournalDamaged
 from node.raft.wal import WalCorruption, WalError
 from tests.register_map import RegisterMap
 from tests.simulation.disk import SimDisk
-from tests.small_cluster import WAL, SmallCluster
+from tests.small_cluster import BUSY, WAL, SmallCluster
 
 Files = dict[str, bytes]
 NODE = 2
@@ -61,7 +61,7 @@ def disk_with(files: Files) -> SimDisk:
 
 
 def opened(disk: SimDisk, host_class: type[RaftHost] = RaftHost, **settings: Any) -> RaftHost:
-    fields: dict[str, Any] = {"node_id": NODE, "cluster_id": "blue", "wal": WAL} | settings
+    fields: dict[str, Any] = {"node_id": NODE, "cluster_id": "blue", "wal": WAL, "raft": BUSY} | settings
     loop = asyncio.new_event_loop()
     try:
         host = host_class(

@@ -26,7 +26,7 @@ from node.raft.messages import (
 from tests.register_map import set_register
 from tests.small_cluster import SmallCluster
 
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 SET = bytes([EntryKind.REGULAR]) + set_register(10**9, "r", 1)
 
 junk = st.recursive(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from node.raft.config import RaftConfig
+from node.raft.host import HostSettings
+from node.raft.mesh_config import MeshConfig
 
 CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     ("heartbeat_seconds", {"heartbeat_seconds": 0.0}),
@@ -40,3 +42,18 @@ def test_defaults_fit_each_other() -> None:
     assert config.max_append_bytes <= config.max_inflight_bytes
     assert config.max_entry_bytes <= config.max_pending_bytes
     assert config.trailing_entries <= config.snapshot_entries
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"raft": RaftConfig(max_entry_bytes=9 << 20)},
+        {"raft": RaftConfig(snapshot_chunk_bytes=9 << 20)},
+        {"raft": RaftConfig(max_append_bytes=3 << 20)},
+        {"mesh": MeshConfig(max_frame_bytes=1 << 20)},
+    ],
+)
+def test_what_the_log_takes_the_mesh_can_pass_on(limits: dict[str, Any]) -> None:
+    HostSettings(1, "c", b"secret", 1, "/data")
+    with pytest.raises(ValueError, match="mesh max_frame_bytes is .* raise it, or lower them"):
+        HostSettings(1, "c", b"secret", 1, "/data", **limits)

@@ -37,7 +37,7 @@ class FrameParser:
         self.wanted = 0
         """Length of the frame that waits for admission, 0 when none does."""
         self.reserved = 0
-        """Length of the admitted frame that is not complete yet, 0 when there is none."""
+        """Length of the frame that was admitted and not yet handed out, 0 when there is none."""
         self._source = NO_FRAME
         self._start = 0
         self._frame: bytearray | None = None
@@ -50,7 +50,7 @@ class FrameParser:
 
     def space(self) -> memoryview | None:
         """Where to receive the next bytes of the incomplete frame; None when there is none: use `feed`."""
-        if self._frame is None:
+        if self._frame is None or self._filled == self.reserved:
             return None
         return memoryview(self._frame)[self._filled :]
 
@@ -68,7 +68,7 @@ class FrameParser:
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Add bytes that were received elsewhere. Call `keep` before their buffer is used again."""
         view = memoryview(data)
-        assert self._frame is None, "an incomplete frame is received in place"
+        assert self.space() is None, "an incomplete frame is received in place"
         if self._start < len(self._source):
             view = memoryview(b"".join((self._source[self._start :], view)))
         self._source, self._start = view, 0

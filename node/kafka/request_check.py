@@ -107,7 +107,8 @@ def _walk_tags(
     left -= count
     if 2 * count > len(body) - position or left < 0:
         raise _too_many(count)
-    kept: list[memoryview] = []
+    kept: list[bytes | memoryview] = []
+    changed, known_count = False, 0
     for _ in range(count):
         field_start = position
         tag, position = read_varint(body, position)
@@ -118,23 +119,30 @@ def _walk_tags(
         if tag in known:
             inner: Cuts = []
             walked, left = known[tag](body, position, left, inner)
-            if walked != end or inner:
+            if walked != end:
                 raise MalformedFrame(f"tagged field {tag} is not as long as it says")
-            kept.append(body[field_start:end])
+            if inner:
+                changed = True
+                value = _without(body[:end], position, inner)
+                kept += (_write_varint(tag), _write_varint(len(value)), value)
+            else:
+                kept.append(body[field_start:end])
+            known_count += 1
         position = end
-    if len(kept) < count:
-        cuts.append((start, position, b"".join((_write_varint(len(kept)), *kept))))
+    if changed or known_count < count:
+        cuts.append((start, position, b"".join((_write_varint(known_count), *kept))))
     return position, left
 
 
 @cache
 def _walk_of(entity: type[Any]) -> _Walk:
-    return _compile(entity.__name__, entity_layout(entity))
+    layout = entity_layout(entity)
+    return _compile(entity.__name__, lambda writer: writer.entity(layout, 1))
 
 
-def _compile(name: str, layout: EntityLayout) -> _Walk:
+def _compile(name: str, write: Callable[[_WalkWriter], None]) -> _Walk:
     writer = _WalkWriter()
-    writer.entity(layout, 1)
+    write(writer)
     lines = ["def walk(b, p, left, cuts):", *writer.lines, "    return p, left"]
     namespace: dict[str, Any] = {
         "i32": _I32.unpack_from,
@@ -182,6 +190,9 @@ class _WalkWriter:
         if size:
             self.put(depth, f"p += {size}")
 
+    def varint(self, name: str, depth: int) -> None:
+        self.put(depth, f"{name} = b[p]", "p += 1", f"if {name} > 127:", f"    {name}, p = varint(b, p - 1)")
+
     def field(self, field: FieldLayout, flexible: bool, depth: int) -> None:
         if field.array:
             self.array(field, flexible, depth)
@@ -194,7 +205,8 @@ class _WalkWriter:
 
     def sized(self, kind: str, flexible: bool, depth: int) -> None:
         if flexible:
-            self.put(depth, "n, p = varint(b, p)", "if n:", "    p += n - 1")
+            self.varint("n", depth)
+            self.put(depth, "if n:", "    p += n - 1")
         elif kind == "string":
             self.put(depth, "n = b[p] << 8 | b[p + 1]", "p += 2", "if n < 32768:", "    p += n")
         else:
@@ -203,7 +215,8 @@ class _WalkWriter:
     def array(self, field: FieldLayout, flexible: bool, depth: int) -> None:
         count = f"n{depth}"
         if flexible:
-            self.put(depth, f"{count}, p = varint(b, p)", f"{count} -= 1")
+            self.varint(count, depth)
+            self.put(depth, f"{count} -= 1")
         else:
             self.put(depth, f"{count} = i32(b, p)[0]", "p += 4")
         inner = entity_layout(field.entity) if field.entity is not None else None
@@ -226,9 +239,5 @@ class _WalkWriter:
 
 
 def _compile_field(field: FieldLayout) -> _Walk:
-    """The walk of a tagged field's value; tagged fields exist in flexible versions only."""
-    return _compile(field.name, EntityLayout(False, (), ())) if field is None else _compile_value(field)
-
-
-def _compile_value(field: FieldLayout) -> _Walk:
-    raise NotImplementedError
+    """The walk of one tagged field's value; only flexible versions have them."""
+    return _compile(field.name, lambda writer: writer.field(field, True, 1))

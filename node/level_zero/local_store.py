@@ -240,7 +240,7 @@ class LocalStore(ObjectStore):
             file.close()
 
     def _walk(self, prefix: str, after: str) -> Iterator[str]:
-        """Keys below a prefix in key order. "a-b" comes before "a/b": a folder sorts by its name with the /."""
+        """Keys below a prefix in key order. "a-b" comes before "a/b": a folder sorts with its /."""
         found: list[tuple[str, bool]] = []
         for name in self._children(self._path(prefix)) or ():
             key = prefix + name

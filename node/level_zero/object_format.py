@@ -28,7 +28,7 @@ HEADER = struct.Struct("<8sHHI")
 SECTION = struct.Struct("<16sIIQQI")
 """topic id, partition, number of batches, position and length of the section in bytes, its CRC-32C."""
 IDENTITY = struct.Struct("<Q20sQI")
-"""cluster epoch, object id, size of the whole object in bytes, number of sections; after the sections' rows."""
+"""cluster epoch, object id, size of the object in bytes, number of sections; after the sections' rows."""
 TAIL = struct.Struct("<IIHH8s")
 """length of index and tail in bytes, CRC-32C of both without this field, version, zero, magic."""
 _TAIL_CRC = struct.Struct("<I")

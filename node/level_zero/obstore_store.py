@@ -1,8 +1,8 @@
 """Objects in a bucket: S3, Google Cloud Storage, Azure, or memory, by obstore.
 
-obstore's own retries are off, as ours know which outcomes are definite. A folder (file:) is refused: obstore's
-writer renames a finished file into place but never syncs it, nor can it be told to, so what it calls stored
-may be gone after a power cut. LocalStore is for folders.
+obstore's own retries are off, as ours know which outcomes are definite. A folder (file:) is refused: the
+writer in obstore renames a finished file into place but never syncs it, nor can it be told to, so what it
+calls stored may be gone after a power cut. LocalStore is for folders.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Range:
 
 
 class Reader:
-    """One node's way out of level zero. `written` holds what the node stored itself, `fetched` what it read."""
+    """One node's way out of level zero. `written` holds what the node stored, `fetched` what it read."""
 
     def __init__(
         self,
@@ -111,6 +111,10 @@ class Reader:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # A task that never ran has delivered nothing.
+        for future in self._loading.values():
+            future.set_result(NotDone("get_range", "", "the node is stopping", retriable=True))
+        self._loading.clear()
 
     def _at_hand(self, extent: Extent) -> bytes | asyncio.Future[Loaded] | None:
         if isinstance(extent, InlineExtent):

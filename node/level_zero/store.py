@@ -70,7 +70,7 @@ class ObjectStore(Protocol):
         """The whole object; ObjectNotFound when there is none."""
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """Exactly `length` (1 or more) bytes from `start`; ObjectNotFound, or RangeNotFound if it is shorter."""
+        """Exactly `length` (1 or more) bytes from `start`; ObjectNotFound, RangeNotFound if it is shorter."""
 
     async def size(self, key: str) -> int:
         """Length of an object in bytes; ObjectNotFound when there is none."""

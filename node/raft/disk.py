@@ -147,6 +147,10 @@ class RealDisk(Disk):
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder; OSError(ENOTEMPTY) when it is not."""
+        os.rmdir(path)
+
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

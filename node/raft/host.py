@@ -23,7 +23,7 @@ from node.raft.group import RaftGroup
 from node.raft.group_state import Configuration
 from node.raft.journal import GroupJournal, JournalDamaged, RecoveredLog
 from node.raft.messages import BadMessage, EntryKind, check
-from node.raft.outbox import Outbox
+from node.raft.outbox import FRAME_BYTES, Outbox
 from node.raft.pairs import Pair
 from node.raft.pysyncobj_seam import LEADER, check_internals
 from node.raft.quiet_heartbeats import QuietHeartbeats
@@ -39,6 +39,8 @@ from statemachine.machine import StateMachine
 log = logging.getLogger(__name__)
 
 _RETENTION_SECONDS = 1.0
+_FRAMING_BYTES = 1024
+"""What is around one entry or chunk at most. A run of tiny entries takes up to three times their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,17 @@ class HostSettings:
     raft: RaftConfig = field(default_factory=RaftConfig)
     wal: WalConfig = field(default_factory=WalConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError when the log takes what the mesh could never pass on."""
+        raft = self.raft
+        run = max(raft.max_entry_bytes, 3 * raft.max_append_bytes)
+        needed = max(run, raft.snapshot_chunk_bytes, FRAME_BYTES) + _FRAMING_BYTES
+        if self.mesh.max_frame_bytes < needed:
+            raise ValueError(
+                f"mesh max_frame_bytes is {self.mesh.max_frame_bytes} and {needed} is needed for what"
+                " max_entry_bytes, max_append_bytes and snapshot_chunk_bytes allow: raise it, or lower them"
+            )
 
 
 class RaftHost:
@@ -296,6 +309,7 @@ class RaftHost:
         group = self.groups.pop(group_id)
         group.stop(None, "the replica was removed from this node")
         self._dirty.pop(group_id, None)
+        self._stored.pop(group_id, None)
         self._record(group_id, Kind.FORGET, b"")
         self._last_lsn.pop(group_id, None)
         self.run_blocking(partial(self.snapshots.drop, group_id, None), _log_error)

@@ -6,7 +6,9 @@ from typing import Any
 
 from node.raft.transport import Mesh
 
-_FRAME_BYTES = 1 << 20
+FRAME_BYTES = 1 << 20
+"""Messages of one turn are gathered up to this size; a larger one is a frame of its own."""
+
 _OVERHEAD_BYTES = 96
 """What a message takes at most beside its bytes fields: a few numbers."""
 
@@ -42,7 +44,7 @@ class Outbox:
             gathering = self._gathering[peer] = _Gathering()
         if size > _OVERHEAD_BYTES * 2 and gathering.size + size > self._mesh.room(peer):
             return False
-        if gathering.size + size > _FRAME_BYTES and gathering.messages:
+        if gathering.size + size > FRAME_BYTES and gathering.messages:
             self._flush(peer, gathering)
         gathering.messages.append(message)
         gathering.size += size

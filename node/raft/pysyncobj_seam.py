@@ -129,7 +129,7 @@ class SeamedSyncObj(SyncObj):
         deadline = _internal("__raftElectionDeadline")
 
     def __init__(self, node_id: int, journal: GroupJournal) -> None:
-        super().__init__(Node(node_id), [], _CONF, transport=_NoTransport())
+        super().__init__(Node(str(node_id)), [], _CONF, transport=_NoTransport())
         self.journal = journal
         self.term = journal.getCurrentTerm()
         self.vote = journal.getVotedForNodeId()
@@ -145,7 +145,7 @@ class SeamedSyncObj(SyncObj):
 
     def set_others(self, nodes: tuple[int, ...]) -> None:
         """Tell PySyncObj's own view of the cluster (its status) who the other members are."""
-        self._SyncObj__otherNodes = {Node(node) for node in nodes}
+        self._SyncObj__otherNodes = {Node(str(node)) for node in nodes}
 
     def drop_from(self, index: int) -> None:
         """Delete the log's entries from `index` on."""

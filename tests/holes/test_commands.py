@@ -286,3 +286,11 @@ def test_entry_of_any_length_up_to_the_limit_travels_as_one(group_class: type[Ra
         leader.acknowledge(2, follower.group.journal.last)
     assert all(isinstance(future.result(), Applied) for future in futures)
     assert follower.group.journal.last == leader.group.journal.last == 1 + len(futures)
+
+
+def test_pysyncobjs_own_status_tells_of_the_group() -> None:
+    leader = Replica(terms=[1])
+    leader.establish()
+    status = leader.group.getStatus()
+    assert (status["raft_term"], status["last_applied"], status["log_len"]) == (2, 2, 3)
+    assert status["partner_nodes_count"] == 2

@@ -317,3 +317,13 @@ def test_machine_that_raises_stops_its_replica_and_no_other(host_class: type[Raf
     assert node.group.failure is not None
     assert other.failure is None
     assert other.is_leader
+
+
+def test_group_that_was_removed_begins_anew() -> None:
+    node = LoneHost(SimDisk(random.Random(1))).lead()
+    node.write(1, 2, 3)
+    node.snapshot()
+    node.host.remove_group(GROUP)
+    again = node.host.create_group(GROUP, machine := RegisterMap(), (1,))
+    node.loop.run()
+    assert (again.journal.base, again.snapshot_index, machine.registers) == (0, 0, {})

@@ -119,6 +119,19 @@ def test_bad_dump_leaves_an_empty_state_and_no_error(tmp_path: Path) -> None:
     assert stock.raftLastApplied == 1
 
 
+def test_older_dump_takes_the_applied_index_back(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    stock = Stock(fullDumpFile=str(dump))
+    stock.append("2", 1, (1, 0), [1] * 8, commit=9)
+    stock.doTick()
+    assert stock.raftLastApplied == 9
+    with gzip.open(dump, "wb") as file:
+        pickle.dump(({}, (NOOP, 5, 1), (NOOP, 4, 1), {Node("1")}), file)
+    for chunk in ((dump.read_bytes(), True, False), (b"", False, True)):
+        stock.hear("2", type="append_entries", term=1, commit_index=9, serialized=chunk)
+    assert stock.raftLastApplied == 5
+
+
 def test_crash_between_dump_and_trim_clears_the_journal(tmp_path: Path) -> None:
     dump, journal = tmp_path / "dump", str(tmp_path / "journal")
     stock = Stock(journalFile=journal, fullDumpFile=str(dump))

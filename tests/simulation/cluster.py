@@ -27,7 +27,7 @@ class Cluster:
     def __init__(self, world: World, plan: Plan, host_class: type[RaftHost]) -> None:
         self.world = world
         self.plan = plan
-        self.ledger = Ledger(lambda: world.now, world.stop)
+        self.ledger = Ledger(lambda: world.now, world.stop, self.group)
         self.traffic = Traffic()
         self.hosts: dict[int, WatchedHost] = {}
         """Hosts of the nodes that are up."""
@@ -88,6 +88,7 @@ class Cluster:
             on_group_failed=lambda group, error: self._group_failed(sim.id, group, error),
         )  # fmt: skip
         host.boot = sim.boot
+        host.limit_backlog(self.plan.backlog_bytes)
         for peer in self.plan.nodes:
             if peer != sim.id:
                 host.set_peer(peer, self.world.nodes[peer].host, PORT)

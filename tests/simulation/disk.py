@@ -15,7 +15,7 @@ from zlib import crc32
 
 from tests.simulation.inode import Inode, SimFile
 
-OPERATIONS = ("mkdir", "create", "pwrite", "preallocate", "datasync", "rename", "unlink", "sync_dir")
+OPERATIONS = ("mkdir", "create", "pwrite", "preallocate", "datasync", "rename", "unlink", "rmdir", "sync_dir")
 
 
 class SimCrash(BaseException):
@@ -76,6 +76,8 @@ class SimDisk:
     def listdir(self, path: str) -> list[str]:
         path = posixpath.normpath(path)
         self.begin("listdir", path)
+        if path in self._names:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         self._need_folder(path)
         everything = [*self._names, *self._folders]
         return sorted(
@@ -118,10 +120,23 @@ class SimDisk:
         self._give_back(inode)
         self._change(path, "", inode)
 
+    def rmdir(self, path: str) -> None:
+        path = posixpath.normpath(path)
+        self.begin("rmdir", path)
+        self._need_folder(path)
+        if any((posixpath.dirname(p) or ".") == path for p in [*self._names, *self._folders]):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        # Folders are durable at once here, and one that is gone for good has no names left in it.
+        self._sync_names(path)
+        del self._folders[path]
+
     def sync_dir(self, path: str) -> None:
         path = posixpath.normpath(path)
         self.begin("sync_dir", path)
         self._need_folder(path)
+        self._sync_names(path)
+
+    def _sync_names(self, path: str) -> None:
         later = []
         for change in self._pending:
             if any(p and (posixpath.dirname(p) or ".") == path for p in change[:2]):

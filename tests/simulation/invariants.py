@@ -44,6 +44,9 @@ class Replica:
     scanned: tuple[int, int] = (0, 0)
     """(index, term) up to which its log of this boot was compared."""
 
+    base: int = 0
+    """Where its log began at the last look."""
+
     led_term: int = 0
     """Term it led at the last look, 0 if none; of this boot."""
 
@@ -84,15 +87,22 @@ class GroupLedger:
 
 
 class Ledger:
-    """All groups. `now` gives virtual seconds; `stop` is called at the first finding."""
+    """All groups. `now` gives virtual seconds, `replica_on` the replica of (node, group) if that node is up;
+    `stop` is called at a finding."""
 
-    def __init__(self, now: Callable[[], float], stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        stop: Callable[[], None],
+        replica_on: Callable[[int, int], RaftGroup | None],
+    ) -> None:
         self.findings: list[Finding] = []
         self.groups: dict[int, GroupLedger] = {}
         self.elections = 0
         self.snapshots_installed = 0
         self._now = now
         self._stop = stop
+        self._replica_on = replica_on
 
     def add_group(self, group_id: int, voters: tuple[int, ...]) -> None:
         self.groups[group_id] = GroupLedger(group_id, voters, configurations=[Configuration(0, voters)])
@@ -148,6 +158,12 @@ class Ledger:
                 "durable term",
                 f"group {group.id}: node {node} told of term {replica.told_term} and has {group.term} now",
             )
+        voted = self.groups[group.id].votes.get((node, group.term))
+        if voted is not None and group.vote != voted:
+            self.broken(
+                "durable vote",
+                f"group {group.id}: node {node} voted for {voted} in term {group.term} and has {group.vote} now",
+            )
         if replica.acked is not None:
             index, term = replica.acked
             if journal.last < index or (index >= journal.base and journal.term_at(index) != term):
@@ -157,6 +173,7 @@ class Ledger:
                     f" {journal.base} to {journal.last}, there {journal.term_at(index)}",
                 )
         replica.scanned = (journal.base, journal.base_term)
+        replica.base = journal.base
         replica.memberships.clear()
         replica.led_term = 0
         replica.commit = replica.applied = 0
@@ -208,6 +225,7 @@ class Ledger:
             if command[0] == EntryKind.MEMBERSHIP:
                 self._membership_entry(ledger, replica, group, node, entry)
         replica.scanned = (journal.last, journal.last_term)
+        replica.base = journal.base
         self._check_configuration(replica, group, node)
 
     def _after_deletion(
@@ -219,6 +237,16 @@ class Ledger:
                 "leader append-only", f"group {group.id}: node {node}, leader, deleted entry {index} of its log"
             )
         replica.acked = None
+        if index > group.journal.last >= replica.base == group.journal.base:
+            term = replica.scanned[1]
+            for deleted in range(index, group.journal.last, -1):
+                term = ledger.entries[deleted, term][0]
+            if term == group.journal.last_term:
+                self.broken(
+                    "deleted without conflict",
+                    f"group {group.id}: node {node} deleted entries {group.journal.last + 1} to {index}",
+                )
+        replica.base = group.journal.base
         kept = max(group.journal.base, min(replica.commit, group.journal.last))
         while replica.memberships and replica.memberships[-1] > kept:
             replica.memberships.pop()
@@ -228,6 +256,8 @@ class Ledger:
 
     def _commits(self, ledger: GroupLedger, replica: Replica, group: RaftGroup, node: int) -> None:
         journal, commit = group.journal, group.commit
+        if group.role == LEADER:
+            self._check_quorum(group, commit)
         if commit < replica.commit or commit > journal.last:
             self.broken(
                 "commit index",
@@ -251,6 +281,29 @@ class Ledger:
                 )
         replica.commit = commit
 
+    def _check_quorum(self, group: RaftGroup, commit: int) -> None:
+        """A leader commits entries of its own term (Raft §5.4.2) that a majority holds durably.
+
+        A node that is down has the benefit of the doubt: what it said is checked when it is up again.
+        """
+        term = group.journal.term_at(commit)
+        if term != group.term:
+            self.broken(
+                "own term committed", f"group {group.id}: entry {commit} of term {term} in term {group.term}"
+            )
+        holders = []
+        for node in group.voters:
+            other = self._replica_on(node, group.id)
+            if other is None or other.journal.base >= commit:
+                holders.append(node)
+            elif other.journal.synced >= commit and other.journal.term_at(commit) == term:
+                holders.append(node)
+        if 2 * len(holders) <= len(group.voters):
+            self.broken(
+                "durable quorum", f"group {group.id}: entry {commit} is committed, only {holders} of"
+                f" {group.voters} hold it"
+            )
+
     # Leaders.
 
     def _leads(self, group: RaftGroup, node: int, boot: int, leading: bool, term: int) -> None:
@@ -262,6 +315,11 @@ class Ledger:
         if known != (node, boot):
             self.broken(
                 "election safety", f"group {group.id}: nodes {known[0]} and {node} both lead term {term}"
+            )
+        votes = {voter for voter in group.voters if ledger.votes.get((voter, term)) == node} | {node}
+        if 2 * len(votes) <= len(group.voters):
+            self.broken(
+                "elected by a majority", f"group {group.id}: node {node} leads term {term} by {votes} alone"
             )
         journal = group.journal
         for index, (entry_term, commit_term) in ledger.committed.items():

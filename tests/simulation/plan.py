@@ -53,6 +53,9 @@ class Plan:
     faults: tuple[str, ...]
     fault_seconds: float
     fault_interval: float
+    backlog_bytes: int
+    """What may wait for a disk before new work is refused; settings do not allow so little."""
+
     raft: RaftConfig
     wal: WalConfig
     mesh: MeshConfig
@@ -84,8 +87,10 @@ def plan_of(seed: int) -> Plan:
         faults=tuple(faults) or ("kill",),
         fault_seconds=rng.uniform(3.0, 5.0),
         fault_interval=rng.choice((0.1, 0.2, 0.4)),
+        backlog_bytes=rng.choice((1 << 10, 1 << 20)),
         raft=RaftConfig(
-            max_append_bytes=rng.choice((64, 512, 1 << 20)),
+            max_entry_bytes=1 << 16,
+            max_append_bytes=rng.choice((64, 512, 1 << 16)),
             max_inflight_messages=rng.choice((1, 4, 256)),
             max_pending_commands=rng.choice((4, 65_536)),
             max_apply_per_turn=rng.choice((1, 3, 1024)),
@@ -98,7 +103,7 @@ def plan_of(seed: int) -> Plan:
         ),
         wal=WalConfig(
             segment_bytes=512 * rng.choice((4, 8, 16, 64)),
-            max_buffered_bytes=rng.choice((1 << 13, 1 << 20)),
+            max_buffered_bytes=1 << 22,
             full_retry_seconds=0.2,
         ),
         mesh=MeshConfig(

@@ -67,24 +67,6 @@ class CountsRepliesOfOtherTerms(RaftGroup):
         super().on_append_reply(peer, accepted, min(index, self.journal.last), hint, hint_term, sent_at)
 
 
-class AcknowledgesEarlierTerms(RaftGroup):
-    def send_ack(self) -> None:
-        if self.ack is not None:
-            peer, _, match, sent_at = self.ack
-            self.ack = (peer, self.term, match, sent_at)
-        super().send_ack()
-
-    def adopt_term(self, term: int) -> None:
-        super().adopt_term(term)
-        if self.ack is not None:
-            self.ack = (self.ack[0], term, *self.ack[2:])
-
-    def follow(self, peer: int) -> None:
-        super().follow(peer)
-        if self.ack is not None:
-            self.ack = (peer, *self.ack[1:])
-
-
 class LeavesStaleLeadersUnanswered(RaftGroup):
     def answer_stale(self, peer: int, *_: Any) -> None:
         pass

@@ -62,9 +62,6 @@ _ALL = (
         "replies-across-terms", "a delayed reply counts in a later term", rules.CountsRepliesOfOtherTerms
     ),
     Sabotage(
-        "acks-earlier-term", "a match proven in one term is told in the next", rules.AcknowledgesEarlierTerms
-    ),
-    Sabotage(
         "stale-leader-unanswered", "an append of a lower term gets no answer", rules.LeavesStaleLeadersUnanswered
     ),
     Sabotage(

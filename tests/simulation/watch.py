@@ -90,6 +90,10 @@ class WatchedHost(RaftHost):
         self.ledger.opened(group, self.node_id, self.boot)
         return group
 
+    def limit_backlog(self, size: int) -> None:
+        """Refuse new work once `size` bytes wait for the disk."""
+        self._backlog_limit = size
+
     def active_groups(self) -> list[int]:
         """Groups that the timer looks at."""
         return list(self._active)

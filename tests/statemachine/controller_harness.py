@@ -29,13 +29,13 @@ def registration(
 ) -> RegisterNode:
     """Node n listens on 9000+n, 7000+n and 8000+n; its first boot id is 100+n."""
     return RegisterNode(
-        node, boot_id or 100 + node, replaces, f"kafka{node}", 9000 + node, f"mesh{node}", 7000 + node, 8000 + node,
-        *levels, 1_000,
+        node, boot_id or 100 + node, replaces,
+        f"kafka{node}", 9000 + node, f"mesh{node}", 7000 + node, 8000 + node, *levels, 1_000,
     )  # fmt: skip
 
 
 class Log:
-    """Applies commands as entries of one log, in term 1 until told otherwise; `nodes` are registered first."""
+    """Applies commands as entries of one log, all in term 1; `nodes` nodes are registered first."""
 
     def __init__(self, nodes: int = 0) -> None:
         self.checkpoints: list[tuple[int, bytes]] = []
@@ -64,6 +64,9 @@ class Log:
         fields: dict[str, Any] = msgpack.unpackb(self.machine.snapshot())
         assert fields.pop("applied_index") == self.index
         return fields
+
+    def fenced(self, node: int) -> bool:
+        return self.machine.nodes[node].fenced
 
     def topic(self, command: Command) -> Topic:
         result = self.do(command)

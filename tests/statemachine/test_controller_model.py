@@ -10,9 +10,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from statemachine import controller_state
 from statemachine.controller import Controller, Result
@@ -324,14 +331,9 @@ class ControllerAgainstModel(RuleBasedStateMachine):
                 assert machine.topic(topic.name) is machine.topic_by_id(topic.topic_id) is topic
 
 
-class TestControllerAgainstModel(ControllerAgainstModel.TestCase):
-    settings = settings(
-        max_examples=120,
-        stateful_step_count=50,
-        deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+def test_the_controller_keeps_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_state, "REMEMBERED_DELETIONS", REMEMBERED)
+    run_state_machine_as_test(
+        ControllerAgainstModel,
+        settings=settings(max_examples=120, stateful_step_count=50, deadline=None),
     )
-
-    @pytest.fixture(autouse=True)
-    def forget_soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(controller_state, "REMEMBERED_DELETIONS", REMEMBERED)

@@ -66,7 +66,8 @@ def test_a_topic_is_found_by_name_by_id_and_by_group() -> None:
     assert machine.topics == (topic,)
     assert machine.place_of(2) == PartitionPlace(topic_id(1), 1)
     assert machine.partition(topic_id(1), 1) == Partition(2, (1,), 1)
-    assert machine.topic("b") is machine.topic_by_id(topic_id(2)) is machine.place_of(3) is None
+    assert machine.topic("b") is machine.topic_by_id(topic_id(2)) is None
+    assert machine.place_of(3) is None
     assert machine.partition(topic_id(1), 2) is machine.partition(topic_id(1), -1) is None
 
 
@@ -151,8 +152,8 @@ def test_names_that_metrics_cannot_tell_apart_collide_until_one_is_deleted() -> 
             1,
             3,
             KafkaError.INVALID_REPLICATION_FACTOR,
-            "Unable to replicate the partition 3 time(s): The target replication factor of 3 cannot be reached "
-            "because only 2 broker(s) are registered and alive.",
+            "Unable to replicate the partition 3 time(s): The target replication factor of 3 cannot be "
+            "reached because only 2 broker(s) are registered and alive.",
         ),
         (
             10_001,
@@ -181,8 +182,8 @@ def test_counts_that_cannot_be_are_refused(
         ([[1, 2, 1]], "includes the broker 1 more than once."),
         (
             [[1, 2], [1]],
-            "includes a partition with 1 replica(s), but this is not consistent with previous partitions, which "
-            "have 2 replica(s).",
+            "includes a partition with 1 replica(s), but this is not consistent with previous "
+            "partitions, which have 2 replica(s).",
         ),
     ],
 )
@@ -328,8 +329,8 @@ def test_new_partitions_take_the_assignments_that_are_given() -> None:
             3,
             [[1]],
             KafkaError.INVALID_REPLICA_ASSIGNMENT,
-            "The manual partition assignment includes a partition with 1 replica(s), but this is not consistent "
-            "with previous partitions, which have 2 replica(s).",
+            "The manual partition assignment includes a partition with 1 replica(s), but this is not "
+            "consistent with previous partitions, which have 2 replica(s).",
         ),
         (
             10_001,
@@ -363,6 +364,7 @@ def test_a_deleted_topic_is_answered_and_its_name_is_free_but_its_groups_are_not
     log = Log(nodes=1)
     topic = log.topic(log.creation(1, "a", partitions=2))
     assert log.topic(DeleteTopic(topic_id(1))) is topic
+    assert log.machine.version == log.index
     machine = log.machine
     assert (machine.topics, machine.topic("a"), machine.topic_by_id(topic_id(1))) == ((), None, None)
     assert machine.place_of(1) is None

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgpack
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from statemachine.epoch_window import EpochWindow, Verdict
 from statemachine.machine import StateMachine
@@ -211,6 +213,7 @@ def test_start_offset_drops_the_extents_below_it_and_keeps_the_one_around_it(rep
     assert replica.apply(SetStartOffset(4)) == [StartOffsetSet(4)]
     assert [extent.base_offset for extent in replica.machine.extents] == [3, 6]
     assert replica.machine.extents_between(0, 5, 10**6)[0].base_offset == 3
+    assert replica.machine.extents_between(0, 4, 10**6) == []
 
 
 def test_a_lower_start_offset_is_rejected_and_the_same_one_is_not(replica: Replica) -> None:
@@ -366,6 +369,23 @@ def test_corruption_stops_the_replica_and_names_the_entry(replica: Replica, dama
     replica.append(placeholder(2, epoch=8), window=(8, 9))
     with pytest.raises(Corruption, match=rf"^entry {replica.index + 1}\b.*{why}"):
         replica.apply_bytes(damaged)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_entry_is_corruption_or_a_command_and_never_another_error(data: st.DataObject) -> None:
+    replica = Replica()
+    window = fence(5, 6)
+    claim = placeholder(2, producer=1, producer_epoch=0, sequence=0)
+    damaged = bytearray(encode(1, NOW, [Append(window, [claim]), SetStartOffset(1), AdvanceEpoch(window)]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        result = replica.apply_bytes(bytes(damaged))
+    except Corruption:
+        return
+    assert isinstance(result, list) or result.reason is Rejection.OLDER_TERM
+    assert replica.restored().machine.snapshot() == replica.machine.snapshot()
 
 
 @pytest.mark.parametrize("term", [0, 2])

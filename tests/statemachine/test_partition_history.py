@@ -43,6 +43,8 @@ from statemachine.partition_commands import (
 from tests.statemachine.partitions import OBJECT
 
 EXPIRY = 60
+DISTANCES = st.sampled_from([0, 0, 0, 1, 1, -1, -1, 2, -2, -3, 6])
+"""How far from the newest epoch a request's is."""
 
 
 @dataclass(frozen=True)
@@ -207,12 +209,13 @@ class PartitionHistory(RuleBasedStateMachine):
         return max(0, epoch), following if epoch == last.producer_epoch else max(0, step)
 
     @rule(
-        distance=st.integers(-3, 3),
+        distance=DISTANCES,
         producers=st.lists(st.sampled_from([-1, 1, 2, 3]), min_size=1, max_size=3),
         producer_epoch_step=st.sampled_from([0, 0, 0, 0, 1, -1]),
         step=st.sampled_from([0, 0, 0, 0, 1, -1, -2]),
         count=st.integers(1, 3),
         timestamp=st.integers(0, 99),
+        commits=st.integers(0, 3),
     )
     def produce(
         self,
@@ -222,6 +225,7 @@ class PartitionHistory(RuleBasedStateMachine):
         step: int,
         count: int,
         timestamp: int,
+        commits: int,
     ) -> None:
         granted = self.fence(distance)
         if granted is None:
@@ -234,15 +238,17 @@ class PartitionHistory(RuleBasedStateMachine):
                 claim = (producer, *self.sequence(producer, producer_epoch_step, step))
             placeholders.append(Placeholder(count, timestamp, 10, epoch, 0, OBJECT, *claim))
         self.propose(Append(window, placeholders))
+        self.commit(commits)
 
-    @rule(back=st.integers(1, 8), distance=st.integers(-1, 2))
-    def retry(self, back: int, distance: int) -> None:
+    @rule(back=st.integers(1, 8), distance=DISTANCES, commits=st.integers(0, 3))
+    def retry(self, back: int, distance: int, commits: int) -> None:
         """A batch that is in the log already, in a new object, under a new fence."""
         if len(self.model.written) < back or (granted := self.fence(distance)) is None:
             return
         batch = self.model.written[-back].batch
         if isinstance(batch, Placeholder):
             self.propose(Append(granted[0], [batch._replace(epoch=granted[1])]))
+        self.commit(commits)
 
     @rule(count=st.integers(1, 3), data=st.binary(min_size=1, max_size=5), expiry=st.integers(0, EXPIRY))
     def append_inline_among_others(self, count: int, data: bytes, expiry: int) -> None:

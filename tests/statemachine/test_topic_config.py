@@ -223,7 +223,8 @@ def test_lists_are_appended_to_and_subtracted_from(
         (
             (APPEND, "cleanup.policy", "never"),
             KafkaError.INVALID_CONFIG,
-            "Invalid value delete,never for configuration cleanup.policy: String must be one of: compact, delete",
+            "Invalid value delete,never for configuration cleanup.policy: "
+            "String must be one of: compact, delete",
         ),
     ],
 )

@@ -1,0 +1,103 @@
+"""The requests that are spoken: one table, from which everything else about versions follows.
+
+ApiVersions advertises exactly these ranges, the codec decodes exactly these, and docs/kafka-protocol.md
+lists exactly these. What is not in the table is not half there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+from kio.static.primitive import i32Timedelta
+
+
+class ApiKey(IntEnum):
+    """Kafka's numbers: https://kafka.apache.org/protocol#protocol_api_keys."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One row of the table.
+
+    `first` to `last` are the versions spoken; those from `flexible` on have compact lengths and tagged
+    fields (KIP-482). `overlaps` says that consecutive requests of this kind on one connection may be
+    answered at the same time; every other request sees the effects of all that came before it.
+    """
+
+    key: ApiKey
+    first: int
+    last: int
+    flexible: int
+    overlaps: bool = False
+
+
+def _table(*rows: Api) -> Mapping[int, Api]:
+    return MappingProxyType({int(row.key): row for row in rows})
+
+
+APIS: Final = _table(
+    Api(ApiKey.PRODUCE, 3, 13, flexible=9, overlaps=True),
+    Api(ApiKey.FETCH, 4, 18, flexible=12),
+    Api(ApiKey.LIST_OFFSETS, 1, 10, flexible=6),
+    Api(ApiKey.METADATA, 0, 13, flexible=9),
+    Api(ApiKey.API_VERSIONS, 0, 4, flexible=3),
+    Api(ApiKey.CREATE_TOPICS, 2, 7, flexible=5),
+    Api(ApiKey.DELETE_TOPICS, 1, 6, flexible=4),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible=2),
+    Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible=4),
+    Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible=4),
+    Api(ApiKey.ALTER_CONFIGS, 0, 2, flexible=2),
+    Api(ApiKey.CREATE_PARTITIONS, 0, 3, flexible=2),
+    Api(ApiKey.ELECT_LEADERS, 0, 2, flexible=2),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, flexible=1),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible=0),
+)
+
+_NO_THROTTLE: Final = cast(i32Timedelta, timedelta(0))
+
+
+def api_versions_response(version: int) -> Any:
+    """The answer to ApiVersions in one of its versions: the whole table, no features."""
+    return _api_versions(version, ErrorCode.none, tuple(APIS.values()))
+
+
+def unsupported_api_versions_response() -> Any:
+    """The answer to an ApiVersions of a version not spoken here (KIP-511).
+
+    It has version 0, which every client reads, the error, and the range of ApiVersions itself, so that the
+    client can ask again.
+    """
+    return _api_versions(0, ErrorCode.unsupported_version, (APIS[ApiKey.API_VERSIONS],))
+
+
+def _api_versions(version: int, error: ErrorCode, rows: tuple[Api, ...]) -> Any:
+    module: Any = load_payload_module(ApiKey.API_VERSIONS, version, EntityType.response)
+    keys = tuple(
+        module.ApiVersion(api_key=int(row.key), min_version=row.first, max_version=row.last) for row in rows
+    )
+    throttle = {"throttle_time": _NO_THROTTLE} if version >= 1 else {}
+    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle)

@@ -1,0 +1,99 @@
+"""Kafka's compression types, and their decompression within a bound.
+
+A few kilobytes can decompress to gigabytes, so output goes into a buffer of limited size and never further.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+
+
+class Compression(IntEnum):
+    """The lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class DecompressionError(Exception):
+    """Bytes that are not what their compression type says."""
+
+
+class TooLarge(DecompressionError):
+    """They decompress to more than the limit."""
+
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES: Final = len(_XERIAL_MAGIC) + 8  # two versions follow
+_LENGTH: Final = struct.Struct(">I")
+_FIRST_GUESS: Final = 8
+_GROWTH: Final = 4
+_LEAST_BYTES: Final = 64 * 1024
+
+_INTO: Final[dict[Compression, Callable[[bytes | memoryview, bytearray], int]]] = {
+    Compression.GZIP: cramjam.gzip.decompress_into,
+    Compression.LZ4: cramjam.lz4.decompress_into,
+    Compression.ZSTD: cramjam.zstd.decompress_into,
+}
+
+
+def decompress(compression: Compression, data: bytes | memoryview, limit: int) -> memoryview:
+    """`data` decompressed, at most `limit` bytes. Raises DecompressionError."""
+    if compression is Compression.NONE:
+        return memoryview(data)
+    if compression is Compression.SNAPPY:
+        return memoryview(_snappy(bytes(data), limit))
+    return _growing(_INTO[compression], data, limit)
+
+
+def _growing(into: Callable[[bytes | memoryview, bytearray], int], data: bytes | memoryview, limit: int) -> memoryview:
+    room = min(limit, max(_LEAST_BYTES, _FIRST_GUESS * len(data)))
+    while True:
+        output = bytearray(room)
+        try:
+            size = into(data, output)
+        except cramjam.DecompressionError as error:
+            # The library does not tell a buffer that is too small from bad data by type.
+            if "whole buffer" not in str(error):
+                raise DecompressionError(str(error)) from None
+        else:
+            return memoryview(output)[:size]
+        if room == limit:
+            raise TooLarge(f"it decompresses to more than {limit} bytes")
+        room = min(limit, _GROWTH * room)
+
+
+def _snappy(data: bytes, limit: int) -> bytes:
+    """Both forms in use: one raw block, or the blocks with lengths of Java's snappy library."""
+    if not data.startswith(_XERIAL_MAGIC):
+        return _snappy_block(data, limit)
+    blocks: list[bytes] = []
+    position = _XERIAL_HEADER_BYTES
+    while position < len(data):
+        if position + _LENGTH.size > len(data):
+            raise DecompressionError("snappy: a block's length is cut off")
+        (size,) = _LENGTH.unpack_from(data, position)
+        position += _LENGTH.size
+        if position + size > len(data):
+            raise DecompressionError("snappy: a block is cut off")
+        blocks.append(_snappy_block(data[position : position + size], limit))
+        limit -= len(blocks[-1])
+        position += size
+    return b"".join(blocks)
+
+
+def _snappy_block(block: bytes, limit: int) -> bytes:
+    try:
+        if cramjam.snappy.decompress_raw_len(block) > limit:
+            raise TooLarge(f"a snappy block decompresses to more than the {limit} bytes left")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise DecompressionError(str(error)) from None

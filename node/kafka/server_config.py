@@ -1,0 +1,58 @@
+"""The bounds of the Kafka port, and the reasons for which it ends a connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Bounds for one port. Sizes are bytes, times seconds."""
+
+    max_connections: int = 10_000
+    max_frame_bytes: int = 100 * 1024 * 1024
+    """Kafka's `socket.request.max.bytes`."""
+    max_request_bytes: int = 256 * 1024 * 1024
+    """Frames of all connections that are being received or answered, together (`queued.max.request.bytes`)."""
+    max_elements: int = 200_000
+    """Elements of all arrays of one request together."""
+    max_in_flight: int = 64
+    """Requests of one connection that are taken up and not yet answered."""
+    unsent_bytes: int = 1024 * 1024
+    """Answers the peer has not taken, above which its next request waits."""
+    idle_seconds: float = 600.0
+    """Kafka's `connections.max.idle.ms`."""
+    frame_seconds: float = 120.0
+    """A frame must be complete this long after it began."""
+    slow_reader_seconds: float = 60.0
+    """A peer with unsent answers must take some of them within this time."""
+    sweep_seconds: float = 5.0
+    """How often these times are looked at: they are kept to within this."""
+
+
+class CloseReason(StrEnum):
+    """Why a connection was ended from this side; also the name of its counter."""
+
+    OVERSIZED = "oversized_frame"
+    MALFORMED = "malformed_frame"
+    UNSUPPORTED = "unsupported_request"
+    HANDLER = "handler_error"
+    REFUSED = "refused_by_handler"
+    FULL = "too_many_connections"
+    IDLE = "idle"
+    SLOW_SENDER = "slow_sender"
+    SLOW_READER = "slow_reader"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One connection that was ended, in one line."""
+
+    reason: CloseReason
+    client: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"closed the connection of {self.client}: {self.message}"

@@ -1,0 +1,251 @@
+"""A simulated object store: one bucket for all nodes of a world, and every way a request to it may end.
+
+A request arrives after a delay, has its effect or not, and is answered or not; which, the seed decides, by
+the shares a scenario sets. The hard cases are among them: an effect whose answer is lost, an effect that
+comes after the error, a request nobody ever answers. Effects happen even when the node that asked has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from node.level_zero.store import (
+    Buffer,
+    NotDone,
+    ObjectNotFound,
+    ObjectStore,
+    OutcomeUnknown,
+    RangeNotFound,
+    StoreError,
+    check_delete,
+    check_key,
+    check_list,
+    check_put,
+    check_range,
+)
+from tests.simulation.loop import Call, SimLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.node import SimNode
+    from tests.simulation.world import World
+
+CHANGES = ("put", "delete")
+
+
+class SimStore:
+    """The bucket. `client(node)` is a node's way to it, to be made anew for each boot.
+
+    Knobs: `delay_seconds` (shortest and longest way in one direction), `slow` (factor on it), and the shares
+    of requests that end badly: `refused` (definite, no effect), `broken` (unknown, no effect), `lost`
+    (unknown, with effect), `late` (unknown, the effect comes up to `late_seconds` after), `silent` (no answer
+    ever; half of them with effect). `stall()` holds all requests back, `cut(node)` those of one node;
+    `flip_bit()` rots an object. Figures: `objects`, `requests` by operation, `ended` by fate, `stored` names
+    in order. Overwriting an object with other bytes is a failure of the run.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = world.rng("object store")
+        self._stalled = False
+        self._held: list[Callable[[], None]] = []
+        self._cut: dict[int, None] = {}
+        self.delay_seconds = (0.001, 0.02)
+        self.slow = 1.0
+        self.refused = self.broken = self.lost = self.late = self.silent = 0.0
+        self.late_seconds = 30.0
+        self.max_object_bytes = 256 * 1024 * 1024
+        self.objects: dict[str, bytes] = {}
+        self.requests: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
+        self.stored: list[str] = []
+
+    def client(self, node: SimNode) -> SimStoreClient:
+        return SimStoreClient(self, node)
+
+    def stall(self) -> None:
+        """No request has an effect or an answer until `unstall()`."""
+        self._stalled = True
+
+    def unstall(self) -> None:
+        self._stalled = False
+        held, self._held = self._held, []
+        for arrive in held:
+            self._world.call_later(self._way(), arrive)
+
+    def cut(self, node_id: int) -> None:
+        """Requests of one node neither arrive nor get an answer."""
+        self._cut[node_id] = None
+
+    def heal(self, node_id: int) -> None:
+        self._cut.pop(node_id, None)
+
+    def flip_bit(self, key: str, offset: int) -> None:
+        data = bytearray(self.objects[key])
+        data[offset] ^= 1 << self._rng.randrange(8)
+        self.objects[key] = bytes(data)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        return sorted(key for key in self.objects if key.startswith(prefix))
+
+    # What a client's requests do.
+
+    def request(
+        self, node: SimNode, operation: str, key: str, effect: Callable[[], Any], answer: asyncio.Future[Any]
+    ) -> None:
+        """Send a request; `effect` happens at the store, its result or error goes into `answer`."""
+        self.requests[operation] = self.requests.get(operation, 0) + 1
+        fate = self._fate()
+        loop = node.loop
+        # Drawn here, in the order of the requests, whatever happens to them on the way.
+        back, late, half = self._way(), self._rng.random() * self.late_seconds, self._rng.random() < 0.5
+
+        def arrive() -> None:
+            if self._stalled:
+                self._held.append(arrive)
+                return
+            if node.id in self._cut:
+                return
+            self.ended[fate] = self.ended.get(fate, 0) + 1
+            self._world.note(f"store {operation} {fate}", node.id, 0, crc32(key.encode()))
+            self._end(fate, node, operation, key, effect, late, half, reply)
+
+        def reply(result: Any, error: StoreError | None) -> None:
+            if node.id not in self._cut:
+                call = Call(self._world.context, settle, (answer, result, error))
+                self._world.push(self._world.now + back, loop, call)
+
+        self._world.call_later(self._way(), arrive)
+
+    def _end(
+        self,
+        fate: str,
+        node: SimNode,
+        operation: str,
+        key: str,
+        effect: Callable[[], Any],
+        late: float,
+        half: bool,
+        reply: Callable[[Any, StoreError | None], None],
+    ) -> None:
+        if fate == "done":
+            try:
+                reply(effect(), None)
+            except StoreError as error:
+                reply(None, error)
+            return
+        if fate == "lost" or (fate == "silent" and half):
+            self._silently(effect)
+        if fate == "late" and operation in CHANGES:
+            self._world.call_later(late, self._silently, effect)
+        if fate == "refused" or operation not in CHANGES:
+            reply(None, NotDone(operation, key, f"simulated: {fate}", retriable=True))
+        elif fate != "silent":
+            reply(None, OutcomeUnknown(operation, key, f"simulated: {fate}"))
+
+    def _silently(self, effect: Callable[[], Any]) -> None:
+        try:
+            effect()
+        except StoreError:
+            return
+
+    def _fate(self) -> str:
+        roll = self._rng.random()
+        for fate in ("refused", "broken", "lost", "late", "silent"):
+            roll -= getattr(self, fate)
+            if roll < 0:
+                return fate
+        return "done"
+
+    def _way(self) -> float:
+        shortest, longest = self.delay_seconds
+        return (shortest + (longest - shortest) * self._rng.random()) * self.slow
+
+    def put(self, key: str, data: bytes) -> None:
+        before = self.objects.get(key)
+        if before is not None and before != data:
+            self._world.fail(None, f"object {key} was overwritten with other bytes")
+        self.objects[key] = data
+        self.stored.append(key)
+
+    def get(self, operation: str, key: str) -> bytes:
+        data = self.objects.get(key)
+        if data is None:
+            raise ObjectNotFound(operation, key)
+        return data
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        data = self.get("get_range", key)[start : start + length]
+        if len(data) < length:
+            raise RangeNotFound(key, start, length)
+        return data
+
+    def list(self, prefix: str, after: str, limit: int) -> list[str]:
+        keys = self.keys(prefix)
+        first = bisect_right(keys, after)
+        return keys[first : first + limit]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.objects.pop(key, None)
+
+
+class SimStoreClient(ObjectStore):
+    """The store as one boot of one node sees it. It never retries: that is RetryingStore's work."""
+
+    def __init__(self, store: SimStore, node: SimNode) -> None:
+        self.max_object_bytes = store.max_object_bytes
+        self._store = store
+        self._node = node
+        self._loop: SimLoop = node.loop
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        check_put(key, parts, self.max_object_bytes)
+        data = b"".join(parts)
+        await self._request("put", key, lambda: self._store.put(key, data))
+
+    async def get(self, key: str) -> Buffer:
+        check_key(key)
+        data: bytes = await self._request("get", key, lambda: self._store.get("get", key))
+        return data
+
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
+        check_range(key, start, length)
+        data: bytes = await self._request("get_range", key, lambda: self._store.get_range(key, start, length))
+        return data
+
+    async def size(self, key: str) -> int:
+        check_key(key)
+        size: int = await self._request("size", key, lambda: len(self._store.get("size", key)))
+        return size
+
+    async def list(self, prefix: str, after: str, limit: int) -> list[str]:
+        check_list(prefix, after, limit)
+        keys: list[str] = await self._request("list", prefix, lambda: self._store.list(prefix, after, limit))
+        return keys
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        check_delete(keys)
+        if keys:
+            chosen = [*keys]
+            await self._request("delete", chosen[0], lambda: self._store.delete(chosen))
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def _request(self, operation: str, key: str, effect: Callable[[], Any]) -> Any:
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._store.request(self._node, operation, key, effect, answer)
+        return await answer
+
+
+def settle(answer: asyncio.Future[Any], result: Any, error: StoreError | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
