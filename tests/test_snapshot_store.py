@@ -148,3 +148,17 @@ def test_arrival_can_start_over() -> None:
     store.open_incoming(7).pwrite(b"again half", 0)
     receive(store)
     assert store.load(7, 20) == NEW
+
+
+def test_snapshot_that_is_found_when_opening_survives_a_power_cut_from_then_on() -> None:
+    """The process before was killed between the rename and the sync of the folder."""
+    for seed in range(20):
+        disk = SimDisk(random.Random(seed))
+        store = SnapshotStore(disk, FOLDER, "c")
+        disk.fail_next("sync_dir", errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            store.save(NEW)
+        disk.crash("kill")
+        found = SnapshotStore(disk, FOLDER, "c").indices()
+        disk.crash("power")
+        assert SnapshotStore(disk, FOLDER, "c").indices() == found == {7: [20]}

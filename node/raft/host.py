@@ -266,6 +266,10 @@ class RaftHost:
             recovered.rebase(document.index, document.term)
             recovered.voters, recovered.learners = document.voters, document.learners
         if document is not None:
+            if document.kind != machine.kind:
+                raise ValueError(
+                    f"group {group_id} is a {document.kind} by its stored snapshot, not a {machine.kind}"
+                )
             machine.restore(document.state)
         journal = GroupJournal(partial(self._record, group_id), recovered, self.config.max_append_bytes)
         if document is not None and document.index > recovered.snapshot_index:
@@ -435,8 +439,11 @@ class RaftHost:
         self._outbox.flush()
 
     def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None:
-        """A replica that fails stops alone; a peer's malformed message is the peer's fault."""
-        if group.failure is not None:
+        """A replica that fails stops alone; a peer's malformed message is the peer's fault.
+
+        One that was removed is not called back: a snapshot stored late must not be recorded behind its end.
+        """
+        if group.failure is not None or self.groups.get(group.id) is not group:
             return
         try:
             call(*args)

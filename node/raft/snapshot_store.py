@@ -27,6 +27,8 @@ class SnapshotStore:
         for name in disk.listdir(folder):
             if name.endswith((_INCOMING, _WRITING)):
                 disk.unlink(self._path(name))
+        # A name that a killed process left behind is seen before it is durable; what is seen here is relied on.
+        disk.sync_dir(folder)
 
     def save(self, document: SnapshotDocument) -> None:
         """Make a snapshot durable; raises OSError, and leaves what was there before."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from node.raft.disk import DiskFile
-from node.raft.group_state import Configuration
+from node.raft.group_state import Configuration, SafetyViolation
 from node.raft.membership import Membership
 from node.raft.messages import BadMessage, MessageKind
 from node.raft.outcome import Unknown
@@ -403,6 +403,10 @@ class Snapshots(Membership):
         """Replace the state by a snapshot's, atomically on the loop; keep the log's matching suffix."""
         if self.has_applied_enough(document.index):
             return
+        if document.kind != self.machine.kind:
+            raise SafetyViolation(
+                f"group {self.id}: a snapshot of a {document.kind} for a {self.machine.kind}"
+            )
         self.machine.restore(document.state)
         self.remember_snapshot(document)
         if self.keeps_suffix(document):

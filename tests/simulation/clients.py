@@ -35,6 +35,9 @@ class Command:
     outcome: Outcome | None = None
     retries: int = RETRIES
 
+    def has_ended(self) -> bool:
+        return self.outcome is not None
+
     def pack(self) -> bytes:
         arguments = self.operation.arguments
         if self.operation.kind == "set":
@@ -98,9 +101,9 @@ class Clients:
     def write(self, client: int, group: int, key: str) -> Command:
         """Set a register, or compare-and-set what was last seen in it."""
         number = len(self.commands) + 1
-        if self._rng.random() < 0.6:
-            kind, arguments = "set", (number,)
-        else:
+        kind: str = "set"
+        arguments: tuple[Any, ...] = (number,)
+        if self._rng.random() < 0.4:
             kind, arguments = "cas", (self._last_seen.get((group, key)), number)
         operation = Operation(client, kind, arguments, self.cluster.world.now)
         command = Command(number, group, key, operation)
@@ -198,7 +201,9 @@ class Clients:
         node = self._node_for(client, group) if at is None else at
         sim = self.cluster.world.nodes[node]
         if sim.alive and self.cluster.group(node, group) is not None:
-            sim.call(self._start_read, Operation(client, "read", (), self.cluster.world.now), node, group, key)
+            sim.call(
+                self._start_read, Operation(client, "read", (), self.cluster.world.now), node, group, key
+            )
 
     def _start_read(self, operation: Operation, node: int, group_id: int, key: str) -> None:
         group = self.cluster.group(node, group_id)

@@ -172,8 +172,12 @@ class Faults:
         links = [(b, a) if inbound else (a, b) for b in targets]
         for source, target in links:
             self.world.network.cut(source, target, both=False, hold=hold)
-        self._later(lambda: [self.world.network.heal(*link, both=False) for link in links])
+        self._later(self._heal_links, links)
         return True
+
+    def _heal_links(self, links: list[tuple[int, int]]) -> None:
+        for source, target in links:
+            self.world.network.heal(source, target, both=False)
 
     # Crashes.
 

@@ -8,7 +8,6 @@ recorded, not raised, because production code rightly treats an exception as its
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from zlib import crc32
 
 from node.raft.group import RaftGroup
@@ -17,73 +16,7 @@ from node.raft.membership import unpack_configuration
 from node.raft.messages import Entry, EntryKind
 from node.raft.pysyncobj_seam import LEADER
 from snapshot.document import SnapshotDocument
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A broken rule: which, when (virtual seconds), and what was seen."""
-
-    check: str
-    time: float
-    text: str
-
-    def __str__(self) -> str:
-        return f"t={self.time:.3f} {self.check}: {self.text}"
-
-
-@dataclass(slots=True)
-class Replica:
-    """What is known of one replica, across its restarts unless said otherwise."""
-
-    told_term: int = 0
-    """Highest term that the node named in a message."""
-
-    acked: tuple[int, int] | None = None
-    """Newest (index, term) that it acknowledged as durable and did not delete since."""
-
-    scanned: tuple[int, int] = (0, 0)
-    """(index, term) up to which its log of this boot was compared."""
-
-    base: int = 0
-    """Where its log began at the last look."""
-
-    led_term: int = 0
-    """Term it led at the last look, 0 if none; of this boot."""
-
-    commit: int = 0
-    applied: int = 0
-    memberships: list[int] = field(default_factory=list)
-    """Indices of the membership entries in its log of this boot."""
-
-
-@dataclass(slots=True)
-class GroupLedger:
-    """Everything that was ever true of one group, on whichever node."""
-
-    id: int
-    voters: tuple[int, ...]
-    entries: dict[tuple[int, int], tuple[int, bytes]] = field(default_factory=dict)
-    """(index, term) > (term of the entry before, command)."""
-
-    committed: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """index > (term, term of the leader who committed it)."""
-
-    leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """term > (node, boot)."""
-
-    votes: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(node, term) > whom the node told that it votes for."""
-
-    applied: dict[int, tuple[int, bytes, object, int]] = field(default_factory=dict)
-    """index > (term, command, result, how many commands the state had seen)."""
-
-    snapshots: dict[int, int] = field(default_factory=dict)
-    """index > checksum of the snapshot's bytes."""
-
-    configurations: list[Configuration] = field(default_factory=list)
-    """Committed ones, in order."""
-
-    replicas: dict[int, Replica] = field(default_factory=dict)
+from tests.simulation.records import Finding, GroupLedger, Replica
 
 
 class Ledger:
@@ -234,14 +167,15 @@ class Ledger:
         """Entries were deleted, or replaced: find the part of the log that was not touched."""
         if replica.led_term and replica.led_term == group.term:
             self.broken(
-                "leader append-only", f"group {group.id}: node {node}, leader, deleted entry {index} of its log"
+                "leader append-only",
+                f"group {group.id}: node {node}, leader, deleted entry {index} of its log",
             )
         replica.acked = None
         if index > group.journal.last >= replica.base == group.journal.base:
-            term = replica.scanned[1]
+            old_term = replica.scanned[1]
             for deleted in range(index, group.journal.last, -1):
-                term = ledger.entries[deleted, term][0]
-            if term == group.journal.last_term:
+                old_term = ledger.entries[deleted, old_term][0]
+            if old_term == group.journal.last_term:
                 self.broken(
                     "deleted without conflict",
                     f"group {group.id}: node {node} deleted entries {group.journal.last + 1} to {index}",
@@ -294,14 +228,12 @@ class Ledger:
         holders = []
         for node in group.voters:
             other = self._replica_on(node, group.id)
-            if other is None or other.journal.base >= commit:
-                holders.append(node)
-            elif other.journal.synced >= commit and other.journal.term_at(commit) == term:
+            if other is None or other.journal.base >= commit or (other.journal.synced >= commit and other.journal.term_at(commit) == term):
                 holders.append(node)
         if 2 * len(holders) <= len(group.voters):
             self.broken(
-                "durable quorum", f"group {group.id}: entry {commit} is committed, only {holders} of"
-                f" {group.voters} hold it"
+                "durable quorum",
+                f"group {group.id}: entry {commit} is committed, only {holders} of {group.voters} hold it",
             )
 
     # Leaders.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from node.raft.outcome import Applied
 from tests.simulation.clients import Clients
@@ -18,7 +19,7 @@ QUIET_SECONDS = 3.0
 
 def check_served(cluster: Cluster, clients: Clients) -> None:
     """Every group elects a leader and commits a command, every command ends, all replicas become equal."""
-    _expect(cluster, "serves again", cluster.all_led, SERVES_SECONDS, lambda: cluster.describe())
+    _expect(cluster, "serves again", cluster.all_led, SERVES_SECONDS, cluster.describe)
     for group in cluster.plan.groups:
         _probe(cluster, clients, group)
     _expect(
@@ -27,8 +28,8 @@ def check_served(cluster: Cluster, clients: Clients) -> None:
     )  # fmt: skip
     for group in cluster.plan.groups:
         _expect(
-            cluster, "replicas converge", lambda group=group: converged(cluster, group), CONVERGES_SECONDS,
-            lambda group=group: cluster.describe_group(group),
+            cluster, "replicas converge", partial(converged, cluster, group), CONVERGES_SECONDS,
+            partial(cluster.describe_group, group),
         )  # fmt: skip
 
 
@@ -54,7 +55,9 @@ def _probe(cluster: Cluster, clients: Clients, group: int) -> None:
 
     while not cluster.ledger.findings and not attempt():
         if cluster.world.now > end:
-            cluster.ledger.broken("serves again", f"group {group} commits nothing: {cluster.describe_group(group)}")
+            cluster.ledger.broken(
+                "serves again", f"group {group} commits nothing: {cluster.describe_group(group)}"
+            )
         cluster.world.run(cluster.world.now + 0.1)
 
 
@@ -73,7 +76,13 @@ def converged(cluster: Cluster, group_id: int) -> bool:
 
 def check_quiet(cluster: Cluster) -> None:
     """Nobody asks for anything: every group falls silent, and only the pairs' heartbeats go on."""
-    _expect(cluster, "idle groups are quiet", lambda: _all_quiet(cluster), QUIET_SECONDS, lambda: cluster.describe())
+    _expect(
+        cluster,
+        "idle groups are quiet",
+        lambda: _all_quiet(cluster),
+        QUIET_SECONDS,
+        cluster.describe,
+    )
     if cluster.ledger.findings:
         return
     sent, elections = cluster.traffic.sent, cluster.ledger.elections
@@ -107,4 +116,3 @@ def check_history(cluster: Cluster, clients: Clients) -> None:
                     cluster.ledger.broken("acknowledged and lost", f"command {command.id} of group {group}")
             elif clients.was_rejected(command) and command.id in applied:
                 cluster.ledger.broken("rejected and applied", f"command {command.id} of group {group}")
-

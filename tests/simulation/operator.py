@@ -132,7 +132,14 @@ class Operator:
     def _is_whole(self, node: int, path: str) -> bool:
         """The damaged bytes are gone, and no replica of the node waits for a state."""
         host = self.cluster.hosts.get(node)
-        if host is None or any(group.damaged_below is not None for group in host.groups.values()):
+        if host is None:
+            return False
+        waiting = [group for group in host.groups.values() if group.damaged_below is not None]
+        if waiting:
+            for lost in waiting:
+                leader = self.cluster.leader(lost.id)
+                if leader is not None and node not in leader.configuration.members:
+                    self._leave(node, lost.id)  # nobody will send it a snapshot
             return False
         if not path.endswith(".snapshot"):
             return True  # the log was read and found whole: the bit lay where nothing is
@@ -174,8 +181,8 @@ class Operator:
         for other in self.cluster.plan.nodes:
             if other == node or group not in self.cluster.placement[other]:
                 continue
-            replica = self.cluster.group(other, group)
-            if replica is None or node in replica.configuration.members:
+            lagging = self.cluster.group(other, group)
+            if lagging is None or node in lagging.configuration.members:
                 let_go = False
             if other not in leader.configuration.members:
                 self._leave(other, group)

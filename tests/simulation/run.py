@@ -95,7 +95,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="run this one seed")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event of the run")
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a summary line")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
+    )
     parser.add_argument("--sabotage", metavar="NAME", help="break this rule, and stop once that is found")
     parser.add_argument("--list-sabotages", action="store_true", help="list the rules that can be broken")
     arguments = parser.parse_args(given)
@@ -199,7 +201,9 @@ def _as_json(totals: Totals, seconds: float, sabotage: str | None) -> dict[str, 
         "snapshots_installed": totals.snapshots,
         "membership_changes": totals.membership_changes,
         "findings": [
-            {"seed": report.seed, **asdict(finding)} for report in totals.failed for finding in report.findings
+            {"seed": report.seed, **asdict(finding)}
+            for report in totals.failed
+            for finding in report.findings
         ],
     }
 

@@ -78,7 +78,10 @@ class CommitsOnHeartbeat(RaftGroup):
 
     def leader_tick(self, now: float) -> None:
         super().leader_tick(now)
-        if self.role == LEADER and now - getattr(self, "_pumped_at", NEVER) >= self.settings.heartbeat_seconds:
+        if (
+            self.role == LEADER
+            and now - getattr(self, "_pumped_at", NEVER) >= self.settings.heartbeat_seconds
+        ):
             self._pumped_at = now
             super().pump()
 

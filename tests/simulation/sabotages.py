@@ -41,18 +41,22 @@ _ALL = (
     Sabotage("ack-before-sync", "acknowledgements leave before fdatasync", parts.AcknowledgesBeforeSync),
     Sabotage("vote-before-sync", "votes leave before fdatasync", parts.VotesBeforeSync),
     Sabotage(
-        "counts-itself-before-sync", "the leader counts itself before its own sync", rules.CountsItselfBeforeSync
+        "counts-itself-before-sync",
+        "the leader counts itself before its own sync",
+        rules.CountsItselfBeforeSync,
     ),
     Sabotage("vote-not-recorded", "a restarted node may vote twice in a term", rules.VoteNotRecorded),
+    Sabotage("term-not-recorded", "terms are not in the log", parts.TermNotRecorded, ("host.GroupJournal",)),
     Sabotage(
-        "term-not-recorded", "terms are not in the log", parts.TermNotRecorded, ("host.GroupJournal",)
-    ),
-    Sabotage(
-        "truncation-not-recorded", "deleted entries come back with a restart", parts.TruncationNotRecorded,
+        "truncation-not-recorded",
+        "deleted entries come back with a restart",
+        parts.TruncationNotRecorded,
         ("host.GroupJournal",),
     ),
     Sabotage(
-        "failed-sync-ignored", "a failed fdatasync counts as a good one", parts.IgnoresFailedSync,
+        "failed-sync-ignored",
+        "a failed fdatasync counts as a good one",
+        parts.IgnoresFailedSync,
         ("host.WriteAheadLog",),
     ),
     Sabotage("truncates-after-previous", "matching entries are deleted too", rules.TruncatesAfterPrevious),
@@ -62,10 +66,14 @@ _ALL = (
         "replies-across-terms", "a delayed reply counts in a later term", rules.CountsRepliesOfOtherTerms
     ),
     Sabotage(
-        "stale-leader-unanswered", "an append of a lower term gets no answer", rules.LeavesStaleLeadersUnanswered
+        "stale-leader-unanswered",
+        "an append of a lower term gets no answer",
+        rules.LeavesStaleLeadersUnanswered,
     ),
     Sabotage(
-        "next-moves-back", "an acknowledgement sends everything twice", parts.MovesNextBack,
+        "next-moves-back",
+        "an acknowledgement sends everything twice",
+        parts.MovesNextBack,
         ("replication.Progress", "membership.Progress"),
     ),
     Sabotage("commits-on-heartbeat", "appends wait for the heartbeat", rules.CommitsOnHeartbeat),
@@ -78,51 +86,74 @@ _ALL = (
     Sabotage("no-pre-vote", "a returning node deposes a healthy leader", rules.CampaignsAtOnce),
     Sabotage("no-stickiness", "votes are granted while a leader is heard", rules.ForgetsItsLeader),
     Sabotage(
-        "votes-after-restart", "a restarted node helps depose a leader with a lease", rules.VotesRightAfterRestart
+        "votes-after-restart",
+        "a restarted node helps depose a leader with a lease",
+        rules.VotesRightAfterRestart,
     ),
     Sabotage("no-check-quorum", "a leader that nobody hears leads on", rules.LeadsWithoutQuorum),
     Sabotage("lease-from-receive-time", "old answers extend a lease", rules.LeaseFromReceiveTime),
     Sabotage("reads-unconfirmed", "a deposed leader answers reads", rules.ReadsUnconfirmed),
     Sabotage("reads-before-own-term", "a new leader reads before it knows all", rules.ReadsBeforeOwnTerm),
     Sabotage("pending-never-ends", "commands of a deposed leader end silently", rules.NeverEndsPending),
-    Sabotage("applies-again", "a callback that raises makes its entry apply again", rules.AppliesAgainAfterError),
+    Sabotage(
+        "applies-again", "a callback that raises makes its entry apply again", rules.AppliesAgainAfterError
+    ),
     Sabotage("transfer-by-ordinary-vote", "voters refuse a transfer's target", rules.TransfersByOrdinaryVote),
     Sabotage(
         "transfer-with-pending", "a transfer leaves outcomes unknown", rules.TransfersWithCommandsPending
     ),
-    Sabotage("lease-kept-in-transfer", "a leader that hands over still answers reads", rules.KeepsLeaseInTransfer),
-    Sabotage("two-changes-at-once", "a second change begins before the first ends", rules.ChangesMembersAtWill),
     Sabotage(
-        "configuration-when-applied", "after a restart journalled changes do not count",
+        "lease-kept-in-transfer", "a leader that hands over still answers reads", rules.KeepsLeaseInTransfer
+    ),
+    Sabotage(
+        "two-changes-at-once", "a second change begins before the first ends", rules.ChangesMembersAtWill
+    ),
+    Sabotage(
+        "configuration-when-applied",
+        "after a restart journalled changes do not count",
         rules.ConfigurationCountsOnceApplied,
     ),
     Sabotage("snapshot-of-current-members", "a snapshot has later members", rules.SnapshotsCurrentMembers),
     Sabotage("voter-before-catch-up", "a new member votes at once", rules.AddsVotersAtOnce),
     Sabotage(
-        "log-cleared-on-open", "entries above a snapshot vanish with a restart", parts.ClearsLogAboveSnapshot,
+        "log-cleared-on-open",
+        "entries above a snapshot vanish with a restart",
+        parts.ClearsLogAboveSnapshot,
         ("host.RecoveredLog",),
     ),
-    Sabotage("older-snapshot-installed", "a late snapshot takes the state back", rules.InstallsOlderSnapshots),
+    Sabotage(
+        "older-snapshot-installed", "a late snapshot takes the state back", rules.InstallsOlderSnapshots
+    ),
     Sabotage("suffix-dropped", "installing loses acknowledged entries", rules.DropsMatchingSuffix),
     Sabotage("suffix-kept", "installing keeps entries that conflict", rules.KeepsConflictingSuffix),
-    Sabotage("damaged-snapshot-swallowed", "a bad snapshot becomes an empty state", parts.SwallowsDamagedSnapshots),
     Sabotage(
-        "snapshot-not-synced", "a snapshot replaces entries before it is durable", parts.StoresUnsyncedSnapshots,
+        "damaged-snapshot-swallowed", "a bad snapshot becomes an empty state", parts.SwallowsDamagedSnapshots
+    ),
+    Sabotage(
+        "snapshot-not-synced",
+        "a snapshot replaces entries before it is durable",
+        parts.StoresUnsyncedSnapshots,
         ("host.SnapshotStore",),
     ),
     Sabotage(
-        "segment-dropped-with-vote", "a segment goes with the newest vote in it", parts.DropsSegmentsWithVotes,
+        "segment-dropped-with-vote",
+        "a segment goes with the newest vote in it",
+        parts.DropsSegmentsWithVotes,
         ("host.SegmentUse",),
     ),
     Sabotage(
-        "heartbeat-digest-ignored", "a heartbeat refreshes groups its sender does not lead",
-        parts.AcceptsAnyHeartbeat, ("host.QuietHeartbeats",),
-    ),
-    Sabotage(
-        "silence-unnoticed", "followers of quiet groups sleep on when their leader dies", parts.WakesNobody,
+        "heartbeat-digest-ignored",
+        "a heartbeat refreshes groups its sender does not lead",
+        parts.AcceptsAnyHeartbeat,
         ("host.QuietHeartbeats",),
     ),
-)  # fmt: skip
+    Sabotage(
+        "silence-unnoticed",
+        "followers of quiet groups sleep on when their leader dies",
+        parts.WakesNobody,
+        ("host.QuietHeartbeats",),
+    ),
+)
 
 SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
 

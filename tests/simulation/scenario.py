@@ -11,11 +11,11 @@ from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
 from tests.simulation.drills import Drills
 from tests.simulation.faults import Faults
-from tests.simulation.invariants import Finding
 from tests.simulation.linearizability import Undecided, explain, is_linearizable
 from tests.simulation.liveness import SERVES_SECONDS, check_history, check_quiet, check_served
 from tests.simulation.operator import Operator
 from tests.simulation.plan import Plan, plan_of
+from tests.simulation.records import Finding
 from tests.simulation.world import World
 
 FIRST_LEADERS_SECONDS = 4.0

@@ -121,7 +121,9 @@ class WatchedHost(RaftHost):
 
 def watched(host_class: type[RaftHost], ledger: Ledger, traffic: Traffic) -> Callable[..., WatchedHost]:
     """The class that simulates `host_class` and tells `ledger`."""
-    group_class = type("Watched" + host_class.group_class.__name__, (WatchedGroup, host_class.group_class), {})
+    group_class = type(
+        "Watched" + host_class.group_class.__name__, (WatchedGroup, host_class.group_class), {}
+    )
     fields = {"group_class": group_class, "ledger": ledger, "traffic": traffic}
     return cast(
         Callable[..., WatchedHost], type("Watched" + host_class.__name__, (WatchedHost, host_class), fields)

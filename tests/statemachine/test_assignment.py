@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -28,8 +30,10 @@ def no_load(nodes: Sequence[int]) -> dict[int, Load]:
 @pytest.mark.parametrize("nodes", range(1, 9))
 def test_replicas_and_leaders_differ_by_one_at_most_after_every_partition(nodes: int) -> None:
     ids = list(range(1, nodes + 1))
-    for replication_factor in ids:
-        placed = place(ids, 3 * nodes, replication_factor, present=(), loads=no_load(ids))
+    chance = random.Random(nodes)
+    for replication_factor, _ in itertools.product(ids, range(4)):
+        loads = {node: Load(chance.randrange(4), chance.randrange(4)) for node in ids}
+        placed = place(ids, 3 * nodes, replication_factor, present=(), loads=loads)
         for count in range(1, len(placed) + 1):
             check_even(placed[:count], ids)
         assert all(len(set(replicas)) == replication_factor for replicas in placed)

@@ -302,6 +302,13 @@ def test_a_topic_grows_by_partitions_of_the_present_epoch() -> None:
     assert log.machine.topic_by_id(topic_id(1)) is log.machine.topic("t1") is topic
 
 
+def test_a_topic_grows_where_it_has_least_itself() -> None:
+    log = Log(nodes=3)
+    log.do(log.creation(1, assignments=[[1], [2]]))
+    log.do(log.creation(2, assignments=[[3]] * 5))
+    assert log.topic(CreatePartitions(topic_id(1), 3, None)).partitions[2].replicas == (3,)
+
+
 def test_new_partitions_take_the_assignments_that_are_given() -> None:
     log = Log(nodes=3)
     log.do(log.creation(1, replication_factor=2))
