@@ -222,9 +222,12 @@ class Extents:
             (chunk.oldest_epoch for chunk in self._chunks if chunk.oldest_epoch is not None), default=None
         )
 
-    def rows(self) -> bytes:
-        """All rows, for a snapshot; the same extents give the same bytes however they came to be here."""
-        return b"".join(chunk.rows for chunk in self._chunks)
+    def rows(self) -> list[bytearray]:
+        """All rows, in pieces to be joined at once and not kept, for a snapshot.
+
+        Joined, the same extents give the same bytes however they came to be here.
+        """
+        return [chunk.rows for chunk in self._chunks]
 
     def inline(self) -> list[tuple[int, bytes]]:
         """(base offset, bytes) of the inline extents, in offset order, for a snapshot."""

@@ -241,6 +241,18 @@ class ToyBroker:
             producer_epoch=0,
         )
 
+    async def _find_coordinator(self, a: Answers, ask: Any, _header: Any) -> Any:
+        none = {
+            "error_code": ErrorCode.coordinator_not_available,
+            "error_message": None,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
+        keys = getattr(ask, "coordinator_keys", ())
+        coordinators = tuple(a.Coordinator(key=key, **none) for key in keys)
+        return a.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators, **none)
+
     # Records.
 
     async def _produce(self, a: Answers, ask: Any, header: Any) -> Any:

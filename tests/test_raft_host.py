@@ -9,7 +9,7 @@ import pytest
 from node.raft.config import RaftConfig
 from node.raft.outcome import Applied
 from tests.holes.lone_host import LoneHost
-from tests.register_map import set_register
+from tests.register_map import RegisterMap, set_register
 from tests.simulation.disk import SimCrash, SimDisk
 
 SMALL = RaftConfig(trailing_entries=3, max_wal_segments=2, snapshot_entries=12)
@@ -74,3 +74,45 @@ def test_what_was_acknowledged_is_there_in_every_later_life(seed: int) -> None:
         lives.live()
     assert len(lives.acknowledged) > 40
     assert max(lives.segments) > 3, "segments were dropped on the way"
+
+
+def test_a_stored_group_that_nobody_creates_is_named_and_can_be_let_go() -> None:
+    """It pins its part of the write-ahead log until then: what nobody asks for is not forgotten by itself."""
+    disk = SimDisk(random.Random(1))
+    node = LoneHost(disk).lead()
+    node.host.create_group(77, RegisterMap(), (1,))
+    node.loop.run()
+    disk = node.killed("kill")
+
+    again = LoneHost(disk)
+    assert again.host.stored_groups() == [77]
+    again.host.remove_group(77)
+    again.loop.run()
+    assert again.host.stored_groups() == []
+    with pytest.raises(ValueError, match="no group 77 on this node"):
+        again.host.remove_group(77)
+
+    assert LoneHost(again.killed("power")).host.stored_groups() == []
+
+
+def test_a_snapshot_stored_late_does_not_bring_a_removed_group_back() -> None:
+    disk = SimDisk(random.Random(1))
+    node = LoneHost(disk).lead()
+    node.write(1, 2, 3)
+    assert node.group.take_snapshot()
+    node.host.remove_group(node.group.id)
+    node.loop.run()
+    again = LoneHost(node.killed("power"))
+    assert again.machine.registers == {}
+    assert again.group.journal.base == 0
+
+
+def test_a_snapshot_of_another_kind_of_machine_is_refused() -> None:
+    class OtherMap(RegisterMap):
+        kind = "other-map"
+
+    node = LoneHost(SimDisk(random.Random(1))).lead()
+    node.write(1)
+    node.snapshot()
+    with pytest.raises(ValueError, match="holds a snapshot of a register-map, not of a other-map"):
+        LoneHost(node.killed("kill"), machine=OtherMap())

@@ -26,6 +26,7 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    FIND_COORDINATOR = 10
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -44,7 +45,7 @@ class Api:
     """One row of the table.
 
     `first` to `last` are the versions spoken; those from `flexible` on have compact lengths and tagged
-    fields (KIP-482). `overlaps` says that consecutive requests of this kind on one connection may be
+    fields (KIP-482). `advertised` replaces `first` in what clients are told. `overlaps` says that consecutive requests of this kind on one connection may be
     answered at the same time; every other request sees the effects of all that came before it.
     """
 
@@ -53,6 +54,7 @@ class Api:
     last: int
     flexible: int
     overlaps: bool = False
+    advertised: int | None = None
 
 
 def _table(*rows: Api) -> Mapping[int, Api]:
@@ -60,10 +62,13 @@ def _table(*rows: Api) -> Mapping[int, Api]:
 
 
 APIS: Final = _table(
-    Api(ApiKey.PRODUCE, 3, 13, flexible=9, overlaps=True),
+    # Older librdkafka (2.0.2 for one) compresses nothing unless version 0 is advertised; Kafka 4 does it too.
+    Api(ApiKey.PRODUCE, 3, 13, flexible=9, overlaps=True, advertised=0),
     Api(ApiKey.FETCH, 4, 18, flexible=12),
     Api(ApiKey.LIST_OFFSETS, 1, 10, flexible=6),
     Api(ApiKey.METADATA, 0, 13, flexible=9),
+    # librdkafka takes this key for the sign that a broker reads lz4.
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, flexible=3),
     Api(ApiKey.API_VERSIONS, 0, 4, flexible=3),
     Api(ApiKey.CREATE_TOPICS, 2, 7, flexible=5),
     Api(ApiKey.DELETE_TOPICS, 1, 6, flexible=4),
@@ -97,7 +102,12 @@ def unsupported_api_versions_response() -> Any:
 def _api_versions(version: int, error: ErrorCode, rows: tuple[Api, ...]) -> Any:
     module: Any = load_payload_module(ApiKey.API_VERSIONS, version, EntityType.response)
     keys = tuple(
-        module.ApiVersion(api_key=int(row.key), min_version=row.first, max_version=row.last) for row in rows
+        module.ApiVersion(
+            api_key=int(row.key),
+            min_version=row.first if row.advertised is None else row.advertised,
+            max_version=row.last,
+        )
+        for row in rows
     )
     throttle = {"throttle_time": _NO_THROTTLE} if version >= 1 else {}
     return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle)

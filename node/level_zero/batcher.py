@@ -168,8 +168,8 @@ class Batcher:
                 self._turn = self._loop.call_soon(self._leave, Why.IDLE)
         elif self._pending_bytes >= config.target_bytes:
             self._leave(Why.FULL)
-        elif self._linger is None:
-            self._linger = self._loop.call_later(config.linger_seconds, self._leave, Why.LINGER)
+        elif self._linger is None and self.uploads < config.max_uploads:
+            self._linger = self._loop.call_at(self._lingers_until(), self._leave, Why.LINGER)
         return future
 
     async def close(self) -> None:
@@ -207,9 +207,9 @@ class Batcher:
             if after is None:
                 break
             why = after
-        if self._pending and self._due() is None:
-            due = self._pending[0].since + config.linger_seconds
-            self._linger = self._loop.call_at(due, self._leave, Why.LINGER)
+        # With all uploads taken the next to return lets it leave, and no timer could.
+        if self._pending and self.uploads < config.max_uploads and self._due() is None:
+            self._linger = self._loop.call_at(self._lingers_until(), self._leave, Why.LINGER)
 
     def _due(self) -> Why | None:
         """Why what is gathered should leave now, whatever is under way; None when it may gather on."""
@@ -217,8 +217,11 @@ class Batcher:
             return Why.CLOSING
         if self._pending_bytes >= self._config.target_bytes:
             return Why.FULL
-        waited = self._loop.time() - self._pending[0].since if self._pending else -1.0
-        return Why.LINGER if waited >= self._config.linger_seconds else None
+        lingered = self._pending and self._loop.time() >= self._lingers_until()
+        return Why.LINGER if lingered else None
+
+    def _lingers_until(self) -> float:
+        return self._pending[0].since + self._config.linger_seconds
 
     def _take(self) -> list[_Staged]:
         """The oldest batches, as many as go into one object; without those nobody waits for any more."""

@@ -27,8 +27,12 @@ class RaftConfig:
     lease_fraction: float = 0.6
     """A lease lasts this part of the minimum election timeout; the rest covers clocks that drift apart."""
 
-    time_gap_seconds: float = 0.2
-    """A loop that was not run for this long was paused, or its clock jumped: promises start anew."""
+    time_gap_seconds: float = 0.15
+    """A loop that was not run for this long was paused, or its clock jumped: promises start anew.
+
+    At most what a lease leaves of the minimum election timeout, or a jump too small to be noticed could end
+    a follower's promise before its leader's lease.
+    """
 
     max_entry_bytes: int = 4 * MIB
     max_append_bytes: int = 1 * MIB
@@ -72,6 +76,8 @@ class RaftConfig:
             raise ValueError("election_min_seconds must be below election_max_seconds")
         if not 0 < self.lease_fraction < 1:
             raise ValueError("lease_fraction must lie between 0 and 1")
+        if not 0 < self.time_gap_seconds <= self.election_min_seconds - self.lease_seconds:
+            raise ValueError("time_gap_seconds must be at most what a lease leaves of election_min_seconds")
         if self.max_append_bytes < 1 or self.max_entry_bytes < 1:
             raise ValueError("max_append_bytes and max_entry_bytes must be positive")
 

@@ -20,20 +20,19 @@ from typing import Any
 from node.raft.config import RaftConfig
 from node.raft.disk import Disk
 from node.raft.group import RaftGroup
-from node.raft.group_state import Configuration
-from node.raft.journal import GroupJournal, JournalDamaged, RecoveredLog
-from node.raft.messages import BadMessage, EntryKind, check
+from node.raft.journal import JournalDamaged
+from node.raft.messages import BadMessage, check
 from node.raft.outbox import FRAME_BYTES, Outbox
 from node.raft.pairs import Pair
 from node.raft.pysyncobj_seam import LEADER, check_internals
 from node.raft.quiet_heartbeats import QuietHeartbeats
 from node.raft.retention import SegmentUse
 from node.raft.snapshot_store import SnapshotStore
+from node.raft.stored_groups import StoredGroups
 from node.raft.transport import Mesh, MeshConfig, MeshProblem
 from node.raft.wal import Kind, WalConfig, WalError, WalFailed, WriteAheadLog
 from node.raft.wal_format import REPLACE
 from node.raft.wal_segment import was_started
-from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 from statemachine.machine import StateMachine
 
 log = logging.getLogger(__name__)
@@ -78,6 +77,7 @@ class RaftHost:
     """
 
     group_class = RaftGroup
+    stored_class = StoredGroups
 
     def __init__(
         self,
@@ -106,9 +106,8 @@ class RaftHost:
         self._on_group_failed = on_group_failed
         self._wal_executor = wal_executor
         self._snapshot_executor = snapshot_executor
-        self._recovered: dict[int, RecoveredLog] = {}
-        self._stored: dict[int, list[int]] = {}
         self._use = SegmentUse()
+        self._stored = self.stored_class(self._use)
         self._active: dict[int, RaftGroup] = {}
         self._dirty: dict[int, RaftGroup] = {}
         self._turn_scheduled = False
@@ -162,7 +161,7 @@ class RaftHost:
         except JournalDamaged as error:
             raise JournalDamaged(f"{folder}/wal: {error}; {REPLACE}") from error
         self.snapshots = SnapshotStore(self.disk, snapshots, self.cluster_id)
-        self._stored = self.snapshots.indices()
+        self._stored.find_snapshots(self.snapshots)
 
     def _open_log(self) -> None:
         folder = self.settings.folder
@@ -175,26 +174,14 @@ class RaftHost:
             cluster_id=self.cluster_id,
             config=self.settings.wal,
             rng=self.rng,
-            replay=self._replay,
+            replay=self._stored.replay,
         )
         self.wal.on_synced = self._on_synced
         self.wal.on_failed = self._on_wal_failed
         self.wal.on_stall = lambda error: log.error(
             "write-ahead log: %s: waiting for space: free some, it goes on by itself", error
         )
-        for recovered in self._recovered.values():
-            recovered.finish()
-
-    def _replay(self, group: int, kind: Kind, segment: int, payload: bytes) -> None:
-        if kind == Kind.FORGET:
-            self._recovered.pop(group, None)
-            self._use.forget(group)
-            return
-        recovered = self._recovered.get(group)
-        if recovered is None:
-            recovered = self._recovered[group] = RecoveredLog(group)
-        recovered.replay(kind, payload)
-        self._use.note(segment, group, kind, recovered.entries[-1][1])
+        self._stored.finish()
 
     async def start(self) -> None:
         """Listen, connect to the peers and let time run."""
@@ -260,60 +247,39 @@ class RaftHost:
         """
         if group_id in self.groups:
             raise ValueError(f"group {group_id} exists on this node already")
-        recovered = self._recovered.pop(group_id, None) or RecoveredLog(group_id)
-        document, damaged = self._load_snapshot(recovered)
-        if document is not None and document.index > recovered.snapshot_index:
-            recovered.rebase(document.index, document.term)
-            recovered.voters, recovered.learners = document.voters, document.learners
-        if document is not None:
-            if document.kind != machine.kind:
-                raise ValueError(
-                    f"group {group_id} is a {document.kind} by its stored snapshot, not a {machine.kind}"
-                )
-            machine.restore(document.state)
-        journal = GroupJournal(partial(self._record, group_id), recovered, self.config.max_append_bytes)
-        if document is not None and document.index > recovered.snapshot_index:
-            # A crash came between the file and the record that tells of it.
-            begin = journal.record_snapshot if len(journal) > 1 else journal.reset
-            begin(document.index, document.term, document.voters, document.learners)
-        elif not recovered.based and document is None:
-            journal.reset(0, 0, voters, ())
-            recovered.voters = voters
-        base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
-        group = self.group_class(self, group_id, machine, journal, base)
-        group.note_configurations([e for e in recovered.entries[1:] if e[0][0] == EntryKind.MEMBERSHIP])
-        if document is not None:
-            group.remember_snapshot(document)
-        group.damaged_below = damaged
+        stored = self._stored.claim(
+            group_id,
+            machine,
+            voters,
+            self.snapshots,
+            partial(self._record, group_id),
+            self.config.max_append_bytes,
+        )
+        group = self.group_class(self, group_id, machine, stored.journal, stored.base)
+        group.note_configurations(stored.memberships)
+        if stored.document is not None:
+            group.remember_snapshot(stored.document)
+        group.damaged_below = stored.damaged_below
         self.groups[group_id] = group
         self.set_active(group, True)
         self.wake(group)
         return group
 
-    def _load_snapshot(self, recovered: RecoveredLog) -> tuple[SnapshotDocument | None, int | None]:
-        """The newest stored snapshot that is whole; or the index below which the state is lost."""
-        group = recovered.group
-        for index in reversed(self._stored.get(group, [])):
-            if index < recovered.snapshot_index:
-                break
-            try:
-                return self.snapshots.load(group, index), None
-            except (SnapshotDamaged, SnapshotTooNew, OSError) as error:
-                log.error("%s", error)
-        if not recovered.snapshot_index:
-            return None, None
-        log.error(
-            "%s/snapshots: snapshot %d of group %d is missing or damaged: this replica waits for one from its"
-            " leader", self.settings.folder, recovered.snapshot_index, group,
-        )  # fmt: skip
-        return None, recovered.snapshot_index
+    def stored_groups(self) -> list[int]:
+        """Groups that the disk holds and that were not created since the start.
+
+        Each keeps its part of the write-ahead log until it is created or removed.
+        """
+        return self._stored.unclaimed()
 
     def remove_group(self, group_id: int) -> None:
-        """Leave a group and forget what is stored of it."""
-        group = self.groups.pop(group_id)
-        group.stop(None, "the replica was removed from this node")
+        """Leave a group, or let go of a stored one, and forget what is stored of it."""
+        group = self.groups.pop(group_id, None)
+        if not self._stored.forget(group_id) and group is None:
+            raise ValueError(f"there is no group {group_id} on this node")
+        if group is not None:
+            group.stop(None, "the replica was removed from this node")
         self._dirty.pop(group_id, None)
-        self._stored.pop(group_id, None)
         self._record(group_id, Kind.FORGET, b"")
         self._last_lsn.pop(group_id, None)
         self.run_blocking(partial(self.snapshots.drop, group_id, None), _log_error)

@@ -21,13 +21,13 @@ class SnapshotStore:
 
     def __init__(self, disk: Disk, folder: str, cluster: str) -> None:
         self._disk = disk
-        self._folder = folder
+        self.folder = folder
         self._cluster = cluster
         disk.mkdir(folder)
         for name in disk.listdir(folder):
             if name.endswith((_INCOMING, _WRITING)):
                 disk.unlink(self._path(name))
-        # A name that a killed process left behind is seen before it is durable; what is seen here is relied on.
+        # A killed process may leave a name that is seen and not durable; what is seen here is relied on.
         disk.sync_dir(folder)
 
     def save(self, document: SnapshotDocument) -> None:
@@ -47,12 +47,12 @@ class SnapshotStore:
             raise
         file.close()
         self._disk.rename(writing, self._path(name))
-        self._disk.sync_dir(self._folder)
+        self._disk.sync_dir(self.folder)
 
     def indices(self) -> dict[int, list[int]]:
         """For every group the indices it has snapshots of, ascending."""
         found: dict[int, list[int]] = {}
-        for name in self._disk.listdir(self._folder):
+        for name in self._disk.listdir(self.folder):
             if name.endswith(_SUFFIX):
                 group, _, index = name[: -len(_SUFFIX)].partition("-")
                 if group.isdecimal() and index.isdecimal():
@@ -105,7 +105,7 @@ class SnapshotStore:
             self._discard(path)
             raise
         self._disk.rename(path, self._path(self._name(group, index)))
-        self._disk.sync_dir(self._folder)
+        self._disk.sync_dir(self.folder)
         return document
 
     def discard_incoming(self, file: DiskFile, group: int) -> None:
@@ -130,4 +130,4 @@ class SnapshotStore:
         return f"{group}-{index:020d}{_SUFFIX}"
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._folder, name)
+        return os.path.join(self.folder, name)

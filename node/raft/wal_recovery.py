@@ -1,7 +1,8 @@
 """Opening a log after any crash: replay what is there, cut a torn tail, refuse what is damaged.
 
 Nothing on the disk changes before every segment was read and found whole (but a rewrite that an earlier
-opening began is finished), so a refusal leaves the evidence as it was. The rules, and the argument for them, are in docs/wal.md.
+opening began is finished), so a refusal leaves the evidence as it was. The rules, and
+the argument for them, are in docs/wal.md.
 """
 
 from __future__ import annotations

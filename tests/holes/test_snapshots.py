@@ -15,6 +15,7 @@ from node.raft.journal import RecoveredLog
 from node.raft.messages import MessageKind
 from node.raft.snapshot_store import SnapshotStore
 from node.raft.snapshot_transfer import Receiver, Status
+from node.raft.stored_groups import StoredGroups
 from node.raft.wal import WalCorruption
 from snapshot.document import SnapshotDamaged, SnapshotDocument, decode
 from tests.fake_host import CLUSTER, FOLDER
@@ -42,12 +43,18 @@ def committed(count: int, group_class: type[RaftGroup]) -> Replica:
 # A crash between the dump's rename and the journal's trim.
 
 
-class ClearsTheLog(RaftHost):
-    def _load_snapshot(self, recovered: RecoveredLog) -> tuple[SnapshotDocument | None, int | None]:
-        found, damaged = super()._load_snapshot(recovered)
+class ClearedLogs(StoredGroups):
+    def _load_snapshot(
+        self, recovered: RecoveredLog, store: SnapshotStore
+    ) -> tuple[SnapshotDocument | None, int | None]:
+        found, damaged = super()._load_snapshot(recovered, store)
         if found is not None and found.index != recovered.snapshot_index:
             recovered.entries = [(b"", found.index, found.term)]
         return found, damaged
+
+
+class ClearsTheLog(RaftHost):
+    stored_class = ClearedLogs
 
 
 @hole(RaftHost, ClearsTheLog)
@@ -160,9 +167,15 @@ def test_install_keeps_the_log_that_follows_the_snapshot(group_class: type[RaftG
 # A bad dump is logged and swallowed.
 
 
+class DamageUnnoticed(StoredGroups):
+    def _load_snapshot(
+        self, recovered: RecoveredLog, store: SnapshotStore
+    ) -> tuple[SnapshotDocument | None, int | None]:
+        return super()._load_snapshot(recovered, store)[0], None
+
+
 class StartsEmpty(RaftHost):
-    def _load_snapshot(self, recovered: RecoveredLog) -> tuple[SnapshotDocument | None, int | None]:
-        return super()._load_snapshot(recovered)[0], None
+    stored_class = DamageUnnoticed
 
 
 @hole(RaftHost, StartsEmpty)

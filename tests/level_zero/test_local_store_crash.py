@@ -128,5 +128,5 @@ def test_a_store_that_skips_a_step_is_caught(sabotaged: type[LocalStore]) -> Non
             for seed in range(SEEDS):
                 crash(Sabotaged(), operation, "power", seed)
 
-    with pytest.raises(AssertionError, match="is not there|is there in part"):
+    with pytest.raises(AssertionError, match=r"is not there|is there in part"):
         every_crash()

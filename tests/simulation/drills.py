@@ -1,7 +1,7 @@
-"""What must hold while little or nothing is wrong: speed, silence, and leaders that stay or go as they should.
+"""What must hold while little or nothing is wrong: speed, silence, leaders that stay or go as they should.
 
-Random faults hardly ever leave a cluster calm enough to see these rules broken, so each run begins with one of
-these set pieces.
+Random faults hardly ever leave a cluster calm enough to see these rules broken, so each run begins with
+one of these set pieces.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Drills:
             "transfer under load": self._transfer_under_load,
             "leader cut off": self._leader_cut_off,
             "no leader": self._no_leader,
+            "late answers": self._late_answers,
         }
 
     def run(self, name: str) -> None:
@@ -188,43 +189,112 @@ class Drills:
         group = self._rng.choice(self.cluster.plan.groups)
         old = self._leader(group)
         node = old.host.node_id
-        sim = self.world.nodes[node]
         written = self._write(group)
-        self._until("calm commits", lambda: written.outcome is not None, 1.0)
-        paused = self._rng.random() < 0.5
-        began = self.world.now
+        self._until("calm commits", written.has_ended, 1.0)
+        ways = (self._pause, self._cut_off, self._cut_off_among_restarts, self._cut_off_in_transfer)
+        self._rng.choice(ways)(old)
+        paused, began = self.world.nodes[node].paused, self.world.now
+        self._read_while_others_write(group, node)
+        raft = self.cluster.plan.raft
         if paused:
-            self._for(self._rng.uniform(0.0, 0.12))
-            sim.pause()
+            self.world.nodes[node].resume()
         else:
-            hold = self._rng.random() < 0.5
-            for other in self._others(node):
-                self.world.network.cut(node, other, hold=hold)
-
-        def elected() -> bool:
-            now = self.cluster.leader(group)
-            return now is not None and now.host.node_id != node
-
-        if not self._until("serves again", elected, ELECTION_SECONDS):
-            return
-        for _ in range(3):
-            command = self._write(group)
-            self._until("serves again", command.has_ended, 3.0)
-            self._read_at(node, group)
-        limit = began + self.cluster.plan.raft.election_max_seconds + 0.3
-        if not paused:
+            limit = began + raft.election_min_seconds + 3 * raft.heartbeat_seconds
             self._until("check quorum", lambda: old.role != LEADER, max(0.01, limit - self.world.now))
             self._read_at(node, group)
-            self._for(0.3)
             self.world.network.heal_all()
-        else:
-            sim.resume()
         self._for(1.0)
 
+    def _pause(self, leader: RaftGroup) -> None:
+        self._for(self._rng.uniform(0.0, 0.12))
+        self.world.nodes[leader.host.node_id].pause()
+
+    def _cut_off(self, leader: RaftGroup) -> None:
+        hold = self._rng.random() < 0.5
+        for other in self._others(leader.host.node_id):
+            self.world.network.cut(leader.host.node_id, other, hold=hold)
+
+    def _cut_off_among_restarts(self, leader: RaftGroup) -> None:
+        """One voter misses the leader for long; the others have just been restarted when it asks them."""
+        node = leader.host.node_id
+        missing, *restarted = [voter for voter in leader.voters if voter != node]
+        self.world.network.cut(node, missing)
+        self._for(1.5)
+        self._cut_off(leader)
+        for other in restarted:
+            self.cluster.crash(other, "kill")
+            self.cluster.start(other)
+
+    def _cut_off_in_transfer(self, leader: RaftGroup) -> None:
+        """The order to take over is the last thing that leaves it."""
+        self._for(self.cluster.plan.raft.heartbeat_seconds)
+        self.world.nodes[leader.host.node_id].call(leader.transfer)
+        self._for(0.0001)
+        self._cut_off(leader)
+
+    def _read_while_others_write(self, group: int, node: int) -> None:
+        """Write through whoever is elected, and read at the old leader whenever that was acknowledged."""
+        command: Command | None = None
+        end, reads = self.world.now + ELECTION_SECONDS, 0
+        while self.world.now < end and reads < 12 and not self.cluster.ledger.findings:
+            leader = self.cluster.leader(group)
+            if leader is not None and leader.host.node_id != node:
+                if command is None or command.has_ended():
+                    reads += command is not None
+                    if reads:
+                        self._read_at(node, group)
+                    command = self._write(group)
+            self._for(0.004)
+        if not reads and not self.cluster.ledger.findings:
+            self._broken("serves again", f"nothing was written within {ELECTION_SECONDS} s")
+
     def _read_at(self, node: int, group: int) -> None:
-        self._clients.believe(group, node)
         self._clients.read(0, group, f"drill{group}", at=node)
+        self._for(0.002)
+
+    def _late_answers(self) -> None:
+        """Answers of one term that arrive in a later term of the same leader prove nothing to it."""
+        self._for(0.5)
+        group, network = self.cluster.plan.groups[0], self.world.network
+        leader = self._leader(group)
+        node = leader.host.node_id
+        late, *rest = [voter for voter in leader.voters if voter != node]
+        network.cut(late, node, both=False, hold=True)
+        for other in rest:
+            network.cut(node, other)
+            network.cut(late, other)
+        term = leader.term
+        for _ in range(5):
+            self._write(group)
+
+        def led_by(nodes: list[int]) -> bool:
+            now = self.cluster.leader(group)
+            return now is not None and now.term > term and now.host.node_id in nodes
+
+        if not self._until("serves again", lambda: led_by(rest), ELECTION_SECONDS):
+            return
+        for other in rest:
+            network.heal(node, other)
+            network.heal(late, other)
+        self._for(1.0)
+        for _ in range(8):
+            successor = self._leader(group)
+            term = successor.term - 1
+            if led_by([node]):
+                break
+            self.world.nodes[successor.host.node_id].call(successor.transfer, node)
+            self._for(0.25)
+            if not self._until("serves again", self.cluster.all_led, ELECTION_SECONDS):
+                return
+        for other in (late, *rest[1:]):
+            network.cut(node, other, both=False)
+        for _ in range(8):
+            self._write(group)
         self._for(0.02)
+        network.heal(late, node, both=False)
+        self._for(0.1)
+        network.heal_all()
+        self._for(1.0)
 
     def _no_leader(self) -> None:
         """With a majority away, commands are refused at once; those under way end; then all comes back."""

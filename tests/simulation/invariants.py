@@ -12,6 +12,7 @@ from zlib import crc32
 
 from node.raft.group import RaftGroup
 from node.raft.group_state import Configuration
+from node.raft.journal import GroupJournal
 from node.raft.membership import unpack_configuration
 from node.raft.messages import Entry, EntryKind
 from node.raft.pysyncobj_seam import LEADER
@@ -95,7 +96,7 @@ class Ledger:
         if voted is not None and group.vote != voted:
             self.broken(
                 "durable vote",
-                f"group {group.id}: node {node} voted for {voted} in term {group.term} and has {group.vote} now",
+                f"group {group.id}: node {node} voted for {voted} in term {group.term}, its log has {group.vote}",
             )
         if replica.acked is not None:
             index, term = replica.acked
@@ -228,7 +229,7 @@ class Ledger:
         holders = []
         for node in group.voters:
             other = self._replica_on(node, group.id)
-            if other is None or other.journal.base >= commit or (other.journal.synced >= commit and other.journal.term_at(commit) == term):
+            if other is None or _holds(other.journal, commit, term):
                 holders.append(node)
         if 2 * len(holders) <= len(group.voters):
             self.broken(
@@ -325,7 +326,7 @@ class Ledger:
         if ledger.snapshots.setdefault(document.index, digest) != digest:
             self.broken(
                 "equal snapshots",
-                f"group {group.id}: two snapshots at entry {document.index} differ, one of them on node {node}",
+                f"group {group.id}: two snapshots at entry {document.index} differ, one is on node {node}",
             )
         committed = [known for known in ledger.configurations if known.index <= document.index][-1]
         if (document.voters, document.learners) != (committed.voters, committed.learners):
@@ -334,3 +335,8 @@ class Ledger:
                 f"group {group.id}: snapshot {document.index} on node {node} has {document.voters},"
                 f" the log {committed.voters}",
             )
+
+
+def _holds(journal: GroupJournal, index: int, term: int | None) -> bool:
+    """Whether the entry is durable in this log, or covered by a snapshot that is."""
+    return journal.base >= index or (journal.synced >= index and journal.term_at(index) == term)

@@ -53,7 +53,7 @@ class Undecided(RuntimeError):
 
 
 def is_linearizable(history: list[Operation], initial: Any = None) -> bool:
-    """Whether the operations on one register have a legal order. Raises Undecided when that takes too long."""
+    """Whether operations on one register have a legal order. Raises Undecided when that takes too long."""
     operations = [op for op in history if op.kind != "read" or op.returned != NEVER]
     operations.sort(key=lambda op: (op.place, op.returned, op.called))
     count = len(operations)

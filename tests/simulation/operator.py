@@ -161,7 +161,8 @@ class Operator:
         still takes it for a voter of old: neither a member that lags, nor a replica that was removed.
         """
         placed = list(self.cluster.placement[node])
-        if not all([self._is_let_go(node, group) for group in placed]) or self._busy:
+        let_go = [self._is_let_go(node, group) for group in placed]
+        if self._busy or not all(let_go):
             return
         self.cluster.replace_disk(node)
         self._damage = None

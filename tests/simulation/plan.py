@@ -20,14 +20,15 @@ DRILLS = (
     "transfer under load",
     "leader cut off",
     "no leader",
+    "late answers",
 )
 """What is done before the faults begin, one for each seed in turn; see drills.py."""
 
 FAULTS = (
     "weather", "reset", "partition", "one-way cut", "isolated leader", "kill", "power cut", "blackout",
-    "crash in disk operation", "slow disk", "stalled disk", "full disk", "failed fdatasync", "snapshot bit flip",
-    "log bit flip", "pause", "clock jump", "clock drift", "transfer", "membership", "forced snapshot",
-    "quiet period",
+    "crash in disk operation", "slow disk", "stalled disk", "full disk", "failed fdatasync",
+    "snapshot bit flip", "log bit flip", "pause", "clock jump", "clock drift", "transfer",
+    "membership", "forced snapshot", "quiet period",
 )  # fmt: skip
 
 
@@ -68,7 +69,8 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """The plan of a seed; a function of the seed alone."""
     rng = random.Random(f"{seed} plan")
-    size = rng.choice((3, 3, 3, 3, 4, 5))
+    drill = DRILLS[seed % len(DRILLS)]
+    size = 5 if drill == "late answers" else rng.choice((3, 3, 3, 3, 3, 4))
     spares = rng.choice((0, 1, 1, 2)) if size < 5 else rng.choice((0, 1))
     groups = rng.choice((1, 1, 1, 2, 2, 3, 4))
     faults = [kind for kind in FAULTS if rng.random() < 0.4]
@@ -83,7 +85,7 @@ def plan_of(seed: int) -> Plan:
         registers=rng.choice((1, 2, 3)),
         register_seconds=rng.choice((1.0, 2.0)),
         burst=rng.choice((1, 1, 1, 1, 3, 10)),
-        drill=DRILLS[seed % len(DRILLS)],
+        drill=drill,
         faults=tuple(faults) or ("kill",),
         fault_seconds=rng.uniform(3.0, 5.0),
         fault_interval=rng.choice((0.1, 0.2, 0.4)),
@@ -112,7 +114,8 @@ def plan_of(seed: int) -> Plan:
             duplicate_probe_seconds=0.4,
             backoff_min_seconds=0.02,
             backoff_max_seconds=0.3,
-            ping_seconds=0.3,
+            # Pings would end the connection on which late answers are late.
+            ping_seconds=5.0 if drill == "late answers" else 0.3,
             max_unanswered_pings=3,
             linger_seconds=0.2,
         ),

@@ -1,4 +1,4 @@
-"""Hosts, journals, logs, stores and pairs with one rule taken out each; sabotages.py says which hole that is."""
+"""Hosts, journals, logs, stores, pairs with one rule taken out each; sabotages.py names the holes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from node.raft.progress import Progress
 from node.raft.quiet_heartbeats import QuietHeartbeats
 from node.raft.retention import SegmentUse
 from node.raft.snapshot_store import SnapshotStore
+from node.raft.stored_groups import StoredGroups
 from node.raft.wal import Kind, WalFailed, WriteAheadLog
 from snapshot.document import SnapshotDocument
 
@@ -36,9 +37,15 @@ class VotesBeforeSync(RaftHost):
             super().send_when_synced(peer, message)
 
 
+class DamageUnnoticed(StoredGroups):
+    def _load_snapshot(
+        self, recovered: RecoveredLog, store: SnapshotStore
+    ) -> tuple[SnapshotDocument | None, int | None]:
+        return super()._load_snapshot(recovered, store)[0], None
+
+
 class SwallowsDamagedSnapshots(RaftHost):
-    def _load_snapshot(self, recovered: RecoveredLog) -> tuple[SnapshotDocument | None, int | None]:
-        return super()._load_snapshot(recovered)[0], None
+    stored_class = DamageUnnoticed
 
 
 class TermNotRecorded(GroupJournal):

@@ -1,0 +1,131 @@
+"""What a node's disk holds of its groups when it starts, until each is claimed or forgotten.
+
+The write-ahead log is read before anybody knows which groups there should be, so their logs wait here. A
+group nobody claims still needs its part of the write-ahead log: whoever knows that it is gone must say so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from node.raft.group_state import Configuration
+from node.raft.journal import GroupJournal, Record, RecoveredLog
+from node.raft.messages import Entry, EntryKind
+from node.raft.retention import SegmentUse
+from node.raft.snapshot_store import SnapshotStore
+from node.raft.wal import Kind
+from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
+from statemachine.machine import StateMachine
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """One group's log as it goes on from here; its machine is already restored."""
+
+    journal: GroupJournal
+    base: Configuration
+    memberships: Sequence[Entry]
+    """Membership entries above the base."""
+    document: SnapshotDocument | None
+    damaged_below: int | None
+    """Set when no stored snapshot is whole: the state must come from a leader, from this index up."""
+
+
+class StoredGroups:
+    """The logs found in the write-ahead log and the snapshots found beside it."""
+
+    def __init__(self, use: SegmentUse) -> None:
+        self._use = use
+        self._logs: dict[int, RecoveredLog] = {}
+        self._indices: dict[int, list[int]] = {}
+
+    def replay(self, group: int, kind: Kind, segment: int, payload: bytes) -> None:
+        """Take in one record of the write-ahead log; raises JournalDamaged."""
+        if kind == Kind.FORGET:
+            self._logs.pop(group, None)
+            self._use.forget(group)
+            return
+        recovered = self._logs.get(group)
+        if recovered is None:
+            recovered = self._logs[group] = RecoveredLog(group)
+        recovered.replay(kind, payload)
+        self._use.note(segment, group, kind, recovered.entries[-1][1])
+
+    def finish(self) -> None:
+        """Check, after the last record, that no group's log lacks its front; raises JournalDamaged."""
+        for recovered in self._logs.values():
+            recovered.finish()
+
+    def find_snapshots(self, store: SnapshotStore) -> None:
+        """Note which snapshots there are."""
+        self._indices = store.indices()
+
+    def unclaimed(self) -> list[int]:
+        """Groups that are stored and that nobody has taken part in since the start."""
+        return sorted(self._logs)
+
+    def forget(self, group: int) -> bool:
+        """Let go of a group; whether it was stored and unclaimed."""
+        self._indices.pop(group, None)
+        return self._logs.pop(group, None) is not None
+
+    def claim(
+        self,
+        group: int,
+        machine: StateMachine,
+        voters: tuple[int, ...],
+        store: SnapshotStore,
+        record: Record,
+        max_run_bytes: int,
+    ) -> StoredGroup:
+        """Hand a group's log over and restore its machine; `voters` counts only if nothing is stored.
+
+        Raises ValueError when the stored snapshot is of another kind of machine.
+        """
+        recovered = self._logs.pop(group, None) or RecoveredLog(group)
+        document, damaged_below = self._load_snapshot(recovered, store)
+        newer = document is not None and document.index > recovered.snapshot_index
+        if document is not None:
+            if document.kind != machine.kind:
+                raise ValueError(
+                    f"group {group} holds a snapshot of a {document.kind}, not of a {machine.kind}"
+                )
+            if newer:
+                recovered.rebase(document.index, document.term)
+                recovered.voters, recovered.learners = document.voters, document.learners
+            machine.restore(document.state)
+        journal = GroupJournal(record, recovered, max_run_bytes)
+        if document is not None and newer:
+            # A crash came between the file and the record that tells of it.
+            begin = journal.record_snapshot if len(journal) > 1 else journal.reset
+            begin(document.index, document.term, document.voters, document.learners)
+        elif not recovered.based and document is None:
+            journal.reset(0, 0, voters, ())
+            recovered.voters = voters
+        base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
+        memberships = [entry for entry in recovered.entries[1:] if entry[0][0] == EntryKind.MEMBERSHIP]
+        return StoredGroup(journal, base, memberships, document, damaged_below)
+
+    def _load_snapshot(
+        self, recovered: RecoveredLog, store: SnapshotStore
+    ) -> tuple[SnapshotDocument | None, int | None]:
+        """The newest stored snapshot that is whole; or the index below which the state is lost."""
+        group = recovered.group
+        for index in reversed(self._indices.get(group, [])):
+            if index < recovered.snapshot_index:
+                break
+            try:
+                return store.load(group, index), None
+            except (SnapshotDamaged, SnapshotTooNew, OSError) as error:
+                log.error("%s", error)
+        if not recovered.snapshot_index:
+            return None, None
+        log.error(
+            "%s: snapshot %d of group %d is missing or damaged: this replica waits for one from its leader",
+            store.folder, recovered.snapshot_index, group,
+        )  # fmt: skip
+        return None, recovered.snapshot_index

@@ -1,0 +1,77 @@
+"""Random entities of kio's schemas, and the versions that are spoken."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import random
+import uuid
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+
+from node.kafka.apis import APIS
+from node.kafka.schema import FieldLayout, entity_layout
+
+VERSIONS = [(int(api.key), version) for api in APIS.values() for version in range(api.first, api.last + 1)]
+
+_EPOCH = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+
+def random_request(rng: random.Random, api_key: int, version: int) -> Any:
+    return random_entity(rng, load_request_schema(api_key, version))
+
+
+def random_response(rng: random.Random, api_key: int, version: int) -> Any:
+    return random_entity(rng, load_response_schema(api_key, version))
+
+
+def random_entity(rng: random.Random, entity: type[Any]) -> Any:
+    layout = entity_layout(entity)
+    values = {field.name: _value(rng, field) for field in layout.plain}
+    values |= {field.name: _value(rng, field) for field in layout.tagged if rng.random() < 0.5}
+    return entity(**values)
+
+
+def encoded(entity: Any) -> bytes:
+    """As kio itself writes it."""
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def _value(rng: random.Random, field: FieldLayout) -> Any:
+    if field.array:
+        if field.nullable and rng.random() < 0.3:
+            return None
+        return tuple(_one(rng, field) for _ in range(rng.choice((0, 1, 2, 3))))
+    if field.nullable and field.tag is None and rng.random() < 0.3:
+        return None
+    return _one(rng, field)
+
+
+def _one(rng: random.Random, field: FieldLayout) -> Any:
+    if field.entity is not None:
+        return random_entity(rng, field.entity)
+    kind = field.kind
+    if kind == "error_code":
+        return rng.choice(list(ErrorCode))
+    if kind.startswith("timedelta"):
+        return datetime.timedelta(milliseconds=rng.randrange(1 << 31))
+    if kind in _BITS:
+        half = 1 << (_BITS[kind] - 1)
+        return rng.choice((0, -1, rng.randrange(-half, half)))
+    return {
+        "uint16": lambda: rng.randrange(1 << 16),
+        "uint32": lambda: rng.randrange(1 << 32),
+        "bool": lambda: rng.random() < 0.5,
+        "float64": rng.random,
+        "uuid": lambda: uuid.UUID(int=rng.getrandbits(128)),
+        "string": lambda: "ä" * rng.choice((0, 1, 7, 200)),
+        "bytes": lambda: rng.randbytes(rng.choice((0, 3, 300))),
+        "records": lambda: rng.randbytes(rng.choice((0, 3, 300, 5000))),
+        "datetime_i64": lambda: _EPOCH + datetime.timedelta(milliseconds=rng.randrange(1 << 33)),
+    }[kind]()
