@@ -61,8 +61,14 @@ class StoredGroups:
             recovered.finish()
 
     def find_snapshots(self, store: SnapshotStore) -> None:
-        """Note which snapshots there are."""
+        """Note which snapshots there are, and delete those of groups that the log does not know.
+
+        A group is in the log before it has a snapshot, so such a file is what a crash left of a removed one.
+        """
         self._indices = store.indices()
+        for group in [group for group in self._indices if group not in self._logs]:
+            store.drop(group, None)
+            del self._indices[group]
 
     def unclaimed(self) -> list[int]:
         """Groups that are stored and that nobody has taken part in since the start."""

@@ -164,8 +164,13 @@ class Drills:
             group = self._rng.choice(self.cluster.plan.groups)
             leader = self._leader(group)
             node, term = leader.host.node_id, leader.term
+            target = self._rng.choice([voter for voter in leader.voters if voter != node])
+            slow = self._rng.random() < 0.5
+            for other in self._others(target):
+                # What the target has is then not committed yet.
+                self.world.nodes[other].disk.slow = 20.0 if slow else 1.0
             self._for(self._rng.uniform(0.1, 0.3))
-            self.world.nodes[node].call(leader.transfer)
+            self.world.nodes[node].call(leader.transfer, target)
 
             def handed_over(group: int = group, node: int = node) -> bool:
                 now = self.cluster.leader(group)
@@ -175,6 +180,8 @@ class Drills:
                 return
             if self._leader(group).term != term + 1:
                 self._broken("transfer", f"took {self._leader(group).term - term} terms")
+        for other in self.cluster.plan.nodes:
+            self.world.nodes[other].disk.slow = 1.0
         self._for(0.3)
         self._clients.stop()
         self._until("every command ends", lambda: not self._clients.unended(), 2.0)
@@ -206,7 +213,9 @@ class Drills:
         self._for(1.0)
 
     def _pause(self, leader: RaftGroup) -> None:
-        self._for(self._rng.uniform(0.0, 0.12))
+        """While answers are on their way to it, which it will read when it goes on."""
+        self._write(leader.id)
+        self._for(0.0004)
         self.world.nodes[leader.host.node_id].pause()
 
     def _cut_off(self, leader: RaftGroup) -> None:

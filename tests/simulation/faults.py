@@ -246,12 +246,12 @@ class Faults:
         if not self._operator.may_damage(node):
             return False
         paths = [path for path in disk.snapshot(durable=True) if path.endswith(".snapshot")]
-        if not paths or not disk.exists_now(paths[-1]):
+        if not paths:
             return False
         path = self._rng.choice(paths)
         if self._rng.random() < 0.7:
             self.cluster.crash(node, "kill")
-        if not disk.exists_now(path):
+        if not disk.exists_now(path) or not disk.snapshot(durable=True).get(path):
             return False
         disk.flip_bit(path)
         self._operator.damaged(node, path)

@@ -59,9 +59,12 @@ class Scenario:
                 phase()
 
     def _begin(self) -> None:
+        if self.world.rng("begin").random() < 0.3:
+            self.world.network.set_all(duplication=0.5)
         for node in self.plan.nodes:
             self.cluster.start(node)
         self._until("first leaders", self.cluster.all_led, FIRST_LEADERS_SECONDS)
+        self.world.network.set_all(duplication=0.0)
 
     def _drill(self) -> None:
         Drills(self.cluster, self.clients).run(self.plan.drill)
