@@ -14,14 +14,14 @@ from node.raft.messages import EntryKind, MessageKind
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
 from node.raft.pysyncobj_seam import FOLLOWER, LEADER
 from node.raft.replication import read_run
-from node.raft.snapshots import Snapshots
+from node.raft.snapshot_receiving import SnapshotReceiving
 
 _REGULAR = bytes([EntryKind.REGULAR])
 
 _REQUESTS_BY_LEADER = (MessageKind.APPEND, MessageKind.SNAPSHOT, MessageKind.QUIET, MessageKind.TIMEOUT_NOW)
 
 
-class RaftGroup(Snapshots):
+class RaftGroup(SnapshotReceiving):
     """One replica of one group.
 
     The interface of the rest of the node: `replicate`, `barrier`, `term`, `leader`, `is_leader`,

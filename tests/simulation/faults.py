@@ -120,7 +120,7 @@ class Faults:
             "duplication": chance((0.0, 0.05, 0.3)),
             "reorder": chance((0.0, 0.1, 0.5)),
             "spike": chance((0.0, 0.05, 0.2)),
-            "spike_seconds": chance((0.5, 0.5, 3.0)),
+            "spike_seconds": chance((0.5, 0.5, 1.5)),
             "split": chance((0.0, 0.2)),
         }
         if self._rng.random() < 0.5:

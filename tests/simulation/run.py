@@ -23,6 +23,8 @@ from tests.simulation.sabotages import SABOTAGES, reopened
 from tests.simulation.scenario import Report, run_seed
 
 _COLLECT_EVERY = 20
+_SHOWN = 20
+"""Failed seeds that are printed; the rest are counted."""
 
 
 @dataclass(slots=True)
@@ -151,9 +153,9 @@ def _watch(reports: Iterator[Report], count: int, arguments: argparse.Namespace)
     totals, said = Totals(), time.perf_counter()
     for report in reports:
         totals.add(report)
-        for finding in report.findings[:3]:
+        for finding in report.findings[:3] if len(totals.failed) <= _SHOWN else ():
             print(f"seed {report.seed}: {finding}", file=out, flush=True)
-        if report.findings:
+        if report.findings and len(totals.failed) <= _SHOWN:
             extra = f" --sabotage {arguments.sabotage}" if arguments.sabotage else ""
             print(f"  again: scripts/simulate --seed {report.seed} --trace{extra}", file=out, flush=True)
             if arguments.sabotage:

@@ -20,8 +20,8 @@ from tests.simulation.world import World
 
 FIRST_LEADERS_SECONDS = 4.0
 SETTLES_SECONDS = 12.0
-CLOCKS_SECONDS = 1.0
-"""Until clocks that were put back show again what they did, and timers fire."""
+AFTERMATH_SECONDS = 1.6
+"""Until the latest message has arrived, and clocks that were put back show again what they did."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Scenario:
 
     def _recover(self) -> None:
         self.faults.heal()
-        self.world.run(self.world.now + CLOCKS_SECONDS)
+        self.world.run(self.world.now + AFTERMATH_SECONDS)
         self._until("serves again", self.cluster.all_led, SERVES_SECONDS)
         self._until("repairs end", self.operator.settle, SETTLES_SECONDS)
         if not self.cluster.ledger.findings:
