@@ -182,9 +182,9 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 frame = self._parser.next_frame(self._admit)
             except FrameError as error:
-                slot = _Slot(NO_FRAME, None)
-                self._slots.append(slot)
-                self._fail(slot, CloseReason.OVERSIZED, str(error))
+                last = _Slot(NO_FRAME, None)
+                self._slots.append(last)
+                self._end_at(last, CloseReason.OVERSIZED, str(error))
                 break
             if frame is None:
                 break
@@ -254,10 +254,14 @@ class Connection(asyncio.BufferedProtocol):
     # Answers.
 
     def _fail(self, slot: _Slot, reason: CloseReason, message: str) -> None:
-        """Close in this request's turn: those before it are answered, those after it are not."""
+        """Close in the turn of a request that was started: those that wait come after it."""
+        self._waiting.clear()
+        self._end_at(slot, reason, message)
+
+    def _end_at(self, slot: _Slot, reason: CloseReason, message: str) -> None:
+        """Answer the requests before this slot, then close."""
         slot.end = (reason, message)
         self._no_more = True
-        self._waiting.clear()
         self._flush(slot)
 
     def _answer(self, slot: _Slot, answer: Any) -> None:

@@ -172,7 +172,8 @@ class Drills:
             group = self._rng.choice(self.cluster.plan.groups)
             leader = self._leader(group)
             node, term = leader.host.node_id, leader.term
-            target = self._rng.choice([voter for voter in leader.voters if voter != node])
+            # One that is level: the time it takes to catch up is not the transfer's.
+            target = max(leader.progress, key=lambda peer: leader.progress[peer].match)
             slow = self._rng.random() < 0.5
             for other in self._others(target):
                 # What the target has is then not committed yet.

@@ -233,7 +233,8 @@ class SimNetwork:
     ) -> None:
         late.cancel()
         if end.is_closing():
-            answer.set_exception(reset_error())
+            if not answer.done():
+                answer.set_exception(reset_error())
             return
         if answer.done():
             end.open(asyncio.Protocol())
