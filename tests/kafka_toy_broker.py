@@ -162,9 +162,7 @@ class ToyBroker:
             partitions = self.topics[topic.name].partitions
             partitions += [Partition() for _ in range(topic.count - len(partitions))]
             results.append(
-                a.CreatePartitionsTopicResult(
-                    name=topic.name, error_code=ErrorCode.none, error_message=None
-                )
+                a.CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.none, error_message=None)
             )
         return a.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
 
@@ -224,7 +222,9 @@ class ToyBroker:
             error_message=None,
             cluster_id="toy",
             controller_id=NODE,
-            brokers=(a.DescribeClusterBroker(broker_id=NODE, host=host, port=port, rack=None, is_fenced=False),),
+            brokers=(
+                a.DescribeClusterBroker(broker_id=NODE, host=host, port=port, rack=None, is_fenced=False),
+            ),
         )
 
     async def _elect_leaders(self, a: Answers, _ask: Any, _header: Any) -> Any:

@@ -269,6 +269,8 @@ class Cluster:
         }
         self.slow_disks: set[int] = set()
         """Nodes whose disk does not finish a sync."""
+        self.mute: set[int] = set()
+        """Nodes to and from which everything is lost though the connections stand."""
 
     def __getitem__(self, node: int) -> Replica:
         return self.replicas[node]
@@ -305,13 +307,13 @@ class Cluster:
                 for message in replica.take():
                     busy = True
                     target = self.replicas[message.peer]
-                    if node not in target.host.away:
+                    if node not in target.host.away and not self.mute & {node, message.peer}:
                         fields = [GROUP, message.kind, message.term, *message.fields]
                         target.group.receive(node, fields)
                 frames, replica.host.mesh.frames = replica.host.mesh.frames, []
                 for peer, payload in frames:
                     busy = True
-                    if node not in self.replicas[peer].host.away:
+                    if node not in self.replicas[peer].host.away and not self.mute & {node, peer}:
                         self.replicas[peer].host.quiet.on_frame(node, payload)
             if not busy:
                 return

@@ -321,3 +321,19 @@ def test_it_counts_and_compares() -> None:
     assert differences(before, disk.snapshot(durable=True)) == []
     assert (disk.bytes_written, disk.bytes_synced, disk.operations) == (4, 3, 6)
     assert disk.counts == {"create": 2, "pwrite": 2, "datasync": 1, "sync_dir": 1, "open": 1}
+
+
+def test_only_an_empty_folder_can_be_removed() -> None:
+    disk = disk_of()
+    disk.mkdir("/data/deep")
+    durable_file(disk, "/data/deep/a", b"x")
+    for path in ("/data/deep", "/data"):
+        with pytest.raises(OSError, match="not empty"):
+            disk.rmdir(path)
+    with pytest.raises(NotADirectoryError):
+        disk.listdir("/data/deep/a")
+    disk.unlink("/data/deep/a")
+    disk.rmdir("/data/deep")
+    assert disk.listdir("/data") == []
+    disk.crash("power")
+    assert not disk.exists("/data/deep/a")

@@ -59,15 +59,13 @@ def decode_request(frame: memoryview, max_elements: int) -> tuple[RequestHeader,
     request_type, read = _reader_of(header.api_key, header.api_version)
     body, position = checked_body(request_type, frame, position, max_elements)
     try:
-        request, size = read(body, position)
+        request, _ = read(body, position)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         # kio raises its own errors, ValueError and KeyError among others, and a panic in its native code
         # is a BaseException. The walk above leaves it little to find: bad UTF-8, a null where none may be.
-        raise MalformedFrame(f"{request_type.__name__}: {error or type(error).__name__}") from None
-    if position + size != len(body):
-        raise MalformedFrame(f"{len(body) - position - size} bytes follow {request_type.__name__}")
+        raise MalformedFrame(f"{request_type.__name__}: {type(error).__name__}: {error}") from None
     return header, request
 
 
@@ -114,7 +112,7 @@ def encode_response(header: RequestHeader, response: Any) -> list[Buffer]:
     `response` is kio's entity for the request's api key and version. ApiVersions may be answered with a
     lower version. Raises EncodingError.
     """
-    key, version = response.__api_key__, response.__version__
+    key, version = getattr(response, "__api_key__", None), getattr(response, "__version__", -1)
     if key != header.api_key or (version != header.api_version and key != ApiKey.API_VERSIONS):
         raise EncodingError(f"{type(response).__name__} version {version} does not answer {header}")
     return _framed(encode(response, _head(header, version)))

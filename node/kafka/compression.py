@@ -54,7 +54,9 @@ def decompress(compression: Compression, data: bytes | memoryview, limit: int) -
     return _growing(_INTO[compression], data, limit)
 
 
-def _growing(into: Callable[[bytes | memoryview, bytearray], int], data: bytes | memoryview, limit: int) -> memoryview:
+def _growing(
+    into: Callable[[bytes | memoryview, bytearray], int], data: bytes | memoryview, limit: int
+) -> memoryview:
     room = min(limit, max(_LEAST_BYTES, _FIRST_GUESS * len(data)))
     while True:
         output = bytearray(room)

@@ -69,7 +69,6 @@ class Connection(asyncio.BufferedProtocol):
         """Nothing more is taken up; the connection closes once its slots are answered."""
         self._ended = False
         """This side has decided to close, and said why."""
-        self._eof = False
         self._taking = False
         self._moved = self._frame_since = self._unsent_moved = server.loop.time()
         self._unsent = 0
@@ -92,6 +91,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.scratch if space is None else space
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._no_more:
+            return  # Dropped, but read: closing over unread bytes is a reset, and may cost the peer answers.
         self._moved = self._server.loop.time()
         if not self._parser.waits_for_bytes:
             self._frame_since = self._moved
@@ -103,11 +104,8 @@ class Connection(asyncio.BufferedProtocol):
             self.take()
             self._parser.keep()
 
-    def eof_received(self) -> bool:
-        """A client that has ended only its own side still gets what it asked for."""
-        self._eof = True
-        self.take()
-        return self._transport is not None
+    def eof_received(self) -> None:
+        """A client that has ended its side is gone, as with Kafka: its long poll must not go on."""
 
     def pause_writing(self) -> None:
         self._unsent_full = True
@@ -144,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_or_read()
 
     def drain(self) -> None:
-        """Read nothing more, answer what was taken up, then close."""
+        """Take up nothing more, answer what was taken up, then close."""
         self._no_more = True
         self.take()
 
@@ -159,7 +157,9 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = unsent
         if now - self._unsent_moved > config.slow_reader_seconds:
             self.close(CloseReason.SLOW_READER, f"no answer taken for {config.slow_reader_seconds:g} s")
-        elif self._reading and self._parser.waits_for_bytes and now - self._frame_since > config.frame_seconds:
+        elif (
+            self._reading and self._parser.waits_for_bytes and now - self._frame_since > config.frame_seconds
+        ):
             self.close(CloseReason.SLOW_SENDER, f"a frame not complete after {config.frame_seconds:g} s")
         elif not self._slots and not unsent and now - self._moved > config.idle_seconds:
             self.close(CloseReason.IDLE, f"no request for {config.idle_seconds:g} s")
@@ -313,10 +313,11 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self._ended:
             return
-        if not self._slots and (self._no_more or (self._eof and not self._parser.wanted)):
+        if self._no_more and not self._slots:
             transport.close()
             return
-        blocked = self._no_more or self._parser.wanted > 0 or len(self._slots) >= self._config.max_in_flight
+        full = self._parser.wanted > 0 or len(self._slots) >= self._config.max_in_flight
+        blocked = full and not self._no_more
         if blocked and self._reading:
             self._reading = False
             transport.pause_reading()

@@ -13,7 +13,7 @@ from typing import Final
 
 _LENGTH: Final = struct.Struct(">i")
 
-FIRST_BYTES: Final = 64 * 1024
+FIRST_BYTES: Final = 1024 * 1024
 """Most that is allocated for a frame on the strength of its length alone."""
 GROWTH: Final = 4
 """Factor by which a frame's buffer grows once it is full, so copying stays linear in the frame's length."""
@@ -28,8 +28,8 @@ class FrameParser:
     """Cuts a byte stream into request frames.
 
     Bytes enter in one of two ways. While an admitted frame is incomplete, `space` is the rest of its buffer
-    and `filled` says how much of it was used; otherwise they enter by `feed`. Frames leave by `next_frame`. Between calls at
-    most one incomplete frame and the unread rest of the last `feed` are kept.
+    and `filled` says how much of it was used; otherwise they enter by `feed`. Frames leave by `next_frame`.
+    Between calls at most one incomplete frame and the unread rest of the last `feed` are kept.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -101,7 +101,7 @@ class FrameParser:
         self._start += _LENGTH.size + len(body)
         if len(body) == length:
             return memoryview(bytes(body))
-        self._frame = bytearray(min(length, max(FIRST_BYTES, GROWTH * len(body))))
+        self._frame = bytearray(min(length, max(FIRST_BYTES, len(body))))
         self._frame[: len(body)] = body
         self._filled, self.reserved = len(body), length
         return None

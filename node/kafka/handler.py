@@ -36,9 +36,9 @@ class Handler(Protocol):
     """What answers requests."""
 
     def handle(self, request: Request) -> Coroutine[Any, Any, Any]:
-        """A coroutine function: the response entity of the request's version, an EncodedBody, or None for no answer.
+        """A coroutine function: the response entity in the request's version, an EncodedBody, or None.
 
-        ApiVersions never comes here. Buffers in the answer must not change until they are sent. Raising
-        closes the connection, so errors that Kafka has a code for are answered. A coroutine is cancelled
-        when its client is gone, unless it is a produce request's.
+        None sends nothing. ApiVersions never comes here. Buffers in the answer must not change until they
+        are sent. Raising closes the connection, so errors that Kafka has a code for are answered. When its
+        client is gone a request is cancelled, unless it is a produce request.
         """

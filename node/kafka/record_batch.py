@@ -24,6 +24,7 @@ from node.kafka.response_encoder import Buffer
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _FRONT: Final = struct.Struct(">qiib")
 _STAMP: Final = struct.Struct(">qii")
+_LENGTH_AND_DELTA: Final = struct.Struct(">8xi11xi")
 
 HEADER_BYTES: Final = _HEADER.size
 LENGTH_END: Final = 12
@@ -120,19 +121,21 @@ def boundaries(records: Buffer) -> Iterator[tuple[int, int]]:
 
     Raises InvalidBatch (CORRUPT_MESSAGE) where the lengths do not cover the buffer exactly.
     """
+    return ((start, end) for start, end, _ in _spans(records))
+
+
+def _spans(records: Buffer) -> Iterator[tuple[int, int, int]]:
+    """Start, end and last offset delta of each batch; otherwise as boundaries."""
     position, total = 0, len(records)
     while position < total:
         if total - position < HEADER_BYTES:
             raise _corrupt(f"{total - position} bytes are too few for a record batch")
-        (length,) = _LENGTH_AT.unpack_from(records, position + 8)
+        length, last_delta = _LENGTH_AND_DELTA.unpack_from(records, position)
         end = position + LENGTH_END + length
         if length < HEADER_BYTES - LENGTH_END or end > total:
             raise _corrupt(f"a record batch of {LENGTH_END + length} bytes where {total - position} are left")
-        yield position, end
+        yield position, end, last_delta
         position = end
-
-
-_LENGTH_AT: Final = struct.Struct(">i")
 
 
 def validate_produced(
@@ -164,7 +167,9 @@ def _front(view: memoryview, position: int, version: int) -> BatchHeader:
         raise _invalid(f"{left} bytes are too few for a record batch")
     _, length, _, magic = _FRONT.unpack_from(view, position)
     if magic in (0, 1):
-        raise _invalid(f"magic {magic}: produce requests of version {version} carry record batches of magic 2")
+        raise _invalid(
+            f"magic {magic}: produce requests of version {version} carry record batches of magic 2"
+        )
     if magic != MAGIC:
         raise _corrupt(f"magic {magic} is unknown")
     if length < HEADER_BYTES - LENGTH_END:
@@ -247,27 +252,63 @@ def check_records(data: Buffer, position: int, end: int, count: int) -> None:
     """
     if count * _SHORTEST_RECORD > end - position:
         raise _invalid(f"{count} records do not fit into {end - position} bytes")
+    left = count
     try:
-        for _ in range(count):
-            # A zigzag varint of one or two bytes, which is nearly every record, is read in place.
-            length = data[position]
-            if length < 0x80:
-                position += 1
-            else:
-                second = data[position + 1]
-                if second < 0x80:
-                    length = length & 0x7F | second << 7
-                    position += 2
-                else:
-                    length, position = _long_varint(data, position)
-            if length & 1:
-                raise _invalid("a record of negative length")
-            position += length >> 1
+        while left:
+            run, stride = _run(data, position, min(left, _LONGEST_RUN))
+            if run < _SHORTEST_RUN:
+                run, stride = min(left, _HOPS), 0
+                position = _hop(data, position, run)
+            position += run * stride
+            left -= run
     except IndexError:
         raise _invalid(f"fewer than the declared {count} records") from None
     if position != end:
         what = "fewer" if position > end else "more"
         raise _invalid(f"{what} than the declared {count} records")
+
+
+_LONGEST_RUN: Final = 512
+_SHORTEST_RUN: Final = 8
+_HOPS: Final = 64
+
+
+def _run(data: Buffer, position: int, most: int) -> tuple[int, int]:
+    """How many records from here on have the same length bytes, and the bytes from one to the next.
+
+    Records of one size come in long runs, and a strided slice compares their lengths all at once.
+    """
+    first, second = data[position], data[position + 1]
+    if first & 1 or (first >= 0x80 and second >= 0x80):
+        return 0, 0
+    stride = 1 + (first >> 1) if first < 0x80 else (first >> 1) + (second << 6) - 62
+    firsts = bytes(data[position : position + most * stride : stride])
+    run = len(firsts) - len(firsts.lstrip(firsts[:1]))
+    if first >= 0x80 and run >= _SHORTEST_RUN:
+        seconds = bytes(data[position + 1 : position + 1 + run * stride : stride])
+        run = len(seconds) - len(seconds.lstrip(seconds[:1]))
+    return run, stride
+
+
+def _hop(data: Buffer, position: int, count: int) -> int:
+    """The position after `count` records."""
+    signs = 0
+    for _ in range(count):
+        # A zigzag varint: in one or two bytes for nearly every record, half of it the length.
+        first = data[position]
+        if first < 0x80:
+            position += 1 + (first >> 1)
+        else:
+            second = data[position + 1]
+            if second < 0x80:
+                position += (first >> 1) + (second << 6) - 62
+            else:
+                length, position = _long_varint(data, position)
+                position += length >> 1
+        signs |= first
+    if signs & 1:
+        raise _invalid("a record of negative length")
+    return position
 
 
 def _long_varint(data: Buffer, position: int) -> tuple[int, int]:
@@ -288,23 +329,20 @@ def stamped(records: Buffer, base_offset: int, leader_epoch: int) -> list[Buffer
     Large batches are not copied: each gives sixteen new bytes and a view of the rest. Raises InvalidBatch
     where the lengths do not cover the buffer exactly.
     """
-    spans = list(boundaries(records))
+    spans = list(_spans(records))
     if len(records) >= _VIEW_FROM_BYTES * len(spans):
         view = memoryview(records)
         parts: list[Buffer] = []
-        for start, end in spans:
+        for start, end, last_delta in spans:
             parts.append(_STAMP.pack(base_offset, end - start - LENGTH_END, leader_epoch))
             parts.append(view[start + _STAMP.size : end])
-            base_offset += _LENGTH_AT.unpack_from(records, start + _LAST_DELTA_AT)[0] + 1
+            base_offset += last_delta + 1
         return parts
     copy = bytearray(records)
-    for start, end in spans:
+    for start, end, last_delta in spans:
         _STAMP.pack_into(copy, start, base_offset, end - start - LENGTH_END, leader_epoch)
-        base_offset += _LENGTH_AT.unpack_from(records, start + _LAST_DELTA_AT)[0] + 1
+        base_offset += last_delta + 1
     return [copy]
-
-
-_LAST_DELTA_AT: Final = 23
 
 
 def _invalid(message: str) -> InvalidBatch:

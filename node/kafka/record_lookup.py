@@ -1,4 +1,4 @@
-"""Finds records by timestamp inside batches, for ListOffsets: the only place where records are decoded one by one.
+"""Finds records by timestamp inside batches, for ListOffsets: the one place that decodes records singly.
 
     length varint, attributes i8, timestamp_delta varlong, offset_delta varint, key, value, headers
 
@@ -43,7 +43,7 @@ def first_at_or_after(
 
 
 def newest(records: Buffer, *, base_offset: int, max_decompressed_bytes: int) -> Found | None:
-    """The first record of the greatest timestamp (ListOffsets' MAX_TIMESTAMP); otherwise as first_at_or_after."""
+    """The first record of the greatest timestamp (ListOffsets' MAX_TIMESTAMP); errors as above."""
     best: Found | None = None
     for header, base in _batches(records, base_offset):
         if best is not None and header.max_timestamp <= best.timestamp:

@@ -4,14 +4,14 @@ kio's reader takes memory for an array on the word of its count: eight bytes an 
 thirty bytes that promises 2**35 of them ends the process, which no `except` can stop. And it raises for a
 tagged field it does not know, where KIP-482 wants it skipped. So each body is walked first, by a function
 compiled from kio's own schema: counts are held against the bytes that are left and against a budget, and
-unknown tagged fields are cut out. The walk reads lengths only; strings and values are left to kio.
+unknown tagged fields are cut out. Null arrays, which kio
+hands on, are refused where the schema does. The walk reads lengths only; strings and values are left to kio.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Final, Protocol, cast
 
 from node.kafka.schema import EntityLayout, FieldLayout, entity_layout
@@ -32,20 +32,25 @@ class _Walk(Protocol):
         """Walk one entity; give the position after it and what is left of the budget of elements."""
 
 
-def checked_body(request_type: type[Any], body: memoryview, position: int, max_elements: int) -> tuple[memoryview, int]:
+_WALKS: Final[dict[type[Any], _Walk]] = {}
+
+
+def checked_body(
+    request_type: type[Any], body: memoryview, position: int, max_elements: int
+) -> tuple[memoryview, int]:
     """The body to decode from `position` on, once all its lengths are right.
 
     The body is the one given, or one without tagged fields that the schema does not name. `max_elements`
-    bounds the elements of all arrays together, tagged fields included. Raises MalformedFrame.
+    bounds the elements of all arrays together, tagged fields included. Bytes after the entity are ignored, as
+    Kafka ignores them: librdkafka's request for all topics has three too many. Raises MalformedFrame.
     """
     cuts: Cuts = []
     try:
         end, _ = _walk_of(request_type)(body, position, max_elements, cuts)
     except (IndexError, struct.error):
         raise MalformedFrame(f"it ends inside {request_type.__name__}") from None
-    if end != len(body):
-        what = "it ends inside" if end > len(body) else f"{len(body) - end} bytes follow"
-        raise MalformedFrame(f"{what} {request_type.__name__}")
+    if end > len(body):
+        raise MalformedFrame(f"it ends inside {request_type.__name__}")
     return (_without(body, position, cuts), 0) if cuts else (body, position)
 
 
@@ -95,7 +100,13 @@ def _without(body: memoryview, position: int, cuts: Cuts) -> memoryview:
 
 
 def _too_many(count: int) -> MalformedFrame:
-    return MalformedFrame(f"an array promises {count} elements, more than there are bytes for or than allowed")
+    return MalformedFrame(
+        f"an array promises {count} elements, more than there are bytes for or than allowed"
+    )
+
+
+def _null(name: str) -> MalformedFrame:
+    return MalformedFrame(f"the array {name} is null")
 
 
 def _walk_tags(
@@ -134,10 +145,12 @@ def _walk_tags(
     return position, left
 
 
-@cache
 def _walk_of(entity: type[Any]) -> _Walk:
-    layout = entity_layout(entity)
-    return _compile(entity.__name__, lambda writer: writer.entity(layout, 1))
+    walk = _WALKS.get(entity)
+    if walk is None:
+        layout = entity_layout(entity)
+        walk = _WALKS[entity] = _compile(entity.__name__, lambda writer: writer.entity(layout, 1))
+    return walk
 
 
 def _compile(name: str, write: Callable[[_WalkWriter], None]) -> _Walk:
@@ -148,6 +161,7 @@ def _compile(name: str, write: Callable[[_WalkWriter], None]) -> _Walk:
         "i32": _I32.unpack_from,
         "varint": read_varint,
         "too_many": _too_many,
+        "null": _null,
         "tags": _walk_tags,
         "walks": writer.walks,
     }
@@ -219,6 +233,9 @@ class _WalkWriter:
             self.put(depth, f"{count} -= 1")
         else:
             self.put(depth, f"{count} = i32(b, p)[0]", "p += 4")
+        if not field.nullable:
+            # kio hands a null on, and Kafka closes the connection.
+            self.put(depth, f"if {count} < 0:", f"    raise null({field.name!r})")
         inner = entity_layout(field.entity) if field.entity is not None else None
         least = inner.least_bytes if inner else field.fixed_bytes or (1 if flexible else 2)
         self.put(

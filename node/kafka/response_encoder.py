@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache
 from typing import Any, Final, cast
 
 from kio.static.primitive import Records
@@ -60,7 +59,7 @@ def encode(response: Any, head: bytes) -> list[Buffer]:
     parts: list[Buffer] = []
     try:
         parts.append(_encoder_of(type(response))(response, bytearray(head), parts))
-    except (struct.error, TypeError, AttributeError, OverflowError) as error:
+    except (struct.error, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise EncodingError(f"{type(response).__name__} version {response.__version__}: {error}") from error
     return parts
 
@@ -80,6 +79,7 @@ def write_varint(value: int) -> bytes:
 _ONE_BYTE: Final = tuple(bytes([value]) for value in range(0x80))
 
 _Encoder = Callable[[Any, bytearray, list[Buffer]], bytearray]
+_ENCODERS: Final[dict[type[Any], _Encoder]] = {}
 
 
 def _add_records(value: Buffer | RecordParts, out: bytearray, parts: list[Buffer]) -> bytearray:
@@ -94,8 +94,11 @@ def _add_records(value: Buffer | RecordParts, out: bytearray, parts: list[Buffer
     return bytearray()
 
 
-@cache
 def _encoder_of(entity: type[Any]) -> _Encoder:
+    return _ENCODERS.get(entity) or _ENCODERS.setdefault(entity, _compile(entity))
+
+
+def _compile(entity: type[Any]) -> _Encoder:
     writer = _EncoderWriter()
     writer.entity(entity_layout(entity), "e", "o", 1)
     writer.flush("o", 1)

@@ -14,7 +14,7 @@ class ServerConfig:
     max_frame_bytes: int = 100 * 1024 * 1024
     """Kafka's `socket.request.max.bytes`."""
     max_request_bytes: int = 256 * 1024 * 1024
-    """Frames of all connections that are being received or answered, together (`queued.max.request.bytes`)."""
+    """Frames of all connections together, received or answered at the moment (`queued.max.request.bytes`)."""
     max_elements: int = 200_000
     """Elements of all arrays of one request together."""
     max_in_flight: int = 64
@@ -23,8 +23,8 @@ class ServerConfig:
     """Answers the peer has not taken, above which its next request waits."""
     idle_seconds: float = 600.0
     """Kafka's `connections.max.idle.ms`."""
-    frame_seconds: float = 120.0
-    """A frame must be complete this long after it began."""
+    frame_seconds: float = 30.0
+    """A frame must be complete this long after it began: until then it holds its part of the budget."""
     slow_reader_seconds: float = 60.0
     """A peer with unsent answers must take some of them within this time."""
     sweep_seconds: float = 5.0

@@ -135,7 +135,7 @@ class Reads(Replication):
         self.tick_snapshot(peer, now)
         if progress.quiet_since is not None:
             return True
-        if self.may_quiet(progress):
+        if self.may_quiet(peer, progress, now):
             self.begin_quiet_towards(peer, progress, now)
             return True
         if now - progress.sent_at >= self.settings.heartbeat_seconds * 0.9:
@@ -150,13 +150,17 @@ class Reads(Replication):
         settled = self.change is None and self.transfer_target is None
         return settled and self.commit == last == self.applied and not self.readers and not self.waiting
 
-    def may_quiet(self, progress: Progress) -> bool:
-        """The follower has everything, and a whole heartbeat has passed without anything new."""
+    def may_quiet(self, peer: int, progress: Progress, now: float) -> bool:
+        """The follower has everything, was heard just now, and nothing new came for a whole heartbeat.
+
+        One that fell silent gets the group's own heartbeats, or the lost quorum would be noticed late.
+        """
         return (
             progress.phase is Phase.REPLICATE
             and progress.match == self.journal.last
             and self.is_idle()
-            and self.host.now() - self.idle_since >= self.settings.heartbeat_seconds
+            and now - self.idle_since >= self.settings.heartbeat_seconds
+            and now - self.acked_at(peer) <= 2 * self.settings.heartbeat_seconds
         )
 
     def quorum_is_quiet(self) -> bool:

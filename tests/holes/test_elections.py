@@ -152,6 +152,31 @@ def test_leader_without_a_quorum_steps_down_within_an_election_timeout(group_cla
     assert 1 not in cluster.leaders
 
 
+class QuietWithTheSilent(RaftGroup):
+    def may_quiet(self, peer: int, progress: Progress, now: float) -> bool:
+        return progress.match == self.journal.last and self.is_idle()
+
+
+@hole(RaftGroup, QuietWithTheSilent)
+def test_quorum_that_falls_silent_in_quiet_is_missed_within_an_election_timeout(
+    group_class: type[RaftGroup],
+) -> None:
+    """A read had the group answered by itself after the pair's last heartbeat: there is a quorum for longer."""
+    cluster = Cluster(group_class=group_class)
+    cluster.elect(1)
+    cluster.advance(1.0)
+    assert not cluster[1].host.active, "the pair's heartbeat stands for the group"
+    cluster[1].group.lease_allowed = False
+    while cluster[1].host.pair(2).sent_at == cluster.loop.now:
+        cluster.advance(CONFIG.heartbeat_seconds / 2)
+    read = cluster[1].read()
+    cluster.settle()
+    assert isinstance(read.step(), Applied)
+    cluster.mute = {1}
+    cluster.advance(CONFIG.election_min_seconds + 3 * CONFIG.heartbeat_seconds)
+    assert 1 not in cluster.leaders
+
+
 class LeasesFromReceipt(RaftGroup):
     def on_append_reply(
         self, peer: int, accepted: bool, index: int, hint: int, hint_term: int, sent_at: float
@@ -288,7 +313,7 @@ def test_transfer_waits_until_every_accepted_command_has_ended(group_class: type
 
 
 class NeverQuiet(RaftGroup):
-    def may_quiet(self, progress: Progress) -> bool:
+    def may_quiet(self, peer: int, progress: Progress, now: float) -> bool:
         return False
 
 
@@ -354,6 +379,7 @@ def test_group_with_an_uncommitted_entry_is_not_idle(group_class: type[RaftGroup
     leader.acknowledge(2, 3)
     leader.take()
     leader.advance(2 * CONFIG.heartbeat_seconds)
+    leader.acknowledge(2, 3)
     leader.tick()
     assert leader.take(MessageKind.QUIET) == []
 

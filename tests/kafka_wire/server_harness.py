@@ -103,7 +103,7 @@ class Client:
         """Wait until the server has closed; whether nothing more came."""
         try:
             return await asyncio.wait_for(self.reader.read(), 5) == b""
-        except ConnectionResetError:
+        except ConnectionError:
             return True
 
 

@@ -1,4 +1,4 @@
-"""Frames come out as they went in, whatever the pieces; memory follows the bytes received, not those promised."""
+"""Frames come out as they went in, whatever the pieces, and memory follows the bytes that were received."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from node.kafka.framing import FIRST_BYTES, FrameError, FrameParser
 
-LIMIT = 1 << 20
+LIMIT = 8 << 20
 
 
 def framed(body: bytes) -> bytes:
@@ -55,7 +55,7 @@ def take(parser: FrameParser) -> list[bytes]:
 )
 def test_any_pieces_give_the_same_frames(bodies: list[bytes], big: bool, cuts: list[int]) -> None:
     if big:
-        bodies.insert(len(bodies) // 2, bytes(range(256)) * 600)
+        bodies.insert(len(bodies) // 2, bytes(range(256)) * 9000)
     stream = b"".join(map(framed, bodies))
     parser = FrameParser(LIMIT)
     frames: list[bytes] = []
@@ -85,21 +85,21 @@ def test_a_promise_allocates_little_until_the_bytes_come() -> None:
         push(parser, struct.pack(">i", 100 << 20) + b"x")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 20 * FIRST_BYTES + 200_000
+    assert peak < 21 * FIRST_BYTES
 
 
-def test_a_frame_in_single_bytes_costs_a_linear_number_of_copied_bytes() -> None:
+def test_a_frame_in_small_pieces_costs_a_linear_number_of_copied_bytes() -> None:
     parser = FrameParser(LIMIT)
     parser.feed(struct.pack(">i", LIMIT))
     parser.next_frame(lambda _size: True)
     copied, room = 0, parser.space()
-    for _ in range(LIMIT):
+    for _ in range(LIMIT // 64):
         space = parser.space()
         assert space is not None
         if room is not None and space.obj is not room.obj:
-            copied += len(room.obj)
+            copied += memoryview(room.obj).nbytes
         room = space
-        parser.filled(1)
+        parser.filled(min(64, len(space)))
     assert copied <= LIMIT
 
 

@@ -344,6 +344,7 @@ def test_a_budget_does_not_delay_a_lone_batch() -> None:
 
 def test_an_object_under_a_budget_may_be_larger_than_the_target() -> None:
     case = Case(BUDGETED)
+    case.turn(100.0)  # a long rest saves up no more than a burst
     case.stage_many(*[500] * 20)
     case.turn()
     assert case.sizes() == [3000, 3000]
@@ -371,6 +372,16 @@ def test_closing_lets_everything_leave_and_waits_for_it(case: Case) -> None:
     case.turn()
     assert closing.done()
     assert sorted(number for number, result in case.results if isinstance(result, Stored)) == [0, 1, 2]
+
+
+def test_closing_waits_for_no_linger() -> None:
+    case = Case(BUDGETED)
+    case.node.loop.create_task(case.batcher.close())
+    case.stage_many(2990, 20)  # before the closing takes its first step
+    case.turn()
+    assert case.sizes() == [2990, 20]
+    assert case.world.now == 0.0
+    case.world.close()
 
 
 def test_closing_with_nothing_staged_ends_at_once(case: Case) -> None:

@@ -39,6 +39,8 @@ class Writer:
         self.deleting = True
         await store.delete_many([DELETED])
         self.deleted = True
+        # So that there are moments to crash at once the deletion was acknowledged.
+        await store.put(KEYS[-1], content(KEYS[-1]))
 
     def opened(self, node: SimNode) -> LocalStore:
         return self.store_class.open(node.disk, "/s", owner="node-1", loop=node.loop, executor=node.executor)

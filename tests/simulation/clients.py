@@ -58,6 +58,7 @@ class Clients:
         self._belief: dict[tuple[int, int], int] = {}
         self._last_seen: dict[tuple[int, str], Any] = {}
         self._stopped = False
+        cluster.ledger.on_leader = self._greet
 
     # Working.
 
@@ -204,6 +205,11 @@ class Clients:
             sim.call(
                 self._start_read, Operation(client, "read", (), self.cluster.world.now), node, group, key
             )
+
+    def _greet(self, node: int, group: int) -> None:
+        """Somebody asks a new leader at once, when it may not know yet all that was committed before it."""
+        if not self._stopped and self._rng.random() < 0.5:
+            self.read(0, group, self._key(), at=node)
 
     def _start_read(self, operation: Operation, node: int, group_id: int, key: str) -> None:
         group = self.cluster.group(node, group_id)

@@ -145,7 +145,9 @@ class Drills:
         node = min(leads, key=lambda candidate: leads[candidate])
         watched = [g for g in self.cluster.plan.groups if self._leader(g).host.node_id != node]
         terms = self._terms()
-        self._clients.start()
+        if self._rng.random() < 0.5:
+            # In an idle cluster nobody's log is too old to win votes.
+            self._clients.start()
         hears, crash = self._rng.random() < 0.5, self._rng.random() < 0.2
         if crash:
             self.cluster.crash(node, "kill")
@@ -175,6 +177,7 @@ class Drills:
             # One that is level: the time it takes to catch up is not the transfer's.
             target = max(leader.progress, key=lambda peer: leader.progress[peer].match)
             slow = self._rng.random() < 0.5
+            self.world.nodes[target].disk.slow = 1.0
             for other in self._others(target):
                 # What the target has is then not committed yet.
                 self.world.nodes[other].disk.slow = 20.0 if slow else 1.0
@@ -214,18 +217,21 @@ class Drills:
         raft = self.cluster.plan.raft
         if paused:
             self.world.nodes[node].resume()
-        else:
-            limit = began + raft.election_min_seconds + 3 * raft.heartbeat_seconds
-            self._until("check quorum", lambda: old.role != LEADER, max(0.01, limit - self.world.now))
-            self._read_at(node, group)
-            self.world.network.heal_all()
+            began = self.world.now
+        limit = began + raft.election_min_seconds + 3 * raft.heartbeat_seconds
+        self._until("check quorum", lambda: old.role != LEADER, max(0.01, limit - self.world.now))
+        self._read_at(node, group)
+        self.world.network.heal_all()
         self._for(1.0)
 
     def _pause(self, leader: RaftGroup) -> None:
-        """While answers are on their way to it, which it will read when it goes on."""
+        """With answers waiting that it will read when it goes on, and nothing that tells of its successor."""
         self._write(leader.id)
         self._for(0.0004)
         self.world.nodes[leader.host.node_id].pause()
+        self._for(0.005)
+        for other in self._others(leader.host.node_id):
+            self.world.network.cut(leader.host.node_id, other)
 
     def _cut_off(self, leader: RaftGroup) -> None:
         hold = self._rng.random() < 0.5
@@ -256,12 +262,12 @@ class Drills:
         end, reads = self.world.now + ELECTION_SECONDS, 0
         while self.world.now < end and reads < 12 and not self.cluster.ledger.findings:
             leader = self.cluster.leader(group)
-            if leader is not None and leader.host.node_id != node:
-                if command is None or command.has_ended():
-                    reads += command is not None
-                    if reads:
-                        self._read_at(node, group)
-                    command = self._write(group)
+            elected = leader is not None and leader.host.node_id != node
+            if elected and (command is None or command.has_ended()):
+                if command is not None:
+                    reads += 1
+                    self._read_at(node, group)
+                command = self._write(group)
             self._for(0.004)
         if not reads and not self.cluster.ledger.findings:
             self._broken("serves again", f"nothing was written within {ELECTION_SECONDS} s")

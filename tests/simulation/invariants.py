@@ -34,6 +34,9 @@ class Ledger:
         self.groups: dict[int, GroupLedger] = {}
         self.elections = 0
         self.snapshots_installed = 0
+        self.on_leader: Callable[[int, int], None] = lambda node, group_id: None
+        """Called with whoever begins to lead."""
+
         self._now = now
         self._stop = stop
         self._replica_on = replica_on
@@ -96,7 +99,8 @@ class Ledger:
         if voted is not None and group.vote != voted:
             self.broken(
                 "durable vote",
-                f"group {group.id}: node {node} voted for {voted} in term {group.term}, its log has {group.vote}",
+                f"group {group.id}: node {node} voted for {voted} in term {group.term}, its log has"
+                f" {group.vote}",
             )
         if replica.acked is not None:
             index, term = replica.acked
@@ -243,6 +247,7 @@ class Ledger:
         if not leading:
             return
         self.elections += 1
+        self.on_leader(node, group.id)
         ledger = self.groups[group.id]
         known = ledger.leaders.setdefault(term, (node, boot))
         if known != (node, boot):

@@ -61,27 +61,29 @@ def is_linearizable(history: list[Operation], initial: Any = None) -> bool:
     by_return = sorted(range(count), key=lambda i: operations[i].returned)
     by_call = [op.called for op in operations]
     seen: set[tuple[int, Any]] = set()
-    stack: list[tuple[int, Any, int, int]] = [(0, initial, 0, 0)]
+    # (done, value, position to try next, first undone by place, first undone by return)
+    stack: list[tuple[int, Any, int, int, int]] = [(0, initial, 0, 0, 0)]
     steps = 0
     while stack:
-        done, value, position, first = stack.pop()
+        done, value, position, low, first = stack.pop()
         if done & must == must:
             return True
-        while first < count and done >> by_return[first] & 1:
+        while done >> by_return[first] & 1:
             first += 1
+        while done >> low & 1:
+            low += 1
         limit = operations[by_return[first]].returned
-        while position < count:
+        for candidate in range(max(position, low), count):
             steps += 1
-            if not done >> position & 1 and by_call[position] <= limit:
-                possible, after = effect(operations[position], value)
-                if possible:
-                    state = (done | 1 << position, after)
-                    if state not in seen:
-                        seen.add(state)
-                        stack.append((done, value, position + 1, first))
-                        stack.append((*state, 0, first))
-                        break
-            position += 1
+            if done >> candidate & 1 or by_call[candidate] > limit:
+                continue
+            possible, after = effect(operations[candidate], value)
+            state = (done | 1 << candidate, after)
+            if possible and state not in seen:
+                seen.add(state)
+                stack.append((done, value, candidate + 1, low, first))
+                stack.append((*state, 0, low, first))
+                break
         if steps > MAX_STEPS:
             raise Undecided(f"{count} operations, {steps} steps")
     return False

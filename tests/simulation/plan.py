@@ -89,7 +89,8 @@ def plan_of(seed: int) -> Plan:
         faults=tuple(faults) or ("kill",),
         fault_seconds=rng.uniform(3.0, 5.0),
         fault_interval=rng.choice((0.1, 0.2, 0.4)),
-        backlog_bytes=rng.choice((1 << 10, 1 << 20)),
+        # A follower drops what its disk is behind with, and is sent it again: no calm then.
+        backlog_bytes=1 << 20 if drill == "calm commits" else rng.choice((1 << 10, 1 << 20)),
         raft=RaftConfig(
             max_entry_bytes=1 << 16,
             max_append_bytes=rng.choice((64, 512, 1 << 16)),

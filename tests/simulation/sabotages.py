@@ -46,12 +46,17 @@ _ALL = (
         rules.CountsItselfBeforeSync,
     ),
     Sabotage("vote-not-recorded", "a restarted node may vote twice in a term", rules.VoteNotRecorded),
-    Sabotage("term-not-recorded", "terms are not in the log", parts.TermNotRecorded, ("host.GroupJournal",)),
+    Sabotage(
+        "term-not-recorded",
+        "terms are not in the log",
+        parts.TermNotRecorded,
+        ("stored_groups.GroupJournal",),
+    ),
     Sabotage(
         "truncation-not-recorded",
         "deleted entries come back with a restart",
         parts.TruncationNotRecorded,
-        ("host.GroupJournal",),
+        ("stored_groups.GroupJournal",),
     ),
     Sabotage(
         "failed-sync-ignored",
@@ -119,7 +124,7 @@ _ALL = (
         "log-cleared-on-open",
         "entries above a snapshot vanish with a restart",
         parts.ClearsLogAboveSnapshot,
-        ("host.RecoveredLog",),
+        ("stored_groups.RecoveredLog",),
     ),
     Sabotage(
         "older-snapshot-installed", "a late snapshot takes the state back", rules.InstallsOlderSnapshots

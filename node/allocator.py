@@ -1,0 +1,31 @@
+"""Keeps the memory of large buffers in the process, instead of giving it back after every request.
+
+glibc returns freed memory at the top of the heap to the kernel as soon as there is a little of it. A node
+frees a few megabytes with every large request and takes them again with the next, so the kernel unmaps, maps
+and zeroes them each time: two thirds of the CPU of receiving records went there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Final
+
+_TRIM_THRESHOLD: Final = -1  # glibc's malloc.h: M_TRIM_THRESHOLD
+_MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD
+
+KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Free memory at the top of the heap that the process keeps."""
+MAPPED_FROM_BYTES: Final = 32 * 1024 * 1024
+"""Buffers from this size on are mapped on their own and given back at once; the most that glibc allows."""
+
+
+def keep_freed_memory() -> bool:
+    """Set the thresholds for this process, once and early; whether its C library knows them (glibc does)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    kept = mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+    return bool(kept and mallopt(_MMAP_THRESHOLD, MAPPED_FROM_BYTES))

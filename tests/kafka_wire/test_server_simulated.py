@@ -1,0 +1,85 @@
+"""The server on the simulator's loop and network: it takes time and timers from nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+from node.kafka.handler import Request
+from node.kafka.server import KafkaServer
+from node.kafka.server_config import Problem, ServerConfig
+from tests.kafka_wire.server_harness import answer_to, init, produce
+from tests.simulation.node import SimNode
+from tests.simulation.world import World
+
+PORT = 9092
+
+
+class Sleeper:
+    """Answers after a virtual while that differs from request to request."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    async def handle(self, asked: Request) -> Any:
+        waited = self.loop.create_future()
+        self.loop.call_later(0.01 * (7 * asked.header.correlation_id % 10), waited.set_result, None)
+        await waited
+        return answer_to(asked)
+
+
+class Asker(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.lost = False
+
+    def connection_made(self, transport: Any) -> None:
+        for number in range(60):
+            transport.write(produce(number, bytes(3000)) if number % 4 else init(number))
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+    def answers(self) -> list[int]:
+        found, position = [], 0
+        while position < len(self.received):
+            size, number = struct.unpack_from(">ii", self.received, position)
+            found.append(number)
+            position += 4 + size
+        return found
+
+
+def run(seed: int) -> tuple[list[int], bool, list[Problem], float]:
+    problems: list[Problem] = []
+    asker = Asker()
+
+    def serve(node: SimNode) -> None:
+        config = ServerConfig(idle_seconds=100, max_in_flight=5)
+        handler = Sleeper(node.loop)
+        server = KafkaServer(handler, loop=node.loop, config=config, on_problem=problems.append)
+        node.spawn(server.start(node.host, PORT))
+
+    with World(seed) as world:
+        served = world.add_node(1)
+        served.start(serve)
+
+        async def ask(node: SimNode) -> None:
+            await node.loop.create_connection(lambda: asker, served.host, PORT)
+
+        client = world.add_node(2)
+        world.call_later(1.0, client.start, lambda node: node.spawn(ask(node)))
+        world.run(until=300.0)
+        assert world.failures == []
+        return asker.answers(), asker.lost, problems, world.now
+
+
+def test_answers_keep_the_order_and_idle_connections_end_in_virtual_time() -> None:
+    for seed in range(5):
+        answers, lost, problems, _ = run(seed)
+        assert answers == list(range(60))
+        assert lost
+        assert [str(problem.reason) for problem in problems] == ["idle"]
