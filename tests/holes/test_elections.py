@@ -161,7 +161,7 @@ class QuietWithTheSilent(RaftGroup):
 def test_quorum_that_falls_silent_in_quiet_is_missed_within_an_election_timeout(
     group_class: type[RaftGroup],
 ) -> None:
-    """A read had the group answered by itself after the pair's last heartbeat: there is a quorum for longer."""
+    """A read had the group answered by itself after the last shared heartbeat: the quorum lasts longer."""
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
     cluster.advance(1.0)
