@@ -161,7 +161,12 @@ class Connection(asyncio.BufferedProtocol):
             self._reading and self._parser.waits_for_bytes and now - self._frame_since > config.frame_seconds
         ):
             self.close(CloseReason.SLOW_SENDER, f"a frame not complete after {config.frame_seconds:g} s")
-        elif not self._slots and not unsent and now - self._moved > config.idle_seconds:
+        elif (
+            not self._slots
+            and not unsent
+            and not self._parser.wanted
+            and now - self._moved > config.idle_seconds
+        ):
             self.close(CloseReason.IDLE, f"no request for {config.idle_seconds:g} s")
 
     def close(self, reason: CloseReason, message: str) -> None:

@@ -19,6 +19,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from node.kafka.compression import Compression, DecompressionError, TooLarge, decompress
+from node.kafka.record_lengths import WrongRecords, check_records
 from node.kafka.response_encoder import Buffer
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -32,7 +33,6 @@ LENGTH_END: Final = 12
 CRC_START: Final = 21
 MAGIC: Final = 2
 _ZSTD_SINCE: Final = 7
-_SHORTEST_RECORD: Final = 7  # length, attributes, two deltas, key, value, header count: one byte each
 _VIEW_FROM_BYTES: Final = 8 * 1024
 
 NO_PRODUCER_ID: Final = -1
@@ -196,16 +196,21 @@ def _judge(view: memoryview, header: BatchHeader, limits: BatchLimits) -> None:
     _judge_numbers(header)
     _judge_timestamps(header, limits)
     start = header.position + HEADER_BYTES
-    if header.compression is Compression.NONE:
-        check_records(view.obj if type(view.obj) is bytes else view, start, header.end, header.record_count)
-        return
     try:
-        plain = decompress(header.compression, view[start : header.end], limits.max_decompressed_bytes)
+        if header.compression is Compression.NONE:
+            # Plain bytes are read one by one at twice the speed of a view's.
+            whole = view.obj if type(view.obj) is bytes else view
+            check_records(whole, start, header.end, header.record_count)
+        else:
+            packed = view[start : header.end]
+            plain = decompress(header.compression, packed, limits.max_decompressed_bytes)
+            check_records(plain, 0, len(plain), header.record_count)
     except TooLarge as error:
         raise InvalidBatch(ErrorCode.message_too_large, str(error)) from None
     except DecompressionError as error:
         raise _invalid(f"{header.compression.name.lower()}: {error}") from None
-    check_records(plain, 0, len(plain), header.record_count)
+    except WrongRecords as error:
+        raise _invalid(str(error)) from None
 
 
 def _judge_numbers(header: BatchHeader) -> None:
@@ -242,85 +247,6 @@ def _judge_timestamps(header: BatchHeader, limits: BatchLimits) -> None:
     else:
         return
     raise InvalidBatch(ErrorCode.invalid_timestamp, problem)
-
-
-def check_records(data: Buffer, position: int, end: int, count: int) -> None:
-    """Hold the declared count against the uncompressed records in data[position:end], from length to length.
-
-    What is inside a record is not looked at: that is ten times the work, and the CRC has shown that it is
-    what the client wrote. Raises InvalidBatch (INVALID_RECORD).
-    """
-    if count * _SHORTEST_RECORD > end - position:
-        raise _invalid(f"{count} records do not fit into {end - position} bytes")
-    left = count
-    try:
-        while left:
-            run, stride = _run(data, position, min(left, _LONGEST_RUN))
-            if run < _SHORTEST_RUN:
-                run, stride = min(left, _HOPS), 0
-                position = _hop(data, position, run)
-            position += run * stride
-            left -= run
-    except IndexError:
-        raise _invalid(f"fewer than the declared {count} records") from None
-    if position != end:
-        what = "fewer" if position > end else "more"
-        raise _invalid(f"{what} than the declared {count} records")
-
-
-_LONGEST_RUN: Final = 512
-_SHORTEST_RUN: Final = 8
-_HOPS: Final = 64
-
-
-def _run(data: Buffer, position: int, most: int) -> tuple[int, int]:
-    """How many records from here on have the same length bytes, and the bytes from one to the next.
-
-    Records of one size come in long runs, and a strided slice compares their lengths all at once.
-    """
-    first, second = data[position], data[position + 1]
-    if first & 1 or (first >= 0x80 and second >= 0x80):
-        return 0, 0
-    stride = 1 + (first >> 1) if first < 0x80 else (first >> 1) + (second << 6) - 62
-    firsts = bytes(data[position : position + most * stride : stride])
-    run = len(firsts) - len(firsts.lstrip(firsts[:1]))
-    if first >= 0x80 and run >= _SHORTEST_RUN:
-        seconds = bytes(data[position + 1 : position + 1 + run * stride : stride])
-        run = len(seconds) - len(seconds.lstrip(seconds[:1]))
-    return run, stride
-
-
-def _hop(data: Buffer, position: int, count: int) -> int:
-    """The position after `count` records."""
-    signs = 0
-    for _ in range(count):
-        # A zigzag varint: in one or two bytes for nearly every record, half of it the length.
-        first = data[position]
-        if first < 0x80:
-            position += 1 + (first >> 1)
-        else:
-            second = data[position + 1]
-            if second < 0x80:
-                position += (first >> 1) + (second << 6) - 62
-            else:
-                length, position = _long_varint(data, position)
-                position += length >> 1
-        signs |= first
-    if signs & 1:
-        raise _invalid("a record of negative length")
-    return position
-
-
-def _long_varint(data: Buffer, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 35:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise _invalid("a record's length is no varint of 32 bits")
 
 
 def stamped(records: Buffer, base_offset: int, leader_epoch: int) -> list[Buffer]:

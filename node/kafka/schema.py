@@ -57,23 +57,6 @@ class EntityLayout:
     plain: tuple[FieldLayout, ...]
     tagged: tuple[FieldLayout, ...]
 
-    @property
-    def least_bytes(self) -> int:
-        """Fewest bytes an encoded entity can have; at least 1."""
-        return sum(_least(field, self.flexible) for field in self.plain) + self.flexible
-
-
-def _least(field: FieldLayout, flexible: bool) -> int:
-    if field.array:
-        return 1 if flexible else 4
-    if field.entity is not None:
-        return entity_layout(field.entity).least_bytes
-    if field.kind in FIXED:
-        return FIXED[field.kind][1]
-    if flexible:
-        return 1
-    return 2 if field.kind == "string" else 4
-
 
 def entity_layout(entity: type[Any]) -> EntityLayout:
     """Read an entity class. Raises TypeError for an encoding this package does not know."""

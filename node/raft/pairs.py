@@ -57,10 +57,10 @@ class Pair:
         self.led_changed_at = NEVER
         self.sent_at = NEVER
 
-    def lead(self, group: int, term: int, heard_at: float) -> None:
+    def lead(self, group: int, term: int, now: float) -> None:
         """The peer is asked to take the shared heartbeat for this group."""
         if not self.led.terms:
-            self.led_changed_at = heard_at
+            self.led_changed_at = now
         self.led.add(group, term)
 
     def unlead(self, group: int) -> None:

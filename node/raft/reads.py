@@ -176,8 +176,7 @@ class Reads(Replication):
     def begin_quiet_towards(self, peer: int, progress: Progress, now: float) -> None:
         if self.host.send(peer, [self.id, MessageKind.QUIET, self.term, self.journal.last]):
             progress.quiet_since = now
-            # Counted from what it answered last, or going quiet would put off noticing that it is gone.
-            self.host.pair(peer).lead(self.id, self.term, progress.acked_sent_at)
+            self.host.pair(peer).lead(self.id, self.term, now)
 
     def end_quiet_towards(self, peer: int, progress: Progress) -> None:
         if progress.quiet_since is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -113,8 +114,13 @@ class Served:
     problems: list[Problem]
     clients: list[Client] = field(default_factory=list)
 
-    async def client(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.server.port))
+    async def client(self, *, receive_buffer: int | None = None) -> Client:
+        sock = socket.socket()
+        sock.setblocking(False)
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.server.port))
+        client = Client(*await asyncio.open_connection(sock=sock))
         self.clients.append(client)
         return client
 

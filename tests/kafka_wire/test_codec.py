@@ -50,14 +50,14 @@ def decode(frame: bytes) -> Any:
 @pytest.mark.parametrize(("api_key", "version"), VERSIONS)
 def test_requests_of_every_version_decode_to_what_was_sent(api_key: int, version: int) -> None:
     rng = random.Random(api_key * 100 + version)
-    for _ in range(8):
+    for _ in range(4):
         request = random_request(rng, api_key, version)
         frame = head(api_key, version) + encoded(request)
         header, decoded = decode_request(memoryview(frame), ELEMENTS)
         assert decoded == request
         assert header == RequestHeader(api_key, version, 77, "me")
         for end in sorted({rng.randrange(len(frame)) for _ in range(10)}):
-            with pytest.raises(MalformedFrame):
+            with pytest.raises(MalformedFrame, match="ends inside"):
                 decode(frame[:end])
         assert decode(frame + b"\0\xff") == request
 
@@ -65,7 +65,7 @@ def test_requests_of_every_version_decode_to_what_was_sent(api_key: int, version
 @pytest.mark.parametrize(("api_key", "version"), VERSIONS)
 def test_responses_of_every_version_are_the_bytes_kio_writes(api_key: int, version: int) -> None:
     rng = random.Random(api_key * 100 + version)
-    for _ in range(8):
+    for _ in range(4):
         response = random_response(rng, api_key, version)
         assert b"".join(encode(response, b"head")) == b"head" + encoded(response)
 
@@ -86,7 +86,7 @@ def test_librdkafka_s_request_for_all_topics_is_read_as_kafka_reads_it() -> None
 
 @pytest.mark.parametrize("count", [2**20, 2**31 - 2, 2**31, 2**35 - 1, 2**63])
 def test_a_compact_array_that_promises_too_much_is_malformed(count: int) -> None:
-    with pytest.raises(MalformedFrame):
+    with pytest.raises(MalformedFrame, match="promises" if count < 2**31 else "varint"):
         decode(METADATA_12 + varint(count) + bytes(200))
 
 
@@ -149,8 +149,10 @@ def test_a_negative_string_length_is_malformed(size: int) -> None:
 
 @pytest.mark.parametrize("size", range(13))
 def test_a_frame_that_ends_inside_the_header_is_malformed(size: int) -> None:
-    with pytest.raises(MalformedFrame):
+    with pytest.raises(MalformedFrame, match="request header"):
         decode(head(3, 12)[:size])
+    with pytest.raises(MalformedFrame, match="request header"):
+        decode(head(3, 1)[: min(size, 11)])
 
 
 # Tagged fields.
@@ -245,7 +247,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
 
 def test_answers_to_flexible_api_versions_keep_the_plain_header() -> None:
     frame = b"".join(encode_response(RequestHeader(18, 3, 7, None), api_versions_response(3)))
-    assert struct.unpack(">iih", frame[:10]) == (len(frame) - 4, 7, 0)
+    assert frame == struct.pack(">ii", len(frame) - 4, 7) + b"".join(encode(api_versions_response(3), b""))
 
 
 def test_answers_to_other_flexible_versions_have_tagged_headers() -> None:
@@ -268,6 +270,8 @@ def _ms(value: int) -> timedelta:
 def test_an_answer_of_another_version_is_our_own_error() -> None:
     with pytest.raises(EncodingError, match="does not answer"):
         encode_response(RequestHeader(22, 3, 7, None), random_response(random.Random(1), 22, 4))
+    with pytest.raises(EncodingError, match="does not answer"):
+        encode_response(RequestHeader(3, 4, 7, None), random_response(random.Random(1), 22, 4))
 
 
 def test_a_value_that_does_not_fit_is_our_own_error() -> None:

@@ -34,7 +34,7 @@ def push(parser: FrameParser, data: bytes) -> list[bytes]:
             parser.feed(memoryview(scratch))
             frames += take(parser)
             parser.keep()
-            scratch[:] = bytes(size)
+            scratch[:] = b"\xff" * size
         data = data[size:]
         frames += take(parser)
     return frames

@@ -26,6 +26,7 @@ from node.kafka.record_batch import (
     stamped,
     validate_produced,
 )
+from node.kafka.record_lengths import check_records, same_size_run
 from node.kafka.record_lookup import Found, first_at_or_after, newest
 from tests.kafka_wire.batches import Record, build, compress, encode_records, varint, xerial
 
@@ -135,6 +136,7 @@ def test_size_limit_is_that_of_the_whole_batch() -> None:
     [
         ({"base_offset": 1}, ErrorCode.invalid_record, "base offset"),
         ({"count": 0}, ErrorCode.invalid_record, "0 records"),
+        ({"count": 0, "payload": b""}, ErrorCode.invalid_record, "0 records"),
         ({"count": -3}, ErrorCode.invalid_record, "-3 records"),
         ({"count": 4}, ErrorCode.invalid_record, "fewer than the declared 4"),
         ({"count": 2}, ErrorCode.invalid_record, "more than the declared 2"),
@@ -151,6 +153,7 @@ def test_size_limit_is_that_of_the_whole_batch() -> None:
         ({"attributes": 5}, ErrorCode.unsupported_compression_type, "compression type 5"),
         ({"attributes": 7}, ErrorCode.unsupported_compression_type, "compression type 7"),
         ({"payload": b"\x01" + b"\0" * 40}, ErrorCode.invalid_record, "negative length"),
+        ({"payload": (b"\x0f" + bytes(7)) * 20, "count": 20}, ErrorCode.invalid_record, "negative length"),
         ({"payload": b"\xff" * 40}, ErrorCode.invalid_record, "no varint"),
         ({"payload": b"\x80" * 4 + b"\x01" + b"\0" * 40}, ErrorCode.invalid_record, "fewer"),
         ({"payload": b"\0" * 21 + b"\x80"}, ErrorCode.invalid_record, "more"),
@@ -203,6 +206,21 @@ def test_a_bomb_stops_at_the_limit(compression: Compression) -> None:
         max_decompressed_bytes=1 << 20,
     )
     assert len(decompress(compression, compress(compression, bytes(1 << 20)), 1 << 20)) == 1 << 20
+
+
+@pytest.mark.parametrize("compression", ALL[1:])
+def test_the_limit_holds_for_what_does_not_compress(compression: Compression) -> None:
+    packed = compress(compression, random.Random(3).randbytes(100_000))
+    with pytest.raises(TooLarge):
+        decompress(compression, packed, 99_999)
+
+
+@pytest.mark.parametrize("size", [20, 100, 5000])
+def test_records_of_one_size_are_recognised_together(size: int) -> None:
+    records = encode_records([Record(bytes(size))] * 60 + [Record(bytes(size + 1))], START)
+    stride = len(records) // 61
+    assert same_size_run(records, 0, 512) == (60, stride)
+    check_records(records, 0, len(records), 61)
 
 
 def test_java_s_snappy_stream() -> None:

@@ -14,6 +14,7 @@ import uvloop
 
 from node.kafka.connection import Connection
 from node.kafka.handler import CloseConnection, EncodedBody, Request
+from node.kafka.server_config import CloseReason
 from tests.kafka_wire.server_harness import (
     EchoHandler,
     HeldHandler,
@@ -182,7 +183,7 @@ def test_a_bad_frame_closes_its_connection_after_the_answers_before_it(bad: byte
         async with serve(handler := held()) as served:
             other, client = await served.client(), await served.client()
             other.writer.write(init(1))
-            client.writer.write(init(2) + bad + init(3))
+            client.writer.write(init(2) + bad + produce(3))
             await settle()
             assert served.problems == []
             handler.release(2)
@@ -262,6 +263,8 @@ async def test_requests_in_flight_are_bounded_and_reading_stops() -> None:
         await settle()
         assert handler.started == [0, 1, 2]
         assert served.server.request_bytes < 3 * 10_100
+        transport: Any = client.writer.transport
+        assert transport.get_write_buffer_size() > total * 10_000 // 3
         for number in range(30):
             handler.release(number)
             await settle(2)
@@ -302,17 +305,19 @@ async def test_a_slow_reader_holds_back_its_own_next_request_then_is_closed() ->
 
 @on_both_loops
 async def test_a_reader_that_is_only_slow_is_not_closed() -> None:
+    size = 12 << 20
+
     class Large:
         async def handle(self, asked: Request) -> Any:
-            return EncodedBody([bytes(6 << 20)])
+            return EncodedBody([bytes(size)])
 
-    async with serve(Large(), unsent_bytes=1 << 16, slow_reader_seconds=0.3, sweep_seconds=0.05) as served:
-        client = await served.client()
+    async with serve(Large(), unsent_bytes=1 << 16, slow_reader_seconds=0.15, sweep_seconds=0.02) as served:
+        client = await served.client(receive_buffer=1 << 16)
         client.writer.write(init(1))
         got = 0
-        while got < 8 + (6 << 20):
+        while got < 8 + size:
             got += len(await asyncio.wait_for(client.reader.read(1 << 20), 5))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.003)
         assert served.problems == []
 
 
@@ -342,6 +347,18 @@ async def test_a_frame_that_does_not_come_to_its_end_is_given_up() -> None:
         assert await prefix_only.ended()
         assert served.reasons() == ["slow_sender", "slow_sender"]
         assert served.server.request_bytes == 0
+
+
+@on_both_loops
+async def test_a_stream_that_always_ends_inside_a_frame_is_not_slow() -> None:
+    async with serve(EchoHandler(), frame_seconds=0.15, sweep_seconds=0.02) as served:
+        client = await served.client()
+        client.writer.write(init(0)[:2])
+        for number in range(10):
+            await asyncio.sleep(0.04)
+            client.writer.write(init(number)[2:] + init(number + 1)[:2])
+            assert await client.answer() == number
+        assert served.problems == []
 
 
 @on_both_loops
@@ -408,6 +425,9 @@ async def test_a_frame_larger_than_the_budget_passes_when_nothing_else_is_held()
         await settle()
         large.writer.write(produce(2, bytes(200_000)))
         await settle()
+        overtaking = await served.client()
+        overtaking.writer.write(init(3))
+        await settle()
         assert handler.started == [1]
         handler.release(1)
         assert await small.answer() == 1
@@ -415,17 +435,21 @@ async def test_a_frame_larger_than_the_budget_passes_when_nothing_else_is_held()
         assert handler.started == [1, 2]
         handler.release(2)
         assert await large.answer() == 2
+        await settle()
+        assert handler.started == [1, 2, 3]
+        handler.release(3)
+        assert await overtaking.answer() == 3
         assert served.server.request_bytes == 0
 
 
 @on_both_loops
 async def test_sync_answers_wake_those_that_wait_for_the_budget() -> None:
     async with serve(EchoHandler(), max_request_bytes=1) as served:
-        clients = [await served.client() for _ in range(5)]
+        clients = [await served.client() for _ in range(250)]
         for client in clients:
-            client.writer.write(b"".join(api_versions(n) if n % 2 else init(n) for n in range(20)))
+            client.writer.write(b"".join(api_versions(n) if n % 2 else init(n) for n in range(4)))
         for client in clients:
-            assert [await client.answer() for _ in range(20)] == list(range(20))
+            assert [await client.answer() for _ in range(4)] == list(range(4))
 
 
 def test_idle_connections_are_small() -> None:
@@ -443,7 +467,59 @@ def test_idle_connections_are_small() -> None:
     assert asyncio.run(run()) < 4000
 
 
+@on_both_loops
+async def test_a_closed_connection_waits_for_the_budget_no_more() -> None:
+    async with serve(handler := held(), max_request_bytes=1, idle_seconds=0.05, sweep_seconds=0.02) as served:
+        holding, closed, behind = [await served.client() for _ in range(3)]
+        for number, client in enumerate((holding, closed, behind)):
+            client.writer.write(init(number))
+            await settle()
+        await asyncio.sleep(0.15)
+        assert served.problems == []  # to wait here is not to be idle
+        next(iter(served.server._starved)).close(CloseReason.STOPPED, "for the test")
+        handler.release(0)
+        assert await holding.answer() == 0
+        await settle()
+        assert handler.started == [0, 2]
+        handler.release(2)
+        assert await behind.answer() == 2
+
+
+@on_both_loops
+async def test_large_answers_are_sent_to_their_end_before_a_bad_frame_closes() -> None:
+    class Large:
+        async def handle(self, asked: Request) -> Any:
+            return EncodedBody([bytes(12 << 20)])
+
+    async with serve(Large()) as served:
+        client = await served.client(receive_buffer=1 << 16)
+        client.writer.write(init(1) + struct.pack(">i", -1))
+        await settle()
+        assert len(await client.frame()) == 4 + (12 << 20)
+        assert await client.ended()
+        assert served.reasons() == ["oversized_frame"]
+
+
 # The end.
+
+
+@on_both_loops
+async def test_what_comes_while_a_connection_drains_is_dropped() -> None:
+    async with serve(handler := held()) as served:
+        client = await served.client()
+        client.writer.write(init(1))
+        await settle()
+        stopping = asyncio.create_task(served.server.stop(5))
+        await settle()
+        for _ in range(20):
+            client.writer.write(produce(2, bytes(1 << 20)))
+            await client.writer.drain()
+        await settle()
+        (connection,) = served.server._connections
+        assert not connection._parser.waits_for_bytes
+        handler.release(1)
+        assert await client.answer() == 1
+        await stopping
 
 
 @on_both_loops

@@ -26,8 +26,11 @@ class Sabotage:
     hole: str
     broken: type
     places: tuple[str, ...] = ()
-    found_with: tuple[int, ...] = ()
-    """Seeds known to find it."""
+
+    @property
+    def found_with(self) -> tuple[int, ...]:
+        """Seeds known to find it, the first of all in front."""
+        return _FOUND_WITH[self.name]
 
     def host_class(self) -> type[RaftHost]:
         if issubclass(self.broken, RaftHost):
@@ -159,6 +162,52 @@ _ALL = (
         ("host.QuietHeartbeats",),
     ),
 )
+
+_FOUND_WITH: dict[str, tuple[int, ...]] = {
+    "ack-before-sync": (0, 1, 2),
+    "vote-before-sync": (27, 31, 37),
+    "counts-itself-before-sync": (0, 1, 2),
+    "vote-not-recorded": (0, 1, 3),
+    "term-not-recorded": (0, 1, 3),
+    "truncation-not-recorded": (5, 6, 13),
+    "failed-sync-ignored": (9, 12, 13),
+    "truncates-after-previous": (0, 2, 7),
+    "commits-to-own-end": (53, 68, 100),
+    "acks-own-end": (53, 68, 100),
+    "replies-across-terms": (27, 34, 41),
+    "stale-leader-unanswered": (249, 289, 688),
+    "next-moves-back": (0, 7, 35),
+    "commits-on-heartbeat": (0, 1, 2),
+    "no-own-term-rule": (8, 10, 11),
+    "votes-not-voters": (17, 35, 57),
+    "votes-twice": (13, 20, 27),
+    "ignores-older-logs": (1, 3, 11),
+    "no-pre-vote": (2, 9, 16),
+    "no-stickiness": (247, 261, 303),
+    "votes-after-restart": (11, 123, 200),
+    "no-check-quorum": (4, 5, 11),
+    "lease-from-receive-time": (74, 116, 151),
+    "reads-unconfirmed": (18, 32, 46),
+    "reads-before-own-term": (36, 52, 68),
+    "pending-never-ends": (5, 12, 19),
+    "applies-again": (1, 2, 7),
+    "transfer-by-ordinary-vote": (3, 10, 17),
+    "transfer-with-pending": (66, 94, 101),
+    "lease-kept-in-transfer": (32, 60, 81),
+    "two-changes-at-once": (10, 13, 15),
+    "configuration-when-applied": (6, 7, 9),
+    "snapshot-of-current-members": (0, 8, 13),
+    "voter-before-catch-up": (0, 1, 7),
+    "log-cleared-on-open": (0, 3, 4),
+    "older-snapshot-installed": (36, 47, 50),
+    "suffix-dropped": (9, 21, 88),
+    "suffix-kept": (127, 293, 373),
+    "damaged-snapshot-swallowed": (0, 4, 9),
+    "snapshot-not-synced": (3, 9, 11),
+    "segment-dropped-with-vote": (12, 14, 16),
+    "heartbeat-digest-ignored": (15, 22, 36),
+    "silence-unnoticed": (6, 13, 20),
+}
 
 SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
 
