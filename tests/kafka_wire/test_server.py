@@ -305,19 +305,27 @@ async def test_a_slow_reader_holds_back_its_own_next_request_then_is_closed() ->
 
 @on_both_loops
 async def test_a_reader_that_is_only_slow_is_not_closed() -> None:
-    size = 12 << 20
-
     class Large:
         async def handle(self, asked: Request) -> Any:
-            return EncodedBody([bytes(size)])
+            return EncodedBody([bytes(12 << 20)])
 
-    async with serve(Large(), unsent_bytes=1 << 16, slow_reader_seconds=0.15, sweep_seconds=0.02) as served:
+    async with serve(Large(), unsent_bytes=1 << 16, slow_reader_seconds=10.0, sweep_seconds=1e6) as served:
         client = await served.client(receive_buffer=1 << 16)
         client.writer.write(init(1))
-        got = 0
-        while got < 8 + size:
-            got += len(await asyncio.wait_for(client.reader.read(1 << 20), 5))
-            await asyncio.sleep(0.003)
+        await settle()
+        (connection,) = served.server._connections
+        transport = connection._transport
+        assert transport is not None
+        now = asyncio.get_running_loop().time()
+        steps = 0
+        connection.check(now)
+        while unsent := transport.get_write_buffer_size():
+            while unsent and transport.get_write_buffer_size() >= unsent:
+                assert await asyncio.wait_for(client.reader.read(1 << 20), 5)
+            now += 9.0
+            connection.check(now)
+            steps += 1
+        assert steps > 2
         assert served.problems == []
 
 
@@ -350,15 +358,22 @@ async def test_a_frame_that_does_not_come_to_its_end_is_given_up() -> None:
 
 
 @on_both_loops
-async def test_a_stream_that_always_ends_inside_a_frame_is_not_slow() -> None:
-    async with serve(EchoHandler(), frame_seconds=0.15, sweep_seconds=0.02) as served:
+async def test_the_time_of_a_frame_does_not_run_while_nothing_is_read() -> None:
+    async with serve(handler := held(), max_in_flight=1, frame_seconds=0.4, sweep_seconds=1e6) as served:
         client = await served.client()
-        client.writer.write(init(0)[:2])
-        for number in range(10):
-            await asyncio.sleep(0.04)
-            client.writer.write(init(number)[2:] + init(number + 1)[:2])
-            assert await client.answer() == number
+        client.writer.write(init(1) + init(2)[:2])
+        await settle()
+        (connection,) = served.server._connections
+        await asyncio.sleep(0.5)
+        connection.check(asyncio.get_running_loop().time())
+        handler.release(1)
+        assert await client.answer() == 1
+        connection.check(asyncio.get_running_loop().time())
         assert served.problems == []
+        client.writer.write(init(2)[2:])
+        await settle()
+        handler.release(2)
+        assert await client.answer() == 2
 
 
 @on_both_loops

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from node.kafka.handler import Request
@@ -35,6 +36,9 @@ class Asker(asyncio.Protocol):
         self.lost = False
 
     def connection_made(self, transport: Any) -> None:
+        self.ask(transport)
+
+    def ask(self, transport: Any) -> None:
         for number in range(60):
             transport.write(produce(number, bytes(3000)) if number % 4 else init(number))
 
@@ -53,12 +57,27 @@ class Asker(asyncio.Protocol):
         return found
 
 
-def run(seed: int) -> tuple[list[int], bool, list[Problem], float]:
+class Dripper(Asker):
+    """Every write but the last ends inside a frame's length, and they are a second apart."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.loop = loop
+
+    def ask(self, transport: Any) -> None:
+        stream = b"".join(init(number) for number in range(60))
+        size = len(init(0))
+        pieces = [stream[:2], *(stream[start : start + size] for start in range(2, len(stream), size))]
+        for second, piece in enumerate(pieces):
+            self.loop.call_later(second, transport.write, piece)
+
+
+def run(seed: int, asker_of: Callable[[asyncio.AbstractEventLoop], Asker]) -> tuple[Asker, list[Problem]]:
     problems: list[Problem] = []
-    asker = Asker()
+    askers: list[Asker] = []
 
     def serve(node: SimNode) -> None:
-        config = ServerConfig(idle_seconds=100, max_in_flight=5)
+        config = ServerConfig(idle_seconds=100, frame_seconds=10, max_in_flight=5)
         handler = Sleeper(node.loop)
         server = KafkaServer(handler, loop=node.loop, config=config, on_problem=problems.append)
         node.spawn(server.start(node.host, PORT))
@@ -68,18 +87,25 @@ def run(seed: int) -> tuple[list[int], bool, list[Problem], float]:
         served.start(serve)
 
         async def ask(node: SimNode) -> None:
-            await node.loop.create_connection(lambda: asker, served.host, PORT)
+            askers.append(asker_of(node.loop))
+            await node.loop.create_connection(lambda: askers[0], served.host, PORT)
 
         client = world.add_node(2)
         world.call_later(1.0, client.start, lambda node: node.spawn(ask(node)))
         world.run(until=300.0)
         assert world.failures == []
-        return asker.answers(), asker.lost, problems, world.now
+    return askers[0], problems
 
 
 def test_answers_keep_the_order_and_idle_connections_end_in_virtual_time() -> None:
     for seed in range(5):
-        answers, lost, problems, _ = run(seed)
-        assert answers == list(range(60))
-        assert lost
+        asker, problems = run(seed, lambda _loop: Asker())
+        assert asker.answers() == list(range(60))
+        assert asker.lost
         assert [str(problem.reason) for problem in problems] == ["idle"]
+
+
+def test_a_stream_that_always_ends_inside_a_frame_is_not_slow() -> None:
+    asker, problems = run(1, Dripper)
+    assert asker.answers() == list(range(60))
+    assert [str(problem.reason) for problem in problems] == ["idle"]
