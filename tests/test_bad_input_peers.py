@@ -112,7 +112,7 @@ def test_the_second_of_two_nodes_with_one_id_stops_and_the_first_goes_on(folder:
         cluster.settle()
 
 
-def test_a_second_node_with_the_lowest_id_stays_alone() -> None:
+def test_a_second_node_with_the_lowest_id_stays_alone_and_says_so() -> None:
     """It dials nobody, so nobody can tell it; nor does it hear or lead anybody (docs/mesh.md)."""
     with SmallCluster() as cluster:
         cluster.serve()
@@ -122,6 +122,12 @@ def test_a_second_node_with_the_lowest_id_stays_alone() -> None:
         cluster.settings[11] = {"node_id": 1}
         cluster.start(11)
         cluster.run(4.0)
+        line = said(cluster, 11, "alone")
+        assert line.startswith("mesh: alone: no peer is connected to this node: start the others, and check")
+        assert line.endswith("and that no other process is node 1")
+        assert not any(
+            "alone" in str(problem) for node in (1, 2, 3) for problem in cluster.problems.get(node, [])
+        )
         twin = cluster.hosts.pop(11)
         assert all(not group.is_leader and group.applied == 0 for group in twin.groups.values())
         cluster.settle()

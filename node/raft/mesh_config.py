@@ -38,6 +38,9 @@ class MeshConfig:
     max_unanswered_pings: int = 5
     """A peer silent for so many pings is gone: the connection is closed and dialled anew."""
 
+    alone_seconds: float = 3.0
+    """Without a single peer for so long, a node says that it is alone and what may be the cause."""
+
     duplicate_probe_seconds: float = 1.0
     """Time for a live connection to answer when another process claims the same node id."""
 

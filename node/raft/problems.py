@@ -32,6 +32,7 @@ class Reason(StrEnum):
     CROWDED = "crowded"
     SILENT = "silent"
     UNREACHABLE = "unreachable"
+    ALONE = "alone"
 
 
 @dataclass(frozen=True)

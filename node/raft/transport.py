@@ -110,6 +110,7 @@ class Mesh:
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._running = False
+        self._ticks_alone = 0
 
     async def start(self) -> None:
         """Bind, then dial the peers with lower ids. Raises MeshListenError if the address cannot be had."""
@@ -362,6 +363,7 @@ class Mesh:
     def _tick(self) -> None:
         """Ping who was silent, give up who stays so; counted in turns, as a paused loop reads nothing."""
         self._ticker = self._loop.call_later(self._config.ping_seconds, self._tick)
+        self._notice_alone()
         for peer in list(self._peers.values()):
             link = peer.link
             if link is None:
@@ -372,6 +374,20 @@ class Mesh:
             if link.silent_ticks:
                 link.ping(0)
             link.silent_ticks += 1
+
+    def _notice_alone(self) -> None:
+        """Say that no peer is there: who has the lowest id dials nobody, and would wait in silence."""
+        if not self._peers or any(peer.link is not None for peer in self._peers.values()):
+            self._ticks_alone = 0
+            return
+        self._ticks_alone += 1
+        if self._ticks_alone * self._config.ping_seconds >= self._config.alone_seconds:
+            node_id, where = self._identity.node_id, f"{self._host}:{self.port}"
+            text = (
+                "no peer is connected to this node: start the others, and check that they reach"
+                f" node {node_id} at {where} and that no other process is node {node_id}"
+            )
+            self._problems.add(MeshProblem(Reason.ALONE, text, None, where))
 
 
 def _check_node_id(node_id: int) -> None:
