@@ -18,7 +18,6 @@ from statemachine.controller_commands import (
     Bootstrap,
     Checkpoint,
     Command,
-    Corruption,
     DeleteTopic,
     FenceNode,
     Heartbeat,
@@ -37,6 +36,7 @@ from statemachine.controller_state import (
     Topic,
 )
 from statemachine.controller_topics import TopicCommand
+from statemachine.machine import Corruption
 
 Result = Topic | NodeRegistration | ProducerIdBlock | int | str | Refused
 """What an entry gives; each command says which of them is its answer."""

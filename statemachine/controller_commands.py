@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from statemachine.kafka_errors import KafkaError
+from statemachine.machine import Corruption
 
 FEATURE_LEVEL = 1
 """The highest feature level this release understands."""
@@ -23,10 +24,6 @@ NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
 """Kafka's null id: no topic ever has it."""
 DERIVED = -1
 """For a count that follows from the assignments in the same command, as in Kafka's requests."""
-
-
-class Corruption(ValueError):
-    """The log holds what no correct leader writes; the replica must stop, its state is not to be used."""
 
 
 class Kind(IntEnum):

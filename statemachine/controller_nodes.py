@@ -10,7 +10,6 @@ from statemachine.controller_commands import (
     FEATURE_LEVEL,
     AllocateProducerIds,
     Bootstrap,
-    Corruption,
     FenceNode,
     Heartbeat,
     ProducerIdBlock,
@@ -20,6 +19,7 @@ from statemachine.controller_commands import (
 )
 from statemachine.controller_state import ControllerState, NodeRegistration
 from statemachine.kafka_errors import KafkaError
+from statemachine.machine import Corruption
 
 MAX_BLOCK = 1_000_000
 """Producer ids in one block; there are 2**63 in all."""

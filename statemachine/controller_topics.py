@@ -14,7 +14,6 @@ from statemachine.assignment import place
 from statemachine.controller_commands import (
     DERIVED,
     AlterTopicConfigs,
-    Corruption,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -23,6 +22,7 @@ from statemachine.controller_commands import (
 )
 from statemachine.controller_state import ControllerState, Partition, Topic, metric_name
 from statemachine.kafka_errors import KafkaError
+from statemachine.machine import Corruption
 
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS = 10_000

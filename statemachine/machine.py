@@ -10,6 +10,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 
+class Corruption(ValueError):
+    """The log holds what no correct leader writes; the replica must stop, its state is not to be used."""
+
+
 class StateMachine(Protocol):
     """A deterministic function from log entries to state.
 

@@ -20,6 +20,7 @@ import msgpack
 from statemachine.checkpoints import Checkpoints, RetainedCheckpoint
 from statemachine.extents import Extent, Extents
 from statemachine.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
+from statemachine.machine import Corruption
 from statemachine.partition_commands import (
     Appended,
     CheckpointsReleased,
@@ -55,10 +56,6 @@ SNAPSHOT_FIELDS = (
 """Keys of the state's msgpack map, in this order."""
 _BIN_32 = struct.Struct(">BI")
 _BIN_32_MARK = 0xC6
-
-
-class Corruption(ValueError):
-    """The log holds what no correct leader writes; the replica must stop, its state is not to be used."""
 
 
 class PartitionStateMachine:

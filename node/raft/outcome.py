@@ -40,5 +40,4 @@ class Unknown:
     reason: str
 
 
-Rejected = NotLeader | Overloaded
 Outcome = Applied | NotLeader | Overloaded | Unknown

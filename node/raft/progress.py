@@ -28,7 +28,6 @@ class Progress:
     __slots__ = (
         "_inflight",
         "acked_sent_at",
-        "commit_sent",
         "inflight_bytes",
         "match",
         "next",
@@ -47,7 +46,6 @@ class Progress:
         """Send time of the newest message the follower answered in this term: what a lease runs from."""
         self.sent_at = NEVER
         self.probe_sent_at = NEVER
-        self.commit_sent = 0
         self.quiet_since: float | None = None
         """Since when the shared heartbeat of the pair stands for this group; None: it does not."""
         self._inflight: deque[tuple[int, int]] = deque()

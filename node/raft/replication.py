@@ -102,7 +102,6 @@ class Replication(Elections):
         if not self.host.send(peer, message):
             return False
         progress.sent_at = now
-        progress.commit_sent = self.commit
         if packed and progress.phase is Phase.REPLICATE:
             progress.sent(last, len(packed))
         return True
@@ -126,7 +125,6 @@ class Replication(Elections):
         ]  # fmt: skip
         if self.host.send(peer, message):
             progress.sent_at = now
-            progress.commit_sent = self.commit
 
     def on_append_reply(
         self, peer: int, accepted: bool, index: int, hint: int, hint_term: int, sent_at: float

@@ -18,7 +18,6 @@ from statemachine.controller_commands import (
     Command,
     ConfigChange,
     ConfigOperation,
-    Corruption,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -34,7 +33,7 @@ from statemachine.controller_commands import (
 )
 from statemachine.controller_state import NodeRegistration
 from statemachine.kafka_errors import KafkaError
-from statemachine.machine import StateMachine
+from statemachine.machine import Corruption, StateMachine
 from tests.statemachine.controller_harness import Log, registration, topic_id
 
 

@@ -13,7 +13,6 @@ from statemachine.controller_commands import (
     AlterTopicConfigs,
     ConfigChange,
     ConfigOperation,
-    Corruption,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -23,6 +22,7 @@ from statemachine.controller_commands import (
 )
 from statemachine.controller_state import Partition, PartitionPlace, Topic
 from statemachine.kafka_errors import KafkaError
+from statemachine.machine import Corruption
 from tests.statemachine.controller_harness import Log, topic_id
 
 SET = ConfigOperation.SET

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachine.epoch_window import EpochWindow, Verdict
-from statemachine.machine import StateMachine
+from statemachine.machine import Corruption, StateMachine
 from statemachine.partition import (
     SNAPSHOT_FIELDS,
-    Corruption,
     PartitionStateMachine,
     max_collectable_epoch,
 )
