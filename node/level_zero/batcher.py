@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.level_zero.measures import BatcherMeasures, Why
-from node.level_zero.object_format import Batch, encode, overhead
+from snapshot.level_zero_format import Batch, encode, overhead
 from node.level_zero.store import Buffer, ObjectStore, OutcomeUnknown, StoreError
 from node.raft.outcome import Overloaded
 from statemachine.object_names import object_id, object_name

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from node.level_zero.cache import BatchCache
 from node.level_zero.measures import ReaderMeasures
-from node.level_zero.object_format import BadObject, verify_batch
+from snapshot.level_zero_format import BadObject, verify_batch
 from node.level_zero.store import Buffer, NotDone, ObjectStore, RangeNotFound, StoreError
 from statemachine.extents import Extent, InlineExtent, ObjectExtent
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.level_zero.object_format import Footer, parse
+from snapshot.level_zero_format import Footer, parse
 from node.level_zero.store import Buffer, ObjectStore, StoreError
 
 

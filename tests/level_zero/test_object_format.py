@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.level_zero.object_format import (
+from snapshot.level_zero_format import (
     FORMAT_VERSION,
     HEADER,
     TAIL,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.level_zero.cache import BatchCache
-from node.level_zero.object_format import BadObject, Batch, encode
+from snapshot.level_zero_format import BadObject, Batch, encode
 from node.level_zero.reader import Range, Reader, ReaderConfig, plan
 from node.level_zero.store import NotDone, ObjectNotFound
 from statemachine.extents import Extent, InlineExtent, ObjectExtent

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from node.level_zero.batcher import Batcher, BatcherConfig, Stored
-from node.level_zero.object_format import BadObject, parse
+from snapshot.level_zero_format import BadObject, parse
 from node.level_zero.retries import RetryingStore, RetryPolicy
 from node.level_zero.store import NotDone, OutcomeUnknown, StoreError
 from tests.level_zero.samples import TOPIC, record_batch, run, started
