@@ -59,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = FrameParser(server.config.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._client = "a client"
+        self._number = 0
         self._slots: deque[_Slot] = deque()
         """Requests in the order of their answers: those that were started, then those that wait."""
         self._waiting: deque[_Slot] = deque()
@@ -83,7 +84,9 @@ class Connection(asyncio.BufferedProtocol):
         if sock is not None and isinstance(peer, tuple):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._client = str(peer[0])
-        if not self._server.opened(self):
+        fits = self._server.opened(self)
+        self._number = self._server.counters["connections"]
+        if not fits:
             self.close(CloseReason.FULL, f"there are {self._config.max_connections} connections already")
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -231,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._answer(slot, api_versions_response(slot.header.api_version))
                 return
             self._running += 1
-            request = Request(slot.header, payload, self._client, slot.size)
+            request = Request(slot.header, payload, self._client, slot.size, self._number)
             slot.task = self._server.loop.create_task(self._handle(slot, request))
 
     async def _handle(self, slot: _Slot, request: Request) -> None:

@@ -19,6 +19,8 @@ class Request:
     client_host: str
     size: int
     """Bytes of the request's frame."""
+    connection: int
+    """Number of the client's connection, 1 or more; a server never uses it for another."""
 
 
 @dataclass(frozen=True, slots=True)

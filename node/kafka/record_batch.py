@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from node.kafka.compression import Compression, DecompressionError, TooLarge, decompress
 from node.kafka.record_lengths import WrongRecords, check_records
 from node.kafka.response_encoder import Buffer
+from snapshot.compression import Compression, DecompressionError, TooLarge, decompress
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _FRONT: Final = struct.Struct(">qiib")

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.compression import DecompressionError, decompress
 from node.kafka.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, boundaries, read_header
 from node.kafka.response_encoder import Buffer
+from snapshot.compression import DecompressionError, decompress
 
 
 class Found(NamedTuple):

@@ -59,10 +59,20 @@ class KafkaServer:
         """How many connections are open."""
         return len(self._connections)
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 takes a free one. Raises OSError when the address cannot be had."""
-        self._listener = await self.loop.create_server(lambda: Connection(self), host, port)
+    async def start(self, host: str, port: int, *, accept: bool = True) -> None:
+        """Listen; port 0 takes a free one. Raises OSError when the address cannot be had.
+
+        Without `accept` the address is taken and clients are refused until `accept` is called.
+        """
+        self._listener = await self.loop.create_server(
+            lambda: Connection(self), host, port, start_serving=accept
+        )
         self._sweep = self.loop.call_later(self.config.sweep_seconds, self._swept)
+
+    async def accept(self) -> None:
+        """Let clients connect, if `start` did not."""
+        if self._listener is not None:
+            await self._listener.start_serving()
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept and read nothing more, give answers under way `grace_seconds`, then end every connection."""

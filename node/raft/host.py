@@ -123,6 +123,8 @@ class RaftHost:
         self._retention_at = 0.0
         self._ticker: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._takers: dict[int, Callable[[int, list[Any]], None]] = {}
+        self._peer_watchers: list[tuple[Callable[[int], None], Callable[[int], None]]] = []
         self.mesh = Mesh(
             loop=loop,
             node_id=settings.node_id,
@@ -191,7 +193,7 @@ class RaftHost:
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Hand leadership over, end every pending command, sync and close."""
-        await self._hand_over(hand_over_seconds)
+        await self.hand_over(hand_over_seconds)
         self._stopped = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -201,7 +203,8 @@ class RaftHost:
         await self.mesh.close()
         await self.wal.close()
 
-    async def _hand_over(self, seconds: float) -> None:
+    async def hand_over(self, seconds: float) -> None:
+        """Give away what this node leads, for up to so many seconds; it may be elected again afterwards."""
         deadline = self.loop.time() + seconds
         while self.loop.time() < deadline:
             led = [group for group in self.groups.values() if group.is_leader and len(group.voters) > 1]
@@ -238,6 +241,14 @@ class RaftHost:
     def set_peer(self, node_id: int, host: str, port: int) -> None:
         """Where another node listens."""
         self.mesh.set_peer(node_id, host, port)
+
+    def take_frames(self, kind: int, taker: Callable[[int, list[Any]], None]) -> None:
+        """Hand frames `[kind, ...]` to `taker(peer, frame)`, which raises BadMessage for a malformed one."""
+        self._takers[kind] = taker
+
+    def watch_peers(self, on_connect: Callable[[int], None], on_disconnect: Callable[[int], None]) -> None:
+        """Call back when a peer's connection is there and when it is gone."""
+        self._peer_watchers.append((on_connect, on_disconnect))
 
     def create_group(self, group_id: int, machine: StateMachine, voters: tuple[int, ...] = ()) -> RaftGroup:
         """Take part in a group: with what is stored of it, or anew.
@@ -498,7 +509,11 @@ class RaftHost:
         if type(payload) is not list or not payload:
             raise BadMessage("frame is not an array")
         if payload[0] != 0:
-            self._quiet.on_frame(peer, payload)
+            taker = self._takers.get(payload[0]) if type(payload[0]) is int else None
+            if taker is not None:
+                taker(peer, payload)
+            else:
+                self._quiet.on_frame(peer, payload)
             return
         if len(payload) != 2 or type(payload[1]) is not list:
             raise BadMessage("frame of messages has a wrong shape")
@@ -511,11 +526,15 @@ class RaftHost:
     def _on_connect(self, peer: int) -> None:
         for group in list(self.groups.values()):
             self.guard(group, group.on_connect, peer)
+        for connected, _ in self._peer_watchers:
+            connected(peer)
 
     def _on_disconnect(self, peer: int) -> None:
         self._outbox.drop(peer)
         for group in list(self.groups.values()):
             self.guard(group, group.on_disconnect, peer)
+        for _, disconnected in self._peer_watchers:
+            disconnected(peer)
 
     def leaders(self) -> dict[int, int | None]:
         """For every group the node it believes leads it."""

@@ -2,6 +2,8 @@
 
 `scripts/bench raft` compares the replicated log with stock PySyncObj 0.3.17: three processes each on the
 loopback, real disks, the load inside the leader's process. Times are as the proposer of a command sees them.
+
+`scripts/bench kafka` compares a whole cluster with Apache Kafka; its options are its own (kafka_compare.py).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.bench import measures
+from tests.bench import kafka_compare, measures
 from tests.bench.measures import FULL, QUICK, TINY, Result, Scale
 from tests.bench.report import Row, lines, plain, table
 from tests.bench.systems import StockPySyncObj, Strandline, System
@@ -111,6 +113,8 @@ async def _bounded(work: Awaitable[Result]) -> Result:
 
 def main() -> int:
     """Run the measures; exits 1 when one of ours went wrong. Progress goes to stderr, the table to stdout."""
+    if sys.argv[1:2] == ["kafka"]:
+        return kafka_compare.main(sys.argv[2:])
     arguments = parse()
     scale = SCALES[arguments.scale]
     if arguments.in_flight:
@@ -163,7 +167,12 @@ def remarks(stock: dict[str, Result], ours: dict[str, Result]) -> list[str]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=["raft"], help="the replicated log beside stock PySyncObj")
+    parser.add_argument(
+        "what",
+        choices=["raft", "kafka"],
+        help="the replicated log beside stock PySyncObj (the options below), or a cluster beside Apache Kafka"
+        " (see scripts/bench kafka --help)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     size = parser.add_mutually_exclusive_group()
     for name, text in (("quick", "a tenth of everything"), ("tiny", "only shows that it works")):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import cramjam
 from crc32c import crc32c
 
-from node.kafka.compression import Compression
+from snapshot.compression import Compression
 
 
 class Record(NamedTuple):

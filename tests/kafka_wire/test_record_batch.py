@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from node.kafka.compression import Compression, DecompressionError, TooLarge, decompress
 from node.kafka.record_batch import (
     BatchHeader,
     BatchLimits,
@@ -28,6 +27,7 @@ from node.kafka.record_batch import (
 )
 from node.kafka.record_lengths import check_records, same_size_run
 from node.kafka.record_lookup import Found, first_at_or_after, newest
+from snapshot.compression import Compression, DecompressionError, TooLarge, decompress
 from tests.kafka_wire.batches import Record, build, compress, encode_records, varint, xerial
 
 ALL = list(Compression)

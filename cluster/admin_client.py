@@ -1,0 +1,118 @@
+"""The HTTP interface of a node, as the command line needs it: question, answer, or an error that helps.
+
+One request at a time on a fresh connection is all that is wanted here, so the standard library is enough.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cluster.failure import CommandFailed, one_line
+
+_ANSWER_LIMIT: Final = 64 * 1024 * 1024
+# Never by way of a proxy: these are addresses of this machine or of this network.
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Unreachable(Exception):
+    """Nobody answered HTTP at that address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer; `body` is what its JSON held, or the text when it was none."""
+
+    status: int
+    body: Any
+
+    @property
+    def reasons(self) -> str:
+        """Why it is not good, in one line."""
+        if isinstance(self.body, Mapping):
+            for name in ("problems", "error"):
+                told = self.body.get(name)
+                if isinstance(told, list) and told:
+                    return one_line("; ".join(str(each.get("meaning", each)) for each in told))
+                if told:
+                    return one_line(str(told))
+        return one_line(str(self.body))[:300] or f"HTTP status {self.status}"
+
+
+class AdminClient:
+    """Talks to one node; `address` is host:port."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def request(self, method: str, path: str, body: Any = None, *, timeout: float = 10.0) -> Answer:
+        """One request; an answer with whatever status, Unreachable without one. `timeout` in seconds."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://{self.address}{path}",
+            data=data,
+            method=method,
+            headers={"Accept": "application/json", "Content-Type": "application/json"},
+        )
+        try:
+            with _OPENER.open(request, timeout=timeout) as response:
+                data = response.read(_ANSWER_LIMIT)
+                if response.length:
+                    raise Unreachable("the answer breaks off")
+                return Answer(response.status, _decoded(data))
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, _decoded(error.read(_ANSWER_LIMIT)))
+        except Unreachable:
+            raise
+        except OSError as error:  # URLError is one, and a reset connection or a timeout as well
+            raise Unreachable(one_line(str(getattr(error, "reason", error)))) from error
+        except Exception as error:  # http.client's, which share no base that would be an OSError
+            raise Unreachable(one_line(repr(error))) from error
+
+    def health(self, *, timeout: float = 2.0) -> str | None:
+        """None when the node is healthy, else why not, in one line."""
+        try:
+            answer = self.request("GET", "/health", timeout=timeout)
+        except Unreachable as error:
+            return f"no answer at http://{self.address}/health ({error})"
+        return None if answer.status == 200 else answer.reasons
+
+
+def first_answer(
+    addresses: Sequence[str], method: str, path: str, body: Any = None, *, timeout: float = 10.0
+) -> Any:
+    """The body of the first good answer of any of these nodes; CommandFailed when there is none.
+
+    A node that answers with an error has judged the request, or is not able to serve it now; only in the
+    latter case (status 503) the next one is asked.
+    """
+    problems = []
+    cure = "see whether the nodes run (`strandline cluster status`), or name one's HTTP port with --admin"
+    for address in addresses:
+        try:
+            answer = AdminClient(address).request(method, path, body, timeout=timeout)
+        except Unreachable as error:
+            problems.append(f"{address}: {error}")
+            continue
+        if answer.status < 300:
+            if isinstance(answer.body, Mapping):
+                return answer.body
+            problems.append(f"{address}: that is not a node's HTTP port")
+            continue
+        problems.append(f"{address}: {answer.reasons}")
+        if answer.status != 503:
+            cure = "correct what was asked for" if answer.status < 500 else "see that node's log"
+            break
+    raise CommandFailed(f"{method} {path} failed ({'; '.join(problems)})", cure)
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace")

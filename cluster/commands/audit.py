@@ -1,0 +1,105 @@
+"""`strandline audit`: let Spark check, from the object storage alone, that a cluster kept its promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cluster.failure import FAILED, MISUSED, CommandFailed
+from cluster.output import Json, progress, show, table
+from cluster.target import Cluster, described
+
+if TYPE_CHECKING:
+    from snapshot.spark.audits.result import AuditRun
+
+
+def audit(
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="Object storage. Default: that of the local cluster.")
+    ] = None,
+    cluster_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Which cluster's; needed with --storage.")
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="For the object storage: endpoint, region, keys."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report, one page.")] = None,
+    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's.")] = "local[*]",
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Check the newest checkpoint of a cluster. Ends with status 1 when there is a finding.
+
+    It reads the object storage and nothing else: the cluster need not run. Take a checkpoint first.
+
+    \b
+    Examples:
+      strandline checkpoint && strandline audit --html audit.html
+      strandline audit --storage s3://bucket/prefix --cluster-id prod --option region=eu-west-1
+    """
+    url, name = _where(storage, cluster_id, cluster)
+    pairs = dict(_pair(option) for option in options or ())
+    with progress(as_json) as tell:
+        tell("starting Spark")
+        run = _run(url, pairs, name, master, html)
+    rows = [
+        (result.name, result.verdict.value, _counts(result.counts), result.findings or "")
+        for result in run.results
+    ]
+    show(as_json, run.as_dict(), table(("AUDIT", "VERDICT", "LOOKED AT", "FINDINGS"), rows, right=(3,)))
+    if run.finding:
+        raise typer.Exit(FAILED)
+
+
+def _run(url: str, options: dict[str, str], name: str, master: str, html: Path | None) -> AuditRun:
+    # Spark takes a second to import, which no other command should pay for.
+    from snapshot.spark.audits.run import NothingToAudit, run_audits
+    from snapshot.spark.report import write_report
+    from snapshot.spark.session import session
+
+    spark = session("strandline audit", master)
+    try:
+        run = run_audits(url, options, name, spark=spark)
+    except NothingToAudit as error:
+        raise CommandFailed(
+            str(error), "take one with `strandline checkpoint`, or correct --storage"
+        ) from None
+    finally:
+        spark.stop()
+    if html is not None:
+        try:
+            write_report(run, html=html)
+        except OSError as error:
+            raise CommandFailed(f"{html} cannot be written ({error.strerror})", "name another file") from None
+    return run
+
+
+def _where(storage: str | None, cluster_id: str | None, folder: Path | None) -> tuple[str, str]:
+    if storage is not None and cluster_id is not None:
+        return storage, cluster_id
+    if storage is not None or cluster_id is not None:
+        raise CommandFailed(
+            "--storage and --cluster-id belong together", "name both, or none for a local cluster", MISUSED
+        )
+    local = described(folder)
+    if local is None:
+        raise CommandFailed(
+            "there is no local cluster here whose storage could be read",
+            "name one with --cluster, or an object storage with --storage and --cluster-id",
+            MISUSED,
+        )
+    return local.storage, local.cluster
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise CommandFailed(f"--option {text} has no key and value", "write --option KEY=VALUE", MISUSED)
+    return key, value
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

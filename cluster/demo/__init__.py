@@ -1,0 +1,1 @@
+"""The demonstration: real records through a real cluster that loses a leader, checked record by record."""

@@ -1,0 +1,33 @@
+"""How a command ends when it cannot do what was asked: one line with the cause and the cure, and a status.
+
+A stack trace tells who reads the code where it went wrong; who types a command wants to know what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FAILED: Final = 1
+"""The command was understood, and something is wrong: a node is down, an audit found something."""
+MISUSED: Final = 2
+"""The command or a file it was given makes no sense."""
+
+
+class CommandFailed(Exception):
+    """Ends the command with one line on stderr, `strandline: <cause>; <cure>`, and `status`."""
+
+    def __init__(self, cause: str, cure: str, status: int = FAILED) -> None:
+        super().__init__(f"{one_line(cause)}; {one_line(cure)}")
+        self.status = status
+
+
+class ReaderGone(Exception):
+    """Nobody reads what the command prints any more, as with `| head`.
+
+    Not an OSError: Typer takes EPIPE for a failure and ends with status 1.
+    """
+
+
+def one_line(text: str) -> str:
+    """Text from elsewhere (a library's error, a log) without its line breaks and its last full stop."""
+    return " ".join(text.split()).rstrip(".")

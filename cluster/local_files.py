@@ -1,0 +1,207 @@
+"""What a local cluster keeps in its folder: one description of it all, and a configuration for each node.
+
+`cluster.json` is how a later command finds the cluster and its processes again. It names every process so
+that it can be told from a stranger with its pid (own_process.py). The configurations hold the secret with
+which nodes prove to each other who they are, so nobody but the owner may read the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cluster.failure import MISUSED, CommandFailed
+from cluster.own_process import OwnProcess
+from cluster.ports import LOOPBACK, Ports
+
+DESCRIPTION: Final = "cluster.json"
+_FORMAT: Final = 1
+_SECRET_BYTES: Final = 32
+
+
+@dataclass(slots=True)
+class LocalNode:
+    """One node: where it listens, what lies where, and its process while there is one."""
+
+    node: int
+    ports: Ports
+    folder: Path
+    process: OwnProcess | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.folder / f"node-{self.node}.toml"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / f"node-{self.node}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"node-{self.node}.log"
+
+    @property
+    def kafka(self) -> str:
+        return f"{LOOPBACK}:{self.ports.kafka}"
+
+    @property
+    def admin(self) -> str:
+        return f"{LOOPBACK}:{self.ports.admin}"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, as long as it is there."""
+        return self.process.pid if self.process is not None and self.process.alive() else None
+
+    def last_words(self) -> str:
+        """The last line of its log; of a line that is JSON, its message."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - 16_384))
+                lines = log.read().decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        try:
+            return str(json.loads(last)["message"])
+        except (ValueError, KeyError, TypeError):
+            return last
+
+
+@dataclass(slots=True)
+class Description:
+    """A local cluster as its folder tells it. `settings` override every node's: "section.key=value"."""
+
+    folder: Path
+    cluster: str
+    storage: str
+    settings: tuple[str, ...]
+    nodes: dict[int, LocalNode] = field(default_factory=dict)
+
+    @property
+    def bootstrap(self) -> str:
+        """What a Kafka client is given."""
+        return ",".join(node.kafka for node in self.nodes.values())
+
+    @classmethod
+    def new(
+        cls, folder: Path, ports: dict[int, Ports], storage: str | None, settings: Sequence[str]
+    ) -> Description:
+        """One for a cluster that does not exist yet; writes nothing."""
+        made = cls(
+            folder=folder,
+            cluster=f"local-{secrets.token_hex(4)}",
+            storage=storage or str(folder / "objects"),
+            settings=tuple(settings),
+        )
+        made.nodes = {node: LocalNode(node, each, folder) for node, each in ports.items()}
+        return made
+
+    @classmethod
+    def load(cls, folder: Path) -> Description | None:
+        """The one in this folder, None when there is none; CommandFailed when it is damaged."""
+        path = folder / DESCRIPTION
+        try:
+            plain = json.loads(path.read_text())
+            if plain["format"] != _FORMAT:
+                raise ValueError(f"format {plain['format']}, not {_FORMAT}")
+            found = cls(
+                folder=folder,
+                cluster=str(plain["cluster"]),
+                storage=str(plain["storage"]),
+                settings=tuple(str(setting) for setting in plain["settings"]),
+            )
+            for each in plain["nodes"]:
+                node = LocalNode(int(each["id"]), Ports(each["kafka"], each["admin"], each["mesh"]), folder)
+                if each["process"] is not None:
+                    node.process = OwnProcess.from_plain(each["process"])
+                found.nodes[node.node] = node
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CommandFailed(
+                f"{path} cannot be read ({error!r})",
+                "name another folder with --cluster, or look for the processes yourself and delete this one",
+                MISUSED,
+            ) from error
+        return found
+
+    def create(self) -> None:
+        """Write what the nodes need to start: folders, configurations with a new secret, the description."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        secret = secrets.token_hex(_SECRET_BYTES)
+        peers = [f"{node.node}@{LOOPBACK}:{node.ports.mesh}" for node in self.nodes.values()]
+        for node in self.nodes.values():
+            node.data.mkdir(mode=0o700, exist_ok=True)
+            _write_private(node.config, _config(node, self.cluster, secret, peers, self.storage))
+        if "://" not in self.storage:
+            Path(self.storage).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.save()
+
+    def save(self) -> None:
+        """Write the description; a reader sees the old or the new one, never half of it."""
+        plain: dict[str, Any] = {
+            "format": _FORMAT,
+            "cluster": self.cluster,
+            "bootstrap": self.bootstrap,
+            "storage": self.storage,
+            "settings": list(self.settings),
+            "nodes": [
+                {
+                    "id": node.node,
+                    "kafka": node.ports.kafka,
+                    "admin": node.ports.admin,
+                    "mesh": node.ports.mesh,
+                    "process": None if node.process is None else node.process.to_plain(),
+                }
+                for node in self.nodes.values()
+            ],
+        }
+        path = self.folder / DESCRIPTION
+        partial = path.with_suffix(".partial")
+        _write_private(partial, json.dumps(plain, indent=2) + "\n")
+        partial.replace(path)
+
+
+def _config(node: LocalNode, cluster: str, secret: str, peers: Sequence[str], storage: str) -> str:
+    return f"""\
+# Node {node.node} of a cluster on this machine, written by `strandline cluster up`.
+[node]
+id = {node.node}
+data = {_quoted(str(node.data))}
+
+[cluster]
+id = {_quoted(cluster)}
+# Nodes prove to each other that they know it. Keep it to yourself.
+secret = {_quoted(secret)}
+nodes = [{", ".join(map(_quoted, peers))}]
+
+[kafka]
+host = "{LOOPBACK}"
+port = {node.ports.kafka}
+
+[admin]
+host = "{LOOPBACK}"
+port = {node.ports.admin}
+
+[storage]
+url = {_quoted(storage)}
+"""
+
+
+def _quoted(text: str) -> str:
+    # JSON's strings are TOML's basic strings, but for pairs of surrogates, which this way are not written.
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """As a new file, so that nobody who could read an old one can read this one."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

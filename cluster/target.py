@@ -1,0 +1,77 @@
+"""Which cluster a command means: the one named, else the one of this folder, else the usual address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cluster.failure import MISUSED, CommandFailed
+from cluster.local_files import DESCRIPTION, Description
+from cluster.ports import ADMIN, KAFKA, LOOPBACK
+
+DEFAULT_FOLDER: Final = "strandline-cluster"
+
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        help=f"Kafka addresses to begin with. Without it: the cluster of --cluster, of ./{DEFAULT_FOLDER}, "
+        f"or {LOOPBACK}:{KAFKA}.",
+    ),
+]
+Cluster = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FOLDER", help="Folder of a local cluster (see `cluster up`)."),
+]
+Admin = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        metavar="HOST:PORT,...",
+        help=f"HTTP addresses of nodes. Without it: those of --cluster, of ./{DEFAULT_FOLDER}, "
+        f"or {LOOPBACK}:{ADMIN}.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a cluster is; `local` is what its folder says when it is one of this machine."""
+
+    bootstrap: str
+    admin: tuple[str, ...]
+    local: Description | None
+
+
+def target(*, bootstrap: str | None = None, admin: str | None = None, folder: Path | None = None) -> Target:
+    """Find the cluster that the options of a command name."""
+    if folder is not None and (bootstrap is not None or admin is not None):
+        raise CommandFailed(
+            "--cluster already says where the cluster is", "leave one of the options away", MISUSED
+        )
+    local = None
+    if bootstrap is None and admin is None:
+        local = described(folder)
+    if local is not None:
+        return Target(local.bootstrap, tuple(node.admin for node in local.nodes.values()), local)
+    return Target(
+        bootstrap or f"{LOOPBACK}:{KAFKA}",
+        tuple(each.strip() for each in (admin or f"{LOOPBACK}:{ADMIN}").split(",")),
+        None,
+    )
+
+
+def described(folder: Path | None) -> Description | None:
+    """The local cluster of this folder, or of the usual one, where it may be missing."""
+    found = Description.load(Path(folder or DEFAULT_FOLDER).absolute())
+    if found is None and folder is not None:
+        raise CommandFailed(
+            f"there is no {DESCRIPTION} in {folder}",
+            f"make a cluster there with `strandline cluster up --cluster {folder}`",
+            MISUSED,
+        )
+    return found

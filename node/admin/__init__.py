@@ -1,0 +1,1 @@
+"""The HTTP side of a node: its health, its metrics, what it knows. docs/operating.md tells the paths."""

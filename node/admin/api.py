@@ -1,0 +1,250 @@
+"""The paths of the HTTP API and what answers them.
+
+docs/operating.md shows them, /api/openapi.json describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from node.admin import views
+from node.admin.exposition import CONTENT_TYPE
+from node.admin.health import problems
+from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal, to_json
+from node.admin.metrics import Metrics
+from node.admin.openapi import OPENAPI
+from node.admin.slices import Slices
+from node.admin.source import AdminSource
+from node.checkpoints.coordinator import UnknownTopic
+
+Key = TypeVar("Key", int, str)
+
+PAGE: Final = 100
+MAX_PAGE: Final = 1000
+MAX_TOPICS: Final = 1000
+"""Topics that one checkpoint may name; without names it takes all there are."""
+LEASE_SECONDS: Final = 3600.0
+MAX_LEASE_SECONDS: Final = 30 * 24 * 3600.0
+CHECKPOINT_SECONDS: Final = 60.0
+MAX_CHECKPOINT_SECONDS: Final = 600.0
+
+SECONDS: Final = {"/api/checkpoints": MAX_CHECKPOINT_SECONDS + REQUEST_SECONDS}
+"""Paths that may take longer than others."""
+
+_MAX_GROUP: Final = 2**63 - 1
+
+
+class Api:
+    """Answers requests about one node."""
+
+    def __init__(self, source: AdminSource, metrics: Metrics) -> None:
+        self._source = source
+        self._metrics = metrics
+        self._checkpointing = False
+
+    def app(self) -> Starlette:
+        """The application, its errors in JSON."""
+        routes: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+            ("GET", "/health", self.health),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/api/openapi.json", self.openapi),
+            ("GET", "/api/cluster", self.cluster),
+            ("GET", "/api/nodes", self.nodes),
+            ("GET", "/api/topics", self.topics),
+            ("GET", "/api/topics/{name}", self.topic),
+            ("GET", "/api/partitions", self.partitions),
+            ("GET", "/api/groups", self.groups),
+            ("POST", "/api/checkpoints", self.checkpoint),
+        ]
+        app = Starlette(
+            routes=[Route(path, answer, methods=[method]) for method, path, answer in routes],
+            exception_handlers={HTTPException: _refused, Exception: _failed},
+        )
+        # A redirection would repeat the Host header of whoever asks.
+        app.router.redirect_slashes = False
+        return app
+
+    async def health(self, request: Request) -> Response:
+        """200 when nothing is wrong, 503 with what is."""
+        found = problems(self._source)
+        answer = {
+            "status": "unhealthy" if found else "healthy",
+            "node": self._source.node_id,
+            "problems": [problem.as_dict() for problem in found],
+        }
+        return Json(answer, 503 if found else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        return Response(await self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, request: Request) -> Response:
+        """What this API is."""
+        return Json(OPENAPI)
+
+    async def cluster(self, request: Request) -> Response:
+        """The cluster in a few numbers."""
+        return Json(views.cluster(self._source))
+
+    async def nodes(self, request: Request) -> Response:
+        """All registered nodes."""
+        source, slices = self._source, Slices()
+        machine = source.controller.machine
+        replicas = dict.fromkeys(machine.nodes, 0)
+        leads = dict.fromkeys(machine.nodes, 0)
+        for topic in machine.topics:
+            for partition in topic.partitions:
+                for node in partition.replicas:
+                    replicas[node] = replicas.get(node, 0) + 1
+                leader = source.leaders.leader_of(partition.group)
+                if leader is not None:
+                    leads[leader.node] = leads.get(leader.node, 0) + 1
+            await slices.breathe()
+        known = machine.nodes.values()
+        answer = [
+            views.node(source, node, replicas.get(node.node, 0), leads.get(node.node, 0)) for node in known
+        ]
+        return Json({"nodes": answer})
+
+    async def topics(self, request: Request) -> Response:
+        """Topics in the order of their names."""
+        _only(request, "limit", "after")
+        known = {topic.name: topic for topic in self._source.controller.machine.topics}
+        after = request.query_params.get("after", "")
+        names = sorted(name for name in known if name > after)
+        return await _page("topics", names, _limit(request), lambda name: views.topic(known[name]))
+
+    async def topic(self, request: Request) -> Response:
+        """One topic with its partitions."""
+        source, slices = self._source, Slices()
+        name = request.path_params["name"]
+        known = source.controller.machine.topic(name)
+        if known is None:
+            return refusal(404, f"there is no topic {name!r}")
+        partitions = []
+        for number in range(len(known.partitions)):
+            partitions.append(views.topic_partition(source, known, number))
+            await slices.breathe()
+        return Json({**views.topic(known), "partitions": partitions})
+
+    async def partitions(self, request: Request) -> Response:
+        """Replicas of partitions on this node, in the order of their groups."""
+        _only(request, "limit", "after", "topic")
+        source, topic = self._source, request.query_params.get("topic")
+        replicas = {
+            replica.group.id: replica
+            for replica in source.partitions
+            if topic is None or replica.topic == topic
+        }
+        after = _number(request, "after", -1, -1, _MAX_GROUP)
+        groups = sorted(group for group in replicas if group > after)
+        return await _page(
+            "partitions", groups, _limit(request), lambda group: views.partition(source, replicas[group])
+        )
+
+    async def groups(self, request: Request) -> Response:
+        """Raft groups on this node, in the order of their ids."""
+        _only(request, "limit", "after")
+        present = dict(self._source.host.groups)
+        after = _number(request, "after", -1, -1, _MAX_GROUP)
+        groups = sorted(group for group in present if group > after)
+        return await _page("groups", groups, _limit(request), lambda group: views.group(present[group]))
+
+    async def checkpoint(self, request: Request) -> Response:
+        """Take a checkpoint, one at a time, and say what became of it."""
+        _only(request)
+        topics, lease_seconds, seconds = _checkpoint(await json_body(request))
+        if self._checkpointing:
+            return refusal(409, "a checkpoint is being taken on this node: wait for it")
+        self._checkpointing = True
+        try:
+            report = await self._source.checkpoints.take(topics, round(lease_seconds * 1000), seconds)
+        except UnknownTopic as error:
+            return refusal(404, str(error))
+        finally:
+            self._checkpointing = False
+        return Json(report.as_dict())
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    why = error.detail
+    if error.status_code == 404:
+        why = "there is no such path: /api/openapi.json lists those there are"
+    elif error.status_code == 405:
+        why = f"{request.method} is not for this path"
+    answer = refusal(error.status_code, why)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return refusal(500, "internal error: this node's log says more")
+
+
+async def _page(name: str, keys: list[Key], limit: int, view: Callable[[Key], Mapping[str, Any]]) -> Response:
+    """The first `limit` of the keys, each as it is seen, and the key to go on after (null: no more)."""
+    slices, rows = Slices(), list[bytes]()
+    for key in islice(keys, limit):
+        rows.append(to_json(view(key)))
+        await slices.breathe()
+    following = to_json(keys[limit - 1] if len(keys) > limit else None)
+    return Json(b'{"%s":[%s],"next":%s}' % (name.encode(), b",".join(rows), following))
+
+
+def _only(request: Request, *known: str) -> None:
+    for name in request.query_params:
+        if name not in known:
+            takes = ", ".join(known) if known else "none"
+            raise HTTPException(400, f"there is no parameter {name[:100]!r} here; there is: {takes}")
+
+
+def _limit(request: Request) -> int:
+    return _number(request, "limit", PAGE, 1, MAX_PAGE)
+
+
+def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    # Bounded and ASCII before int() sees it: it takes other digits too, and long texts take long.
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
+        raise HTTPException(400, f"{name} is a number from {max(low, 0)} to {high}, not {text[:100]!r}")
+    return int(text)
+
+
+def _checkpoint(body: Any) -> tuple[list[str] | None, float, float]:
+    """Topics (None: all), seconds of the lease, seconds to wait; HTTPException for anything else."""
+    if not isinstance(body, dict):
+        raise HTTPException(400, "the body is an object with topics, lease_seconds and timeout_seconds")
+    unknown = sorted(set(body) - {"topics", "lease_seconds", "timeout_seconds"})
+    if unknown:
+        raise HTTPException(400, f"there is no {unknown[0][:100]!r}: topics, lease_seconds, timeout_seconds")
+    topics = body.get("topics")
+    if topics is not None and not _is_names(topics):
+        raise HTTPException(400, f"topics is a list of 1 to {MAX_TOPICS} names of topics, or null for all")
+    lease = _seconds(body, "lease_seconds", LEASE_SECONDS, MAX_LEASE_SECONDS)
+    seconds = _seconds(body, "timeout_seconds", CHECKPOINT_SECONDS, MAX_CHECKPOINT_SECONDS)
+    return None if topics is None else list(dict.fromkeys(topics)), lease, seconds
+
+
+def _is_names(topics: Any) -> bool:
+    return (
+        isinstance(topics, list) and 0 < len(topics) <= MAX_TOPICS and all(isinstance(n, str) for n in topics)
+    )
+
+
+def _seconds(body: Mapping[str, Any], name: str, default: float, high: float) -> float:
+    value = body.get(name, default)
+    # NaN is in no range, and an integer of any length can be compared.
+    if type(value) not in (int, float) or not 1 <= value <= high:
+        raise HTTPException(400, f"{name} is a number of seconds from 1 to {high:g}")
+    return float(value)

@@ -1,0 +1,176 @@
+"""The bounds around the HTTP API, which anyone who reaches the port may try.
+
+How many requests run at once, how long one may take, how large its body may be, how long a connection may do
+nothing: everything has a limit, and everything that is refused is refused in one form, `{"error": "why"}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import h11
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 64
+MAX_REQUESTS: Final = 8
+"""Requests at once. /health is not counted: whoever asks it restarts a node that does not answer."""
+REQUEST_SECONDS: Final = 30.0
+"""From a request's head to the end of its answer; a checkpoint takes the time it asks for in addition."""
+BODY_SECONDS: Final = 10.0
+MAX_BODY_BYTES: Final = 64 * 1024
+MAX_HEAD_BYTES: Final = 16 * 1024
+IDLE_SECONDS: Final = 30.0
+"""What a connection may take without a whole request, or without taking the answer it got."""
+_BUSY: Final = object()
+
+
+class Json(Response):
+    """An answer in JSON that has been encoded already, or is to be."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return content if isinstance(content, bytes) else to_json(content)
+
+
+def to_json(value: Any) -> bytes:
+    """Compact; infinities and NaN, which JSON has not, are a ValueError."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def refusal(status: int, why: str) -> Json:
+    """The one form of an error."""
+    return Json({"error": why}, status)
+
+
+class Guard:
+    """Lets requests through to `app` within the bounds, and counts answers by status code in `answered`.
+
+    `seconds` gives paths that may take longer than REQUEST_SECONDS how long they may.
+    """
+
+    def __init__(self, app: ASGIApp, seconds: Mapping[str, float], answered: Counter[int]) -> None:
+        self.answered = answered
+        self._app = app
+        self._seconds = seconds
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI; raises nothing."""
+        started = False
+
+        async def counted(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                self.answered[message["status"]] += 1
+            await send(message)
+
+        if scope["path"] != "/health" and self._running >= MAX_REQUESTS:
+            answer = refusal(503, f"{MAX_REQUESTS} requests are being answered: try again later")
+            answer.headers["Retry-After"] = "1"
+            await answer(scope, receive, counted)
+            return
+        self._running += 1
+        try:
+            seconds = self._seconds.get(scope["path"], REQUEST_SECONDS)
+            async with asyncio.timeout(seconds):
+                await self._app(scope, receive, counted)
+        except TimeoutError:
+            # With the answer begun, the connection is closed: the client sees that it is cut off.
+            if not started:
+                await refusal(503, f"not answered within {seconds:g} s")(scope, receive, counted)
+        except Exception:
+            log.exception("HTTP %s %s failed", scope["method"], scope["path"])
+        finally:
+            self._running -= 1
+
+
+async def json_body(request: Request) -> Any:
+    """The request's body; HTTPException for one that is too large, too slow, or not JSON.
+
+    Only `application/json` is taken: a foreign page in an operator's browser can send anything else
+    unasked.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPException(415, "send the body as Content-Type: application/json")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"the body was not complete after {BODY_SECONDS:g} s") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the client went away") from None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not JSON: {error}") from None
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, with bounds on what a peer may leave undone."""
+
+    _seen: object = None
+    """Its request at the last look, or _BUSY."""
+    _check: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """One connection too many is closed at once."""
+        if len(self.connections) >= MAX_CONNECTIONS:
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._check = self.loop.call_later(IDLE_SECONDS, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is left of it, its timer neither."""
+        if self._check is not None:
+            self._check.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        """Cut off a peer that since the last look neither completed a request nor is waiting for an answer.
+
+        uvicorn limits only the time between an answer and the next request's first byte.
+        """
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        idle = cycle is None or cycle.response_complete
+        if idle and cycle is self._seen:
+            self.transport.abort()
+            return
+        self._seen = cycle if idle else _BUSY
+        self._check = self.loop.call_later(IDLE_SECONDS, self._look)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP is refused in the form of all refusals."""
+        body = refusal(400, msg).body
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Data(data=bytes(body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()

@@ -1,0 +1,172 @@
+"""Every metric a node exposes. docs/operating.md lists the same, and a test holds the two together.
+
+Names follow https://prometheus.io/docs/practices/naming/: base units, `_total` on counters. Those that any
+Prometheus client calls `process_...` keep those names, because dashboards look for them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from node.admin.exposition import Metric, Type
+
+_C, _G, _H = Type.COUNTER, Type.GAUGE, Type.HISTOGRAM
+_PARTITION: Final = ("topic", "partition")
+
+PROCESS: Final = (
+    Metric("process_cpu_seconds_total", _C, "seconds", "Processor time, user and system."),
+    Metric("process_resident_memory_bytes", _G, "bytes", "Memory in RAM."),
+    Metric("process_start_time_seconds", _G, "seconds", "When the process started, since 1970."),
+    Metric("process_open_fds", _G, "files", "Open file descriptors."),
+    Metric("strandline_node_info", _G, "1", "Which node this is; always 1.", ("node", "cluster", "version")),
+    Metric("strandline_healthy", _G, "0 or 1", "Whether /health answers 200."),
+    Metric("strandline_event_loop_lag_seconds", _H, "seconds", "How late the event loop ran a timer."),
+    Metric("strandline_http_requests_total", _C, "requests", "HTTP requests answered.", ("code",)),
+)
+
+KAFKA: Final = (
+    Metric("strandline_kafka_connections", _G, "connections", "Open connections of Kafka clients."),
+    Metric("strandline_kafka_connections_opened_total", _C, "connections", "Connections accepted."),
+    Metric(
+        "strandline_kafka_connections_closed_total",
+        _C,
+        "connections",
+        "Connections that were ended from this side, by reason.",
+        ("reason",),
+    ),
+    Metric("strandline_kafka_requests_total", _C, "requests", "Requests taken up."),
+    Metric(
+        "strandline_kafka_request_bytes",
+        _G,
+        "bytes",
+        "Request frames that were admitted and are not answered yet.",
+    ),
+)
+
+LEVEL_ZERO: Final = (
+    Metric("strandline_batcher_objects_total", _C, "objects", "Uploads that ended, by result.", ("result",)),
+    Metric(
+        "strandline_batcher_batches_total",
+        _C,
+        "batches",
+        "Batches that were stored, failed, were refused, or abandoned by their callers.",
+        ("result",),
+    ),
+    Metric("strandline_batcher_stored_bytes_total", _C, "bytes", "Objects stored, in bytes."),
+    Metric("strandline_batcher_departures_total", _C, "objects", "Why objects left.", ("reason",)),
+    Metric("strandline_batcher_object_bytes", _H, "bytes", "Size of an object."),
+    Metric("strandline_batcher_object_batches", _H, "batches", "Batches in an object."),
+    Metric("strandline_batcher_wait_seconds", _H, "seconds", "From staging a batch to its object leaving."),
+    Metric("strandline_batcher_upload_seconds", _H, "seconds", "Duration of an upload, retries included."),
+    Metric("strandline_batcher_staged_bytes", _G, "bytes", "Batches staged or being uploaded, in bytes."),
+    Metric("strandline_batcher_staged_batches", _G, "batches", "Batches staged or being uploaded."),
+    Metric("strandline_batcher_uploads", _G, "uploads", "Uploads under way."),
+    Metric("strandline_reader_gets_total", _C, "gets", "Ranges fetched from the store."),
+    Metric("strandline_reader_failed_gets_total", _C, "gets", "Gets that failed."),
+    Metric("strandline_reader_read_bytes_total", _C, "bytes", "Bytes of the ranges fetched."),
+    Metric("strandline_reader_batches_total", _C, "batches", "Batches in the ranges fetched."),
+    Metric("strandline_reader_ahead_batches_total", _C, "batches", "Of them, read before anybody asked."),
+    Metric("strandline_reader_joined_total", _C, "reads", "Reads that joined another reader's get."),
+    Metric("strandline_reader_bad_batches_total", _C, "batches", "Batches that were not what was stored."),
+    Metric("strandline_reader_get_seconds", _H, "seconds", "Duration of a get, retries included."),
+    Metric("strandline_reader_loading_bytes", _G, "bytes", "Batches being fetched, in bytes."),
+    Metric("strandline_store_retries_total", _C, "retries", "Calls of the store that were tried again."),
+    Metric(
+        "strandline_store_retries_refused_total",
+        _C,
+        "retries",
+        "Calls not tried again because the budget of retries was spent.",
+    ),
+    Metric("strandline_cache_bytes", _G, "bytes", "Batches in a cache, in bytes.", ("cache",)),
+    Metric("strandline_cache_limit_bytes", _G, "bytes", "What a cache may hold.", ("cache",)),
+    Metric("strandline_cache_entries", _G, "batches", "Batches in a cache.", ("cache",)),
+    Metric("strandline_cache_hits_total", _C, "lookups", "Lookups that found their batch.", ("cache",)),
+    Metric("strandline_cache_misses_total", _C, "lookups", "Lookups that did not.", ("cache",)),
+    Metric("strandline_cache_evictions_total", _C, "batches", "Batches that made room.", ("cache",)),
+)
+
+RAFT: Final = (
+    Metric("strandline_raft_groups", _G, "groups", "Groups with a replica here, by its role.", ("role",)),
+    Metric("strandline_raft_failed_groups", _G, "groups", "Replicas that stopped."),
+    Metric("strandline_raft_leaderless_groups", _G, "groups", "Groups that have no leader known here."),
+    Metric("strandline_raft_quiet_groups", _G, "groups", "Idle groups under the shared heartbeat."),
+    Metric("strandline_raft_pending_commands", _G, "commands", "Commands proposed here and not committed."),
+    Metric("strandline_raft_pending_bytes", _G, "bytes", "Their bytes."),
+    Metric("strandline_raft_unapplied_entries", _G, "entries", "Entries committed and not applied."),
+    Metric("strandline_wal_records_total", _C, "records", "Records of the write-ahead log, of all its life."),
+    Metric("strandline_wal_unsynced_records", _G, "records", "Records that are not durable yet."),
+    Metric("strandline_wal_buffered_bytes", _G, "bytes", "Records that wait to be written."),
+    Metric("strandline_wal_segments", _G, "segments", "Segments of the log on disk."),
+    Metric(
+        "strandline_wal_stalled_seconds", _G, "seconds", "How long the write under way has taken; 0: none."
+    ),
+    Metric("strandline_mesh_connected", _G, "0 or 1", "Whether a peer is connected.", ("peer",)),
+    Metric("strandline_mesh_frames_sent_total", _C, "frames", "Frames sent to peers."),
+    Metric("strandline_mesh_frames_received_total", _C, "frames", "Frames received from peers."),
+    Metric("strandline_mesh_sent_bytes_total", _C, "bytes", "Bytes of the frames sent."),
+    Metric("strandline_mesh_frames_dropped_total", _C, "frames", "Frames not sent, by reason.", ("reason",)),
+    Metric("strandline_mesh_problems_total", _C, "problems", "Problems between nodes.", ("reason",)),
+)
+
+CONTROLLER: Final = (
+    Metric("strandline_cluster_epoch", _G, "epoch", "The newest cluster epoch this node knows."),
+    Metric("strandline_controller_leader", _G, "0 or 1", "Whether this node leads the controller."),
+    Metric("strandline_controller_epoch", _G, "term", "Kafka's controller epoch: the controller's term."),
+    Metric("strandline_controller_applied_index", _G, "index", "Last entry of the controller applied here."),
+    Metric("strandline_controller_version", _G, "index", "Entry of the last change of topics or nodes."),
+    Metric("strandline_controller_nodes", _G, "nodes", "Registered nodes, by state.", ("state",)),
+    Metric("strandline_controller_topics", _G, "topics", "Topics."),
+    Metric("strandline_controller_partitions", _G, "partitions", "Partitions of all topics."),
+)
+
+PARTITION: Final = (
+    Metric("strandline_partition_leader", _G, "0 or 1", "Whether this node leads and accepts.", _PARTITION),
+    Metric("strandline_partition_leader_epoch", _G, "term", "Term of the last leader's begin.", _PARTITION),
+    Metric("strandline_partition_high_watermark", _G, "offset", "End of what consumers may see.", _PARTITION),
+    Metric("strandline_partition_start_offset", _G, "offset", "Offset of the first record.", _PARTITION),
+    Metric("strandline_partition_extents", _G, "extents", "Batches the partition refers to.", _PARTITION),
+    Metric("strandline_partition_producers", _G, "producers", "Idempotent producers remembered.", _PARTITION),
+    Metric(
+        "strandline_partition_retained_checkpoints", _G, "checkpoints", "Checkpoints retained.", _PARTITION
+    ),
+    Metric(
+        "strandline_partition_max_collectable_epoch",
+        _G,
+        "epoch",
+        "M(p): the highest epoch the partition needs no longer and never accepts again.",
+        _PARTITION,
+    ),
+    Metric("strandline_epoch_window_oldest", _G, "epoch", "Lower end of the leader's window.", _PARTITION),
+    Metric("strandline_epoch_window_newest", _G, "epoch", "Upper end of the leader's window.", _PARTITION),
+    Metric("strandline_epoch_window_size", _G, "epochs", "Epochs in the leader's window.", _PARTITION),
+    Metric("strandline_epoch_window_slides_total", _C, "slides", "Slides of the window.", _PARTITION),
+    Metric(
+        "strandline_epoch_window_rejections_total", _C, "requests", "Requests below the window.", _PARTITION
+    ),
+    Metric(
+        "strandline_epoch_window_last_gap", _G, "epochs", "How far below the last of them was.", _PARTITION
+    ),
+    Metric(
+        "strandline_epoch_fences_total",
+        _C,
+        "fences",
+        "Fences granted, with a new epoch (by a slide) or the same (within the window).",
+        (*_PARTITION, "epoch"),
+    ),
+)
+
+CHECKPOINTS: Final = (
+    Metric(
+        "strandline_checkpoint_documents_total",
+        _C,
+        "documents",
+        "Documents of checkpoints, states and logs, that were published or given up.",
+        ("kind", "result"),
+    ),
+    Metric("strandline_checkpoint_published_bytes_total", _C, "bytes", "Documents published, in bytes."),
+    Metric("strandline_checkpoint_failed_puts_total", _C, "puts", "Failed attempts; they are repeated."),
+    Metric("strandline_checkpoint_waiting", _G, "documents", "States that wait or are on their way."),
+    Metric("strandline_checkpoint_waiting_bytes", _G, "bytes", "Their bytes, and those of their logs."),
+)
+
+METRICS: Final = (*PROCESS, *KAFKA, *LEVEL_ZERO, *RAFT, *CONTROLLER, *CHECKPOINTS, *PARTITION)

@@ -1,0 +1,238 @@
+"""Reads the counters of a node when somebody scrapes it: nothing is kept twice, nothing counted for this."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.metadata import version
+
+from node.admin.exposition import Page, label
+from node.admin.health import problems
+from node.admin.loop_lag import LoopLag
+from node.admin.metric_names import METRICS
+from node.admin.process import process_state
+from node.admin.slices import Slices
+from node.admin.source import AdminSource, PartitionSource
+from node.kafka.server_config import CloseReason
+from node.level_zero.cache import BatchCache
+from node.level_zero.retries import RetryingStore
+from node.raft.problems import Reason
+from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+from statemachine.controller_state import CONTROLLER_GROUP
+
+_ROLES = {LEADER: "leader", FOLLOWER: "follower", CANDIDATE: "candidate"}
+_DROPS = ("not_connected", "too_big", "backlogged")
+
+
+class Metrics:
+    """The page of one node; `answered` counts HTTP answers by their code."""
+
+    def __init__(self, source: AdminSource, lag: LoopLag, answered: Counter[int]) -> None:
+        self._source = source
+        self._lag = lag
+        self._answered = answered
+        self._version = version("strandline")
+
+    async def page(self) -> bytes:
+        """All samples as text, gathered in slices."""
+        page, slices = Page(METRICS), Slices()
+        self._process(page)
+        self._kafka(page)
+        self._batcher(page)
+        self._reader(page)
+        _cache(page, "written", self._source.written)
+        _cache(page, "fetched", self._source.fetched)
+        await self._raft(page, slices)
+        self._log(page)
+        self._mesh(page)
+        await self._controller(page, slices)
+        self._checkpoints(page)
+        for partition in replicas(self._source):
+            _partition(page, partition)
+            await slices.breathe()
+        return await page.text(slices)
+
+    def _process(self, page: Page) -> None:
+        source, state = self._source, process_state()
+        page.add("process_cpu_seconds_total", state.cpu_seconds)
+        page.add("process_resident_memory_bytes", state.resident_bytes)
+        page.add("process_start_time_seconds", state.started)
+        if state.open_files is not None:
+            page.add("process_open_fds", state.open_files)
+        names = (label("node", source.node_id), label("cluster", source.host.cluster_id))
+        page.add("strandline_node_info", 1, ",".join((*names, label("version", self._version))))
+        page.add("strandline_healthy", int(not problems(source)))
+        page.add_histogram("strandline_event_loop_lag_seconds", self._lag.seconds)
+        for code, count in sorted(self._answered.items()):
+            page.add("strandline_http_requests_total", count, label("code", code))
+
+    def _kafka(self, page: Page) -> None:
+        kafka = self._source.kafka
+        page.add("strandline_kafka_connections", kafka.connections)
+        page.add("strandline_kafka_connections_opened_total", kafka.counters["connections"])
+        for reason in CloseReason:
+            count = kafka.counters[f"closed_{reason}"]
+            page.add("strandline_kafka_connections_closed_total", count, label("reason", reason))
+        page.add("strandline_kafka_requests_total", kafka.counters["requests"])
+        page.add("strandline_kafka_request_bytes", kafka.request_bytes)
+
+    def _batcher(self, page: Page) -> None:
+        batcher = self._source.batcher
+        measures = batcher.measures
+        objects = {"stored": measures.objects_stored, "failed": measures.objects_failed}
+        for result, count in objects.items():
+            page.add("strandline_batcher_objects_total", count, label("result", result))
+        batches = {
+            "stored": measures.batches_stored,
+            "failed": measures.batches_failed,
+            "refused": measures.batches_refused,
+            "abandoned": measures.batches_abandoned,
+        }
+        for result, count in batches.items():
+            page.add("strandline_batcher_batches_total", count, label("result", result))
+        page.add("strandline_batcher_stored_bytes_total", measures.bytes_stored)
+        for why, count in measures.left.items():
+            page.add("strandline_batcher_departures_total", count, label("reason", why.value))
+        page.add_histogram("strandline_batcher_object_bytes", measures.object_bytes)
+        page.add_histogram("strandline_batcher_object_batches", measures.object_batches)
+        page.add_histogram("strandline_batcher_wait_seconds", measures.wait_seconds)
+        page.add_histogram("strandline_batcher_upload_seconds", measures.upload_seconds)
+        page.add("strandline_batcher_staged_bytes", batcher.staged_bytes)
+        page.add("strandline_batcher_staged_batches", batcher.staged_batches)
+        page.add("strandline_batcher_uploads", batcher.uploads)
+
+    def _reader(self, page: Page) -> None:
+        reader, store = self._source.reader, self._source.store
+        measures = reader.measures
+        page.add("strandline_reader_gets_total", measures.gets)
+        page.add("strandline_reader_failed_gets_total", measures.failed)
+        page.add("strandline_reader_read_bytes_total", measures.bytes_read)
+        page.add("strandline_reader_batches_total", measures.batches_read)
+        page.add("strandline_reader_ahead_batches_total", measures.batches_ahead)
+        page.add("strandline_reader_joined_total", measures.joined)
+        page.add("strandline_reader_bad_batches_total", measures.bad)
+        page.add_histogram("strandline_reader_get_seconds", measures.get_seconds)
+        page.add("strandline_reader_loading_bytes", reader.loading_bytes)
+        if isinstance(store, RetryingStore):
+            page.add("strandline_store_retries_total", store.retries)
+            page.add("strandline_store_retries_refused_total", store.exhausted)
+
+    async def _raft(self, page: Page, slices: Slices) -> None:
+        roles = dict.fromkeys(_ROLES.values(), 0)
+        failed = leaderless = quiet = commands = waiting = unapplied = 0
+        for group in list(self._source.host.groups.values()):
+            roles[_ROLES[group.role]] += 1
+            failed += group.failure is not None
+            leaderless += group.leader is None and group.role != LEADER
+            quiet += group.quiet_under is not None
+            commands += len(group.waiting)
+            waiting += group.waiting_bytes
+            unapplied += max(group.commit - group.applied, 0)
+            await slices.breathe()
+        for role, count in roles.items():
+            page.add("strandline_raft_groups", count, label("role", role))
+        page.add("strandline_raft_failed_groups", failed)
+        page.add("strandline_raft_leaderless_groups", leaderless)
+        page.add("strandline_raft_quiet_groups", quiet)
+        page.add("strandline_raft_pending_commands", commands)
+        page.add("strandline_raft_pending_bytes", waiting)
+        page.add("strandline_raft_unapplied_entries", unapplied)
+
+    def _log(self, page: Page) -> None:
+        host = self._source.host
+        wal = host.wal
+        page.add("strandline_wal_records_total", wal.tail_lsn)
+        page.add("strandline_wal_unsynced_records", wal.tail_lsn - wal.synced_lsn)
+        page.add("strandline_wal_buffered_bytes", wal.buffered_bytes)
+        page.add("strandline_wal_segments", wal.current_segment - wal.first_segment + 1)
+        since = wal.stalled_since
+        page.add("strandline_wal_stalled_seconds", 0 if since is None else host.loop.time() - since)
+
+    def _mesh(self, page: Page) -> None:
+        host = self._source.host
+        counters = host.mesh.counters
+        for peer in self._source.controller.machine.nodes:
+            if peer != host.node_id:
+                page.add("strandline_mesh_connected", int(host.connected(peer)), label("peer", peer))
+        page.add("strandline_mesh_frames_sent_total", counters["frames_sent"])
+        page.add("strandline_mesh_frames_received_total", counters["frames_received"])
+        page.add("strandline_mesh_sent_bytes_total", counters["bytes_sent"])
+        for drop in _DROPS:
+            page.add("strandline_mesh_frames_dropped_total", counters[drop], label("reason", drop))
+        for reason in Reason:
+            page.add("strandline_mesh_problems_total", counters[reason], label("reason", reason))
+
+    async def _controller(self, page: Page, slices: Slices) -> None:
+        source = self._source
+        machine = source.controller.machine
+        group = source.host.groups.get(CONTROLLER_GROUP)
+        page.add("strandline_cluster_epoch", source.epoch.current())
+        page.add("strandline_controller_leader", int(group is not None and group.is_leader))
+        page.add("strandline_controller_epoch", 0 if group is None else group.term)
+        page.add("strandline_controller_applied_index", machine.applied_index)
+        page.add("strandline_controller_version", machine.version)
+        fenced = sum(registration.fenced for registration in machine.nodes.values())
+        page.add("strandline_controller_nodes", len(machine.nodes) - fenced, label("state", "live"))
+        page.add("strandline_controller_nodes", fenced, label("state", "fenced"))
+        topics = machine.topics
+        page.add("strandline_controller_topics", len(topics))
+        page.add("strandline_controller_partitions", sum(len(topic.partitions) for topic in topics))
+        await slices.breathe()
+
+    def _checkpoints(self, page: Page) -> None:
+        measures = self._source.publisher.measures
+        documents = {
+            ("state", "published"): measures.documents_published,
+            ("state", "dropped"): measures.documents_dropped,
+            ("log", "published"): measures.logs_published,
+            ("log", "dropped"): measures.logs_dropped,
+        }
+        for (kind, result), count in documents.items():
+            which = f"{label('kind', kind)},{label('result', result)}"
+            page.add("strandline_checkpoint_documents_total", count, which)
+        page.add("strandline_checkpoint_published_bytes_total", measures.bytes_published)
+        page.add("strandline_checkpoint_failed_puts_total", measures.failed_puts)
+        page.add("strandline_checkpoint_waiting", measures.waiting)
+        page.add("strandline_checkpoint_waiting_bytes", measures.waiting_bytes)
+
+
+def replicas(source: AdminSource) -> list[PartitionSource]:
+    """The replicas here in the order of their groups, at most one for each topic and number.
+
+    For a moment a node may have those of a topic that was deleted beside those of the new one of that name:
+    two samples with the same labels would make Prometheus refuse the whole page. The newer one is told.
+    """
+    ordered = sorted(source.partitions, key=lambda partition: partition.group.id)
+    newest = {(partition.topic, partition.number): partition for partition in ordered}
+    return list(newest.values())
+
+
+def _cache(page: Page, name: str, cache: BatchCache) -> None:
+    which = label("cache", name)
+    page.add("strandline_cache_bytes", cache.bytes, which)
+    page.add("strandline_cache_limit_bytes", cache.max_bytes, which)
+    page.add("strandline_cache_entries", len(cache), which)
+    page.add("strandline_cache_hits_total", cache.hits, which)
+    page.add("strandline_cache_misses_total", cache.misses, which)
+    page.add("strandline_cache_evictions_total", cache.evicted, which)
+
+
+def _partition(page: Page, partition: PartitionSource) -> None:
+    machine, window, counters = partition.machine, partition.fence.window, partition.fence.counters
+    labels = f"{label('topic', partition.topic)},{label('partition', partition.number)}"
+    page.add("strandline_partition_leader", int(partition.leads), labels)
+    page.add("strandline_partition_leader_epoch", machine.term, labels)
+    page.add("strandline_partition_high_watermark", machine.high_watermark, labels)
+    page.add("strandline_partition_start_offset", machine.start_offset, labels)
+    page.add("strandline_partition_extents", len(machine.extents), labels)
+    page.add("strandline_partition_producers", len(machine.producers), labels)
+    page.add("strandline_partition_retained_checkpoints", len(machine.checkpoints.retained), labels)
+    page.add("strandline_partition_max_collectable_epoch", machine.max_collectable_epoch, labels)
+    if window is not None and window.oldest is not None and window.newest is not None:
+        page.add("strandline_epoch_window_oldest", window.oldest, labels)
+        page.add("strandline_epoch_window_newest", window.newest, labels)
+        page.add("strandline_epoch_window_size", window.size, labels)
+    page.add("strandline_epoch_window_slides_total", counters.slides, labels)
+    page.add("strandline_epoch_window_rejections_total", counters.rejections, labels)
+    page.add("strandline_epoch_window_last_gap", counters.last_gap, labels)
+    page.add("strandline_epoch_fences_total", counters.new_epoch_fences, f'{labels},epoch="new"')
+    page.add("strandline_epoch_fences_total", counters.same_epoch_fences, f'{labels},epoch="same"')

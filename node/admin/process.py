@@ -1,0 +1,36 @@
+"""What the operating system says of this process."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from typing import Final, NamedTuple
+
+_PAGE: Final = resource.getpagesize()
+_STARTED: Final = time.time()
+
+
+class ProcessState(NamedTuple):
+    """Processor seconds, bytes in RAM, open files (None where there is no /proc), start in s since 1970."""
+
+    cpu_seconds: float
+    resident_bytes: int
+    open_files: int | None
+    started: float
+
+
+def process_state() -> ProcessState:
+    """As of now; some 20 µs. Without /proc the memory is the most there ever was."""
+    times = os.times()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    resident = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    files: int | None = None
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            resident = int(statm.read().split()[1]) * _PAGE
+        files = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        pass
+    return ProcessState(times.user + times.system, resident, files, _STARTED)

@@ -1,0 +1,114 @@
+"""The HTTP server of a node, on the node's own event loop.
+
+uvicorn's connections are used without its server: that would install signal handlers, tick ten times a second
+and look for the port itself, after everything else has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections import Counter
+from typing import Final
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from node.admin.api import SECONDS, Api
+from node.admin.http import IDLE_SECONDS, MAX_HEAD_BYTES, Connection, Guard
+from node.admin.loop_lag import LoopLag
+from node.admin.metrics import Metrics
+from node.admin.source import AdminSource
+
+_BACKLOG: Final = 64
+
+
+class AdminListenError(Exception):
+    """The admin port cannot be had; one line with cause and cure."""
+
+
+class AdminServer:
+    """Serves one node's HTTP API, from `start` to `stop`; `bind` first to know the port before.
+
+    Requests that come between `bind` and `start` wait. `lag` measures the loop while it serves.
+    """
+
+    lag: LoopLag
+
+    def __init__(self, broker: AdminSource, host: str, port: int) -> None:
+        self.port = port
+        """The port it listens on; after `bind` never 0."""
+        self._broker = broker
+        self._host = host
+        self._socket: socket.socket | None = None
+        self._listener: asyncio.Server | None = None
+        self._state = ServerState()
+
+    def bind(self) -> socket.socket:
+        """Take the port; 0 takes a free one. Raises AdminListenError."""
+        if self._socket is not None:
+            return self._socket
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((self._host, self.port), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise AdminListenError(
+                f"admin: cannot listen on {self._host}:{self.port}: {reason}: stop the process that has it,"
+                " or configure another admin.host and admin.port (0 takes a free port)"
+            ) from error
+        self.port = self._socket.getsockname()[1]
+        return self._socket
+
+    async def start(self) -> None:
+        """Answer requests. Raises AdminListenError when `bind` was left to it and fails."""
+        listening = self.bind()
+        loop = asyncio.get_running_loop()
+        self.lag = LoopLag(loop, time.perf_counter)
+        answered: Counter[int] = Counter()
+        api = Api(self._broker, Metrics(self._broker, self.lag, answered))
+        guard = Guard(api.app(), SECONDS, answered)
+        config = Config(
+            guard,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=int(IDLE_SECONDS),
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        )
+        # It logs each malformed request, and what Guard has logged or answered already.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        config.load()
+        self._listener = await loop.create_server(
+            lambda: Connection(config, self._state, {}, loop), sock=listening
+        )
+        self.lag.start()
+
+    async def stop(self, grace_seconds: float = 2.0) -> None:
+        """Accept nothing more, give answers under way `grace_seconds`, then end every connection."""
+        if self._listener is None:
+            if self._socket is not None:
+                self._socket.close()
+            return
+        self.lag.stop()
+        self._listener.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=grace_seconds)
+        under_way = list(self._state.tasks)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for connection in list(self._state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()

@@ -1,0 +1,143 @@
+"""What the admin server reads of a node.
+
+The server looks at everything and owns nothing, so what it looks at is written down here: the broker
+satisfies these protocols as it is, and a test gives it less than a whole node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from node.checkpoints.publisher import PublisherMeasures
+from node.kafka.server import KafkaServer
+from node.level_zero.batcher import Batcher
+from node.level_zero.cache import BatchCache
+from node.level_zero.reader import Reader
+from node.raft.host import RaftHost
+from statemachine.controller import Controller
+from statemachine.epoch_window import EpochWindow, WindowCounters
+from statemachine.partition import PartitionStateMachine
+
+
+class FenceSource(Protocol):
+    """A partition's fence: the window of this node's term, None while it does not lead."""
+
+    @property
+    def window(self) -> EpochWindow | None: ...
+    @property
+    def counters(self) -> WindowCounters: ...
+
+
+class GroupIdentity(Protocol):
+    """The Raft group of a partition."""
+
+    @property
+    def id(self) -> int: ...
+
+
+class PartitionSource(Protocol):
+    """One replica of a partition on this node."""
+
+    @property
+    def group(self) -> GroupIdentity: ...
+    @property
+    def machine(self) -> PartitionStateMachine: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def leads(self) -> bool: ...
+    @property
+    def fence(self) -> FenceSource: ...
+
+
+class LeaderSource(Protocol):
+    """Who leads a group, and in which term."""
+
+    @property
+    def node(self) -> int: ...
+    @property
+    def term(self) -> int: ...
+
+
+class LeaderTableSource(Protocol):
+    """Who leads the groups of the cluster, as far as this node knows."""
+
+    def leader_of(self, group: int) -> LeaderSource | None: ...
+
+
+class ControllerSource(Protocol):
+    """This node's replica of the controller."""
+
+    @property
+    def machine(self) -> Controller: ...
+
+
+class EpochSource(Protocol):
+    """The newest cluster epoch this node has heard of."""
+
+    def current(self) -> int: ...
+
+
+class PublisherSource(Protocol):
+    """What sends this node's checkpoints to the object store."""
+
+    @property
+    def measures(self) -> PublisherMeasures: ...
+
+
+class CheckpointReportSource(Protocol):
+    """What became of a checkpoint."""
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+class CheckpointTaker(Protocol):
+    """Takes a checkpoint of every partition of some topics (None: of all) and says what became of each."""
+
+    async def take(
+        self, topics: Sequence[str] | None, lease_ms: int, seconds: float, /
+    ) -> CheckpointReportSource: ...
+
+
+class AdminSource(Protocol):
+    """A node, as its admin server sees it."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def registered(self) -> bool: ...
+    @property
+    def host(self) -> RaftHost: ...
+    @property
+    def controller(self) -> ControllerSource: ...
+    @property
+    def leaders(self) -> LeaderTableSource: ...
+    @property
+    def epoch(self) -> EpochSource: ...
+    @property
+    def partitions(self) -> PartitionTableSource: ...
+    @property
+    def batcher(self) -> Batcher: ...
+    @property
+    def reader(self) -> Reader: ...
+    @property
+    def written(self) -> BatchCache: ...
+    @property
+    def fetched(self) -> BatchCache: ...
+    @property
+    def store(self) -> object: ...
+    @property
+    def kafka(self) -> KafkaServer: ...
+    @property
+    def publisher(self) -> PublisherSource: ...
+    @property
+    def checkpoints(self) -> CheckpointTaker: ...
+
+
+class PartitionTableSource(Protocol):
+    """All replicas of partitions on this node."""
+
+    def __iter__(self) -> Iterator[PartitionSource]: ...

@@ -1,0 +1,147 @@
+"""What a node knows, as plain values for JSON. node/admin/openapi.py says what each field means."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from node.admin.source import AdminSource, PartitionSource
+from node.raft.group import RaftGroup
+from statemachine.controller_state import CONTROLLER_GROUP, NodeRegistration, Topic
+from statemachine.epoch_window import EpochWindow
+
+
+def cluster(source: AdminSource) -> dict[str, Any]:
+    """The cluster as this node's replica of the controller has it."""
+    machine = source.controller.machine
+    group = source.host.groups.get(CONTROLLER_GROUP)
+    leader = None if group is None else source.node_id if group.is_leader else group.leader
+    topics = machine.topics
+    return {
+        "cluster_id": machine.cluster_id,
+        "node": source.node_id,
+        "cluster_epoch": source.epoch.current(),
+        "feature_level": machine.feature_level,
+        "controller": {
+            "leader": leader,
+            "epoch": 0 if group is None else group.term,
+            "applied_index": machine.applied_index,
+            "version": machine.version,
+        },
+        "nodes": len(machine.nodes),
+        "live_nodes": sum(not registration.fenced for registration in machine.nodes.values()),
+        "topics": len(topics),
+        "partitions": sum(len(topic.partitions) for topic in topics),
+    }
+
+
+def node(source: AdminSource, registration: NodeRegistration, replicas: int, leads: int) -> dict[str, Any]:
+    """A registered node; `replicas` and `leads` count partitions."""
+    me = registration.node == source.node_id
+    return {
+        "node": registration.node,
+        # Above 2**53, where readers of JSON begin to round.
+        "boot_id": str(registration.boot_id),
+        "kafka_host": registration.kafka_host,
+        "kafka_port": registration.kafka_port,
+        "mesh_host": registration.mesh_host,
+        "mesh_port": registration.mesh_port,
+        "admin_port": registration.admin_port,
+        "min_feature_level": registration.min_feature_level,
+        "max_feature_level": registration.max_feature_level,
+        "fenced": registration.fenced,
+        "connected": me or source.host.connected(registration.node),
+        "replicas": replicas,
+        "leads": leads,
+    }
+
+
+def topic(known: Topic) -> dict[str, Any]:
+    """A topic without its partitions."""
+    return {
+        "name": known.name,
+        "topic_id": topic_id_text(known.topic_id),
+        "partition_count": len(known.partitions),
+        "replication_factor": known.replication_factor,
+        "configs": dict(known.configs),
+        "creation_epoch": known.creation_epoch,
+    }
+
+
+def topic_partition(source: AdminSource, known: Topic, number: int) -> dict[str, Any]:
+    """Where a partition's replicas lie and who leads it, as far as this node knows."""
+    placed = known.partitions[number]
+    leader = source.leaders.leader_of(placed.group)
+    return {
+        "partition": number,
+        "group": placed.group,
+        "replicas": list(placed.replicas),
+        "leader": None if leader is None else leader.node,
+        "leader_epoch": None if leader is None else leader.term,
+        "creation_epoch": placed.creation_epoch,
+    }
+
+
+def partition(source: AdminSource, replica: PartitionSource) -> dict[str, Any]:
+    """This node's replica of a partition."""
+    machine, fence = replica.machine, replica.fence
+    leader = source.leaders.leader_of(replica.group.id)
+    counters = fence.counters
+    holds = {
+        "window": machine.previous_applied_epoch,
+        "extents": machine.extents.oldest_epoch,
+        "checkpoint": machine.checkpoints.oldest_epoch(machine.time),
+    }
+    named = {what: epoch for what, epoch in holds.items() if epoch is not None}
+    return {
+        "topic": replica.topic,
+        "partition": replica.number,
+        "group": replica.group.id,
+        "leads": replica.leads,
+        "leader": None if leader is None else leader.node,
+        "leader_epoch": machine.term,
+        "start_offset": machine.start_offset,
+        "high_watermark": machine.high_watermark,
+        "window": _window(fence.window),
+        "fences": {
+            "slides": counters.slides,
+            "new_epoch": counters.new_epoch_fences,
+            "same_epoch": counters.same_epoch_fences,
+            "rejections": counters.rejections,
+            "last_gap": counters.last_gap,
+        },
+        "previous_applied_epoch": machine.previous_applied_epoch,
+        "max_applied_epoch": machine.max_applied_epoch,
+        "max_collectable_epoch": machine.max_collectable_epoch,
+        "held_back_by": min(named, key=lambda what: named[what]),
+        "extents": len(machine.extents),
+        "producers": len(machine.producers),
+        "checkpoints": [
+            {
+                "index": checkpoint.log_index,
+                "lease_until_ms": checkpoint.lease_until,
+                "oldest_epoch": checkpoint.oldest_epoch,
+            }
+            for checkpoint in machine.checkpoints.retained
+        ],
+    }
+
+
+def group(replica: RaftGroup) -> dict[str, Any]:
+    """A replica of a Raft group; see RaftGroup.status."""
+    status = replica.status()
+    status["pending_commands"] = len(replica.waiting)
+    status["pending_bytes"] = replica.waiting_bytes
+    status["followers"] = {str(peer): progress for peer, progress in status["followers"].items()}
+    return status
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """A topic's id as Kafka's tools write it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def _window(window: EpochWindow | None) -> dict[str, Any] | None:
+    if window is None:
+        return None
+    return {"term": window.term, "oldest": window.oldest, "newest": window.newest, "size": window.size}

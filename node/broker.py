@@ -1,0 +1,301 @@
+"""Everything of one node but the process around it: built from parts that are given, so a simulator runs it.
+
+Here the parts meet: the replicated log, the controller's replica, the partitions this node hosts, the way
+into and out of object storage, the Kafka port, the checkpoints. Each is told of the others once, and the
+order in which they start and stop is written down in one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final
+
+from node.checkpoints.coordinator import CheckpointCoordinator
+from node.checkpoints.publisher import Publisher
+from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from node.config import NodeConfig
+from node.controller.client import ControllerClient
+from node.controller.cluster_epoch import ClusterEpoch
+from node.controller.duties import ControllerDuties
+from node.controller.hosting import Hosting
+from node.controller.leaders import LeaderTable
+from node.controller.producer_ids import ProducerIds
+from node.controller.registration import Registration
+from node.controller.replica import ControllerReplica
+from node.kafka.requests import elect_leaders
+from node.kafka.requests.handler import BrokerHandler
+from node.kafka.server import KafkaServer
+from node.kafka.server_config import Problem, ServerConfig
+from node.level_zero.batcher import Batcher
+from node.level_zero.cache import BatchCache
+from node.level_zero.reader import Reader, ReaderConfig
+from node.level_zero.store import ObjectStore
+from node.mesh_calls import MeshCalls
+from node.partition.machine import ReplicaMachine
+from node.partition.partition import Partition
+from node.partition_table import PartitionTable
+from node.raft.disk import Disk
+from node.raft.group import RaftGroup
+from node.raft.host import HostSettings, RaftHost
+from node.raft.wal import WalConfig
+from statemachine.controller import PartitionGroup
+from statemachine.controller_commands import FEATURE_LEVEL, RegisterNode
+from statemachine.controller_state import CONTROLLER_GROUP
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS: Final = 5.0
+"""How long answers under way may take when the node stops."""
+LEAVE_SECONDS: Final = 0.5
+
+
+class CannotListen(Exception):
+    """The Kafka port cannot be had; `str()` is one line with the cause and the cure."""
+
+
+class Broker:
+    """One node. Everything but `open` belongs on `loop`; `on_fatal` says that the process must end."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        disk: Disk,
+        store: ObjectStore,
+        wal_executor: Executor | None,
+        snapshot_executor: Executor | None,
+        rng: random.Random,
+        nonces: random.Random,
+        boot_id: int,
+        wall_ms: Callable[[], int],
+        on_fatal: Callable[[Exception], None],
+        wal: WalConfig | None = None,
+    ) -> None:
+        """`boot_id` is 1 or more and differs from that of every process before; `wall_ms` gives Unix ms."""
+        self.config = config
+        self.node_id = config.node.id
+        self.loop = loop
+        self.rng = rng
+        self.store = store
+        self.boot_id = boot_id
+        self.admin_port = config.admin.port
+        """Where the HTTP API listens; whoever starts it says so before `start`, if it took a free one."""
+        self._wall_ms = wall_ms
+        self._on_fatal = on_fatal
+        self._registration: Registration | None = None
+        self._recorders: dict[int, CheckpointRecorder] = {}
+
+        self.host = RaftHost(
+            _host_settings(config, boot_id, wal or WalConfig()),
+            loop=loop,
+            disk=disk,
+            wal_executor=wal_executor,
+            snapshot_executor=snapshot_executor,
+            rng=rng,
+            nonces=nonces,
+            on_fatal=on_fatal,
+            on_group_failed=self._group_failed,
+        )
+        for peer in config.cluster.nodes:
+            if peer.id != self.node_id:
+                self.host.set_peer(*peer)
+        self.calls = MeshCalls(self.host, loop=loop)
+        self.publisher = Publisher(store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng)
+        self._tails = TailBudget()
+        self.controller = ControllerClient(self.calls, self.node_id, loop=loop)
+        self._replica = ControllerReplica(
+            self._recorder(CONTROLLER_GROUP, ControllerReplica.kind), self.controller.applied
+        )
+        self.epoch = ClusterEpoch(self._replica.plain)
+        self.duties = ControllerDuties(
+            self.calls, config.cluster.id, config.cluster.epoch_seconds, loop=loop, wall_ms=wall_ms
+        )
+        self.producer_ids = ProducerIds(self.controller, self.node_id, loop=loop)
+        self.leaders = LeaderTable(self.host, self.calls, loop=loop)
+        self.partitions = PartitionTable()
+        self.hosting = Hosting(
+            self.host, self.controller, loop=loop, create=self._create_replica, remove=self._remove_replica
+        )
+
+        self.written = BatchCache(config.cache.written_bytes)
+        self.fetched = BatchCache(config.cache.fetched_bytes)
+        self.batcher = Batcher(
+            store,
+            config.batching,
+            loop=loop,
+            rng=rng,
+            node=self.node_id,
+            shard=self.node_id,
+            epoch=self.epoch.current,
+        )
+        self.reader = Reader(store, ReaderConfig(), loop=loop, written=self.written, fetched=self.fetched)
+        self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
+        self.checkpoints = CheckpointCoordinator(self)
+        elect_leaders.serve(self)
+
+    def wall_ms(self) -> int:
+        """The wall clock, in ms since 1970."""
+        return self._wall_ms()
+
+    @property
+    def registered(self) -> bool:
+        """Whether the controller knows this process."""
+        return self._registration is not None and self._registration.registered
+
+    # Starting and stopping.
+
+    def open(self) -> None:
+        """Recover what the disk holds; blocking. Raises what `RaftHost.open` does.
+
+        The partitions come back when the local replica of the controller names them, in `start`.
+        """
+        self.host.open()
+        voters = tuple(peer.id for peer in self.config.cluster.nodes)
+        group = self.host.create_group(CONTROLLER_GROUP, self._replica, voters)
+        self.duties.attach(self._replica.plain, group)
+        self.controller.attach(self._replica.plain, group)
+
+    async def start(self) -> None:
+        """Take part; returns once the addresses are taken. Clients are let in once the node is registered.
+
+        A client that came earlier would be told of a cluster without nodes or topics, and believe it for a
+        while. Raises MeshListenError or CannotListen when an address cannot be had.
+        """
+        config = self.config.kafka
+        try:
+            await self.kafka.start(config.host, config.port, accept=False)
+        except OSError as error:
+            raise CannotListen(
+                f"kafka: cannot listen on {config.host}:{config.port}: {error.strerror or error}: stop the "
+                "process that has it, or configure another kafka.host or kafka.port"
+            ) from error
+        await self.host.start()
+        self.leaders.start()
+        self.hosting.start()
+        self._registration = Registration(
+            self.controller,
+            self.calls,
+            self.epoch,
+            self._register_command(),
+            loop=self.loop,
+            on_registered=self._on_registered,
+            on_fatal=self._on_fatal,
+        )
+        self._registration.start()
+
+    async def stop(self, hand_over_seconds: float = 2.0) -> None:
+        """Leadership first, then Kafka's port, then the log, then object storage."""
+        self.hosting.close()
+        await self.host.hand_over(hand_over_seconds)
+        if self._registration is not None:
+            await self._registration.leave(LEAVE_SECONDS)
+        await self.kafka.stop(DRAIN_SECONDS)
+        for partition in self.partitions:
+            partition.close()
+        self.producer_ids.close()
+        self.duties.close()
+        self.leaders.close()
+        self.calls.close()
+        await self.host.stop(0.0)
+        await self.publisher.stop()
+        await self.batcher.close()
+        await self.reader.close()
+        await self.store.close()
+
+    async def _on_registered(self) -> None:
+        await self.kafka.accept()
+        log.info("node %d serves Kafka on port %d", self.node_id, self.kafka.port)
+
+    def _register_command(self) -> RegisterNode:
+        kafka = self.config.kafka
+        me = next(peer for peer in self.config.cluster.nodes if peer.id == self.node_id)
+        return RegisterNode(
+            self.node_id,
+            self.boot_id,
+            0,
+            kafka.advertised_host or kafka.host,
+            kafka.advertised_port or self.kafka.port,
+            me.host,
+            me.port,
+            self.admin_port,
+            1,
+            FEATURE_LEVEL,
+            self._wall_ms(),
+        )
+
+    # Replicas.
+
+    def _create_replica(self, place: PartitionGroup) -> None:
+        """Host a partition: with what is stored of it, or anew. Raises what `RaftHost.create_group` does."""
+        partition = Partition(
+            place=place,
+            loop=self.loop,
+            batcher=self.batcher,
+            reader=self.reader,
+            written=self.written,
+            epoch=self.epoch,
+            wall_ms=self._wall_ms,
+            recorder=self._recorder(place.group, ReplicaMachine.kind),
+        )
+        try:
+            group = self.host.create_group(place.group, partition.machine_for_group, place.replicas)
+        except BaseException:
+            self._recorders.pop(place.group).close()
+            raise
+        self.leaders.watch(group)
+        partition.attach(group)
+        self.partitions.add(place.group, partition)
+
+    def _remove_replica(self, group: int) -> None:
+        """Forget a partition's replica, or what is stored of one that was never taken up."""
+        partition = self.partitions.remove(group)
+        self.host.remove_group(group)
+        if partition is not None:
+            partition.close()
+            self._recorders.pop(group).close()
+        self.leaders.forget(group)
+
+    def _recorder(self, group: int, kind: str) -> CheckpointRecorder:
+        recorder = self._recorders[group] = CheckpointRecorder(
+            cluster=self.config.cluster.id,
+            kind=kind,
+            group=group,
+            place=lambda index: _place(self.host.groups[group], index),
+            publisher=self.publisher,
+            budget=self._tails,
+        )
+        return recorder
+
+    def _group_failed(self, group: RaftGroup, error: Exception) -> None:
+        """One partition's replica may fail alone; without the controller's a node knows nothing any more."""
+        if group.id == CONTROLLER_GROUP:
+            self._on_fatal(error)
+
+
+def _host_settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSettings:
+    return HostSettings(
+        config.node.id,
+        config.cluster.id,
+        config.cluster.secret.encode(),
+        boot_id,
+        config.node.data,
+        config.mesh.host,
+        config.mesh.port,
+        wal=wal,
+    )
+
+
+def _place(group: RaftGroup, index: int) -> Place:
+    term = group.journal.term_at(index)
+    assert term is not None, "an entry that is being applied is in the log"
+    members = group.configuration_at(index)
+    return Place(term, members.voters, members.learners)
+
+
+def _note(problem: Problem) -> None:
+    log.info("%s", problem)

@@ -1,0 +1,254 @@
+"""Taking a checkpoint of whole topics: every partition, then the controller, then wait for the documents.
+
+The controller comes last, so that its document knows every topic whose partitions have one. Nothing makes the
+groups stand still together: each stops at an entry of its own, on all of its replicas. A command whose answer
+was lost may have been carried out, and doing it again takes one more checkpoint, which harms nobody; so every
+step is repeated until it worked or the time is over, and the report says how far each group came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from node.config import NodeConfig
+from node.controller.client import ControllerClient, Unavailable
+from node.controller.leaders import LeaderTable
+from node.level_zero.store import ObjectStore, StoreError
+from node.mesh_calls import CallFailed, MeshCalls
+from snapshot.names import SnapshotName, checkpoint_prefix, parse_name
+from statemachine.controller_commands import Checkpoint as ControllerCheckpoint
+from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.partition_commands import Checkpoint, CheckpointTaken
+
+METHOD = "checkpoint"
+MAX_GROUPS_AT_A_TIME = 64
+"""Groups whose checkpoint is under way, whose documents are asked for: what one `take` costs the others."""
+MAX_DOCUMENTS = 1_000
+CALL_SECONDS = 5.0
+FIRST_PAUSE_SECONDS = 0.05
+MAX_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCheckpoint:
+    """One group's part. `topic` and `partition` are None for the controller; without an `index` the
+    checkpoint was not taken, as far as is known, and `error` says why."""
+
+    group: int
+    topic: str | None
+    partition: int | None
+    index: int | None
+    published_by: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Live replicas whose document was not in the store when the time was over."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """What a `take` achieved: partitions in the order of their topics, then the controller."""
+
+    cluster: str
+    checkpoints: tuple[PublishedCheckpoint, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Every group has its checkpoint, from every replica that is alive."""
+        return all(part.index is not None and not part.missing for part in self.checkpoints)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"complete": self.complete, **asdict(self)}
+
+
+class UnknownTopic(ValueError):
+    """A topic that was asked for does not exist."""
+
+
+class Replica(Protocol):
+    """What is asked of a partition's replica here."""
+
+    async def execute(self, command: Checkpoint) -> Any:
+        """CheckpointTaken, or whatever says why not."""
+
+
+class Replicas(Protocol):
+    """The replicas here."""
+
+    def by_group(self, group: int) -> Replica | None: ...
+
+
+class CheckpointContext(Protocol):
+    """What a node's coordinator needs of its node."""
+
+    config: NodeConfig
+    loop: asyncio.AbstractEventLoop
+    calls: MeshCalls
+    controller: ControllerClient
+    leaders: LeaderTable
+    store: ObjectStore
+
+    @property
+    def partitions(self) -> Replicas: ...
+
+
+@dataclass(slots=True)
+class _Part:
+    """One group's checkpoint on its way."""
+
+    group: int
+    topic: str | None
+    partition: int | None
+    replicas: tuple[int, ...]
+    index: int | None = None
+    published: tuple[int, ...] = ()
+    error: str | None = None
+
+
+def _taken(part: _Part) -> bool:
+    return part.index is not None
+
+
+async def _each(parts: Iterable[_Part], do: Callable[[_Part], Awaitable[None]]) -> None:
+    """Do it for every part, a bounded number at a time; cancelling this cancels them all."""
+    todo = iter(parts)
+
+    async def work() -> None:
+        for part in todo:
+            await do(part)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(MAX_GROUPS_AT_A_TIME):
+            group.create_task(work())
+
+
+class CheckpointCoordinator:
+    """One per node; also answers the others' calls for the groups that are led here."""
+
+    def __init__(self, context: CheckpointContext) -> None:
+        self._context = context
+        context.calls.serve(METHOD, self._serve)
+
+    async def take(self, topics: Sequence[str] | None, lease_ms: int, timeout: float) -> CheckpointReport:  # noqa: ASYNC109
+        """Take a checkpoint of these topics, or of all, and of the controller; lease it for so many ms.
+
+        Works on any node and returns within `timeout` seconds, with what there is by then. Raises
+        UnknownTopic before anything is done.
+        """
+        if lease_ms < 0:
+            raise ValueError(f"no lease lasts {lease_ms} ms")
+        began = self._context.loop.time()
+        partitions = self._partitions(topics)
+        peers = tuple(peer.id for peer in self._context.config.cluster.nodes)
+        controller = _Part(CONTROLLER_GROUP, None, None, peers)
+        parts = [*partitions, controller]
+        # What cannot be had in one phase must not take the time of the next.
+        await self._rounds(
+            partitions, lambda part: self._take_partition(part, lease_ms), _taken, began + timeout / 2
+        )
+        await self._rounds([controller], self._take_controller, _taken, began + timeout * 3 / 4)
+        await self._rounds(
+            list(filter(_taken, parts)),
+            self._find_documents,
+            lambda part: not self._missing(part),
+            began + timeout,
+        )
+        return CheckpointReport(self._context.config.cluster.id, tuple(map(self._reported, parts)))
+
+    def _partitions(self, names: Sequence[str] | None) -> list[_Part]:
+        machine = self._context.controller.machine
+        chosen = machine.topics
+        if names is not None:
+            found = {name: machine.topic(name) for name in names}
+            unknown = [name for name, topic in found.items() if topic is None]
+            if unknown:
+                raise UnknownTopic(f"there is no topic {', '.join(unknown)}: see the list of topics")
+            chosen = tuple(topic for topic in found.values() if topic is not None)
+        return [
+            _Part(partition.group, topic.name, number, partition.replicas)
+            for topic in chosen
+            for number, partition in enumerate(topic.partitions)
+        ]
+
+    async def _rounds(
+        self,
+        parts: Sequence[_Part],
+        once: Callable[[_Part], Awaitable[None]],
+        done: Callable[[_Part], bool],
+        end: float,
+    ) -> None:
+        """Try each part that is not done, a bounded number at a time, and again after a pause, until all are
+        or the time is over. In rounds, so that a group without a leader holds no other up."""
+        loop = self._context.loop
+        pause = FIRST_PAUSE_SECONDS
+        while (left := [part for part in parts if not done(part)]) and loop.time() < end:
+            try:
+                async with asyncio.timeout_at(end):
+                    await _each(left, once)
+                    if not all(map(done, left)):
+                        await asyncio.sleep(pause)
+            except TimeoutError:
+                return
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+
+    async def _take_partition(self, part: _Part, lease_ms: int) -> None:
+        leader = self._context.leaders.leader_of(part.group)
+        if leader is None:
+            part.error = "no leader is known: a majority of its replicas is down, or cannot be reached"
+            return
+        try:
+            answer = await self._context.calls.call(leader.node, METHOD, [part.group, lease_ms], CALL_SECONDS)
+        except CallFailed as failed:
+            part.error = f"node {leader.node}, its leader: {failed.reason}"
+            return
+        part.index = answer if isinstance(answer, int) else None
+        part.error = None if part.index is not None else f"node {leader.node}, its leader: {answer}"
+
+    async def _take_controller(self, part: _Part) -> None:
+        result = await self._context.controller.submit(ControllerCheckpoint(), timeout=CALL_SECONDS)
+        if isinstance(result, int):
+            part.index, part.error = result, None
+        else:
+            part.error = result.reason if isinstance(result, Unavailable) else str(result)
+
+    async def _find_documents(self, part: _Part) -> None:
+        """See whose documents are in the store."""
+        assert part.index is not None
+        prefix = checkpoint_prefix(self._context.config.cluster.id, part.group, part.index)
+        try:
+            names = await self._context.store.list(prefix, "", MAX_DOCUMENTS)
+        except StoreError as error:
+            part.error = f"its documents cannot be listed: {error}"
+            return
+        found = [parse_name(name) for name in names]
+        part.published = tuple(sorted(name.node for name in found if isinstance(name, SnapshotName)))
+        part.error = None
+
+    def _missing(self, part: _Part) -> tuple[int, ...]:
+        """Replicas that count as alive and have no document there."""
+        nodes = self._context.controller.machine.nodes
+        live = [node for node in part.replicas if node in nodes and not nodes[node].fenced]
+        return tuple(node for node in sorted(live) if node not in part.published)
+
+    def _reported(self, part: _Part) -> PublishedCheckpoint:
+        error = part.error
+        if part.index is None and error is None:
+            error = "the time was over before there was an answer"
+        return PublishedCheckpoint(
+            part.group, part.topic, part.partition, part.index, part.published, self._missing(part), error
+        )
+
+    async def _serve(self, peer: int, payload: Any) -> Any:
+        """Take the checkpoint of a group that is led here: its index, or one line that says why not."""
+        match payload:
+            case [int(group), int(lease_ms)] if lease_ms >= 0:
+                replica = self._context.partitions.by_group(group)
+                if replica is None:
+                    return "it has no replica of the group"
+                result = await replica.execute(Checkpoint(lease_ms))
+                return result.log_index if isinstance(result, CheckpointTaken) else str(result)
+            case _:
+                raise CallFailed("that is no group and lease", unknown=False)

@@ -1,0 +1,126 @@
+"""What a replica remembers between two checkpoints, so that the log that leads from one to the other can be
+published beside the second.
+
+Nodes drop their logs once a snapshot covers them. So each replica keeps its machine's entries, packed as they
+will be published, until the next checkpoint. All replicas of a node share one budget of bytes; a tail that
+does not fit is given up whole, and the next checkpoint then comes without a log, which an audit counts as
+not covered. A replica restored from a snapshot has not seen all entries either, until its next checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from node.checkpoints.publisher import Publisher
+from snapshot.document import SnapshotDocument
+from snapshot.log_document import LogDocument, pack_entry
+
+log = logging.getLogger(__name__)
+
+
+class Place(NamedTuple):
+    """Where a checkpoint stands: the term of its entry, and the members at that index of the log."""
+
+    term: int
+    voters: tuple[int, ...]
+    learners: tuple[int, ...]
+
+
+class TailBudget:
+    """Bytes that all recorders of a node may keep together; `used` of `limit`.
+
+    `overflows` counts the tails that were given up.
+    """
+
+    def __init__(self, limit: int = 64 * 1024 * 1024) -> None:
+        self.limit = limit
+        self.used = 0
+        self.overflows = 0
+
+
+class CheckpointRecorder:
+    """One per replica, from its first entry or its restored snapshot on.
+
+    It is told of each entry (`begin_term`, `applied`) before the machine applies it: the machine's
+    `on_checkpoint` is `checkpoint`, which is called inside that apply and includes its entry. `place(index)`
+    gives term and members at an index, as the replica's log has them (`RaftGroup.configuration_at`).
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        kind: str,
+        group: int,
+        place: Callable[[int], Place],
+        publisher: Publisher,
+        budget: TailBudget,
+    ) -> None:
+        self._cluster = cluster
+        self._kind = kind
+        self._group = group
+        self._place = place
+        self._publisher = publisher
+        self._budget = budget
+        self._after = 0
+        """The tail holds the entries above this index; 0 is the beginning of the log."""
+        self._last = 0
+        self._tail = bytearray()
+        self.whole = True
+        """Whether the tail has every entry since `_after`."""
+
+    def begin_term(self, index: int, term: int, node: int) -> None:
+        """`node` leads from this entry on."""
+        self._record(index, term, node)
+
+    def applied(self, index: int, term: int, command: bytes) -> None:
+        """A command is about to be applied."""
+        self._record(index, term, command)
+
+    def _record(self, index: int, term: int, given: bytes | int) -> None:
+        self._last = index
+        if not self.whole:
+            return
+        packed = pack_entry(index, term, given)
+        budget = self._budget
+        if budget.used + len(packed) > budget.limit:
+            budget.overflows += 1
+            self._forget()
+            return
+        budget.used += len(packed)
+        self._tail += packed
+
+    def checkpoint(self, index: int, state: bytes) -> None:
+        """Hand the state as of the entry `index` to the publisher, with the log since the last checkpoint."""
+        if self._last != index:
+            raise ValueError(f"a checkpoint at entry {index} while entry {self._last} is applied")
+        term, voters, learners = self._place(index)
+        entries = None
+        if self.whole:
+            entries = LogDocument(self._cluster, self._kind, self._group, self._after, index, self._tail)
+        if voters:
+            document = SnapshotDocument(
+                self._cluster, self._kind, self._group, index, term, voters, learners, state
+            )
+            self._publisher.publish(document, entries)
+        else:
+            # It joined by the log and has not met the entry that added it: others know the members, and
+            # what it would publish could not equal theirs.
+            log.info("group %d: checkpoint %d is left to the members", self._group, index)
+        self._forget()
+        self._after, self.whole = index, True
+
+    def restored(self) -> None:
+        """The machine's state was replaced by a snapshot's: the entries before it were never seen here."""
+        self._forget()
+
+    def close(self) -> None:
+        """The replica is gone, or its node is stopping: gives back what it holds of the budget."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._budget.used -= len(self._tail)
+        self._tail = bytearray()
+        self.whole = False

@@ -1,0 +1,288 @@
+"""What an operator may configure of one node: a TOML file, variables and flags, all checked first.
+
+Every mistake (an unknown key, a bad unit, an address that would expose an unprotected port) stops the node
+with one line that names where the value stands, which key it is, what is wrong, and what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
+
+from node.config_values import MIB, READERS, Peer
+from node.level_zero.batcher import BatcherConfig
+
+__all__ = ["ConfigError", "NodeConfig", "Peer", "load"]
+
+VARIABLE_PREFIX = "STRANDLINE_"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; `str()` is one line: where, which key, why, and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSection:
+    """Who this node is and where it keeps its log."""
+
+    id: int
+    data: str
+    """Folder of the write-ahead log and the snapshots; one process at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSection:
+    """What all nodes of a cluster have in common."""
+
+    id: str
+    secret: str
+    """Proves membership on the mesh; the same random text on all nodes."""
+    nodes: tuple[Peer, ...]
+    """All nodes, which are the voters of the controller's group."""
+    epoch_seconds: float = 10.0
+    """Time between two advances of the cluster epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshSection:
+    """Where the mesh listens; what is left out is taken from this node's entry in cluster.nodes."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSection:
+    """Where Kafka clients connect. Port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised_host: str = ""
+    """What clients are told; empty: the host."""
+    advertised_port: int = 0
+    """0: the port it listens on."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSection:
+    """Where the HTTP API and the metrics are served. Port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSection:
+    """Where objects are kept: a folder that all nodes see, or an object store."""
+
+    url: str
+    options: dict[str, str] = field(default_factory=dict)
+    """Handed to the client of the object store: endpoint, region, keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsSection:
+    """Defaults of new topics; a count of 0 replicas stands for 3, or as many nodes as there are."""
+
+    auto_create: bool = True
+    partitions: int = 1
+    replication_factor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSection:
+    """Batches kept in memory, in bytes."""
+
+    written_bytes: int = 256 * MIB
+    fetched_bytes: int = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class LogSection:
+    """What the process writes to its standard error."""
+
+    level: str = "info"
+    format: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Everything about one node, checked. Times are seconds, sizes bytes."""
+
+    node: NodeSection
+    cluster: ClusterSection
+    mesh: MeshSection
+    kafka: KafkaSection
+    admin: AdminSection
+    storage: StorageSection
+    topics: TopicsSection
+    batching: BatcherConfig
+    cache: CacheSection
+    log: LogSection
+    insecure: bool = False
+
+
+def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> NodeConfig:
+    """Read the file, then `STRANDLINE_<SECTION>_<KEY>` variables, then `section.key=value` overrides.
+
+    Raises ConfigError. A variable's or an override's value is TOML where it parses as such, otherwise text; a
+    list may be given as its elements with commas between them.
+    """
+    try:
+        with open(path, "rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror or error}: give --config the path of a TOML file"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: this is not TOML: {error}") from None
+    given = _Given()
+    for name, value in document.items():
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                given.put(path, f"{name}.{key}", inner)
+        else:
+            given.put(path, name, value)
+    for variable in sorted(environ):
+        if variable.startswith(VARIABLE_PREFIX):
+            given.put(variable, _key_of(variable), _parsed(environ[variable]))
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {override}: there is no '=': write --set section.key=value")
+        given.put(f"--set {override}", key.strip(), _parsed(text))
+    return _build(given)
+
+
+# Where values come from.
+
+
+class _Value(NamedTuple):
+    source: str
+    """The file, variable or flag."""
+    value: Any
+
+
+class _Given:
+    """What was given for each key, the last word of it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, _Value] = {}
+
+    def put(self, source: str, key: str, value: Any) -> None:
+        if key.startswith("storage.options."):
+            options = self.values.get("storage.options", _Value(source, {})).value
+            name = key.removeprefix("storage.options.")
+            self.values["storage.options"] = _Value(source, {**options, name: str(value)})
+            return
+        if key not in READERS:
+            near = difflib.get_close_matches(key, READERS, 1) or _namesakes(key)
+            cure = f"did you mean {near[0]}?" if near else "remove it, or see docs/operating.md for the keys"
+            raise ConfigError(f"{source}: {key}: there is no such key: {cure}")
+        self.values[key] = _Value(source, value)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """The values given for one section, read and checked."""
+        read = {}
+        for key, reader in READERS.items():
+            section, _, field_name = key.rpartition(".")
+            if section == name and key in self.values:
+                source, value = self.values[key]
+                try:
+                    read[field_name] = reader(value)
+                except ValueError as error:
+                    raise ConfigError(f"{source}: {key}: {error}") from None
+        return read
+
+    def source(self, key: str) -> str:
+        return self.values[key].source if key in self.values else "the defaults"
+
+
+def _namesakes(key: str) -> list[str]:
+    return [known for known in READERS if known.rpartition(".")[2] == key.rpartition(".")[2]]
+
+
+def _key_of(variable: str) -> str:
+    name = variable.removeprefix(VARIABLE_PREFIX).lower()
+    for key in READERS:
+        if key.replace(".", "_") == name:
+            return key
+    section, _, rest = name.partition("_")
+    if name.startswith("storage_options_"):
+        return f"storage.options.{name.removeprefix('storage_options_')}"
+    return f"{section}.{rest}" if rest else name
+
+
+def _parsed(text: str) -> Any:
+    """A TOML value; text that is none stands for itself, so that nobody has to quote in a shell."""
+    try:
+        value = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return value["value"] if len(value) == 1 else text
+
+
+# Putting it together.
+
+
+def _build(given: _Given) -> NodeConfig:
+    node = _required(given, NodeSection, "node")
+    cluster = _required(given, ClusterSection, "cluster")
+    me = next((peer for peer in cluster.nodes if peer.id == node.id), None)
+    if me is None:
+        ids = ", ".join(str(peer.id) for peer in cluster.nodes)
+        raise ConfigError(
+            f"{given.source('node.id')}: node.id: {node.id} is none of cluster.nodes ({ids}): "
+            "add it there, on all nodes"
+        )
+    mesh = MeshSection(**{"host": me.host, "port": me.port, **given.section("mesh")})
+    kafka = KafkaSection(**given.section("kafka"))
+    admin = AdminSection(**given.section("admin"))
+    storage = _required(given, StorageSection, "storage")
+    topics = TopicsSection(**given.section("topics"))
+    nodes = len(cluster.nodes)
+    replication = topics.replication_factor or min(3, nodes)
+    if replication > nodes:
+        raise ConfigError(
+            f"{given.source('topics.replication_factor')}: topics.replication_factor: {replication} "
+            f"replicas need as many nodes, and cluster.nodes has {nodes}: lower it, or leave it out"
+        )
+    topics = TopicsSection(topics.auto_create, topics.partitions, replication)
+    try:
+        batching = BatcherConfig(**given.section("batching"))
+    except ValueError as error:
+        sources = {given.source(key) for key in given.values if key.startswith("batching.")}
+        raise ConfigError(f"{', '.join(sorted(sources))}: batching: {error}") from None
+    insecure = bool(given.section("").get("insecure", False))
+    for name, host in (("mesh", mesh.host), ("kafka", kafka.host), ("admin", admin.host)):
+        if not insecure and not _is_loopback(host):
+            raise ConfigError(
+                f"{given.source(f'{name}.host')}: {name}.host: {host} can be reached from other "
+                "machines, and there is no TLS: listen on 127.0.0.1, or set insecure = true if every machine "
+                "that reaches it is trusted"
+            )
+    cache, log = CacheSection(**given.section("cache")), LogSection(**given.section("log"))
+    return NodeConfig(node, cluster, mesh, kafka, admin, storage, topics, batching, cache, log, insecure)
+
+
+_Section = TypeVar("_Section", NodeSection, ClusterSection, StorageSection)
+
+
+def _required(given: _Given, section: type[_Section], name: str) -> _Section:
+    values = given.section(name)
+    for each in fields(section):
+        if each.name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise ConfigError(f"{name}.{each.name} is not set: write {each.name} = … under [{name}]")
+    return section(**values)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,184 @@
+"""What a value of the configuration must look like: for each key a reader, which says what is wrong with it.
+
+A reader takes what TOML gave and returns what the node works with, in seconds and bytes, or raises ValueError
+with the cause and the cure in half a line; `node.config` says where the value stood.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+OBJECT_STORES: Final = ("s3", "gs", "az", "memory")
+"""Schemes of storage.url; anything else must be the path of a folder."""
+
+
+class Peer(NamedTuple):
+    """A node of the cluster and where its mesh listens; written `1@127.0.0.1:7101`."""
+
+    id: int
+    host: str
+    port: int
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB)?")
+_BYTES = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB}
+_PEER = re.compile(r"(\d+)@(.+):(\d+)")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,63}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{value!r} is not text, or empty: write it in quotes")
+    return value
+
+
+def _optional_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text: write it in quotes")
+    return value
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not _NAME.fullmatch(_text(value)):
+        raise ValueError(f"{value!r} cannot be part of object names: use up to 64 letters, digits and _.=+-")
+    return str(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"{value!r} is not a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def _seconds(value: Any) -> float:
+    if type(value) in (int, float) and 0 <= value < 1e9:
+        return float(value)
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f'{value!r} is not a duration: write a number and ms, s, m or h, like "250ms"')
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _positive_seconds(value: Any) -> float:
+    seconds = _seconds(value)
+    if seconds <= 0:
+        raise ValueError(f"{value!r} must be more than nothing")
+    return seconds
+
+
+def _size(value: Any) -> int:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if type(value) is int and value >= 0:
+        return value
+    if match is None:
+        raise ValueError(
+            f'{value!r} is not a size: write a number of bytes, or like "512KiB", "4MiB", "1GiB"'
+        )
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def _rate(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value < 1e9:
+        raise ValueError(f"{value!r} is not a number above 0: leave it out for no limit")
+    return float(value)
+
+
+def _peers(value: Any) -> tuple[Peer, ...]:
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts:
+        raise ValueError(f'{value!r} is not a list of nodes: write like ["1@127.0.0.1:7101"]')
+    peers = []
+    for text in texts:
+        match = _PEER.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(f'{text!r} is not a node: write id@host:port, like "1@127.0.0.1:7101"')
+        peers.append(Peer(_node_id(int(match[1])), match[2].strip("[]"), _port(int(match[3]))))
+    ids = [str(peer.id) for peer in peers]
+    addresses = [f"{peer.host}:{peer.port}" for peer in peers]
+    for each in (*ids, *addresses):
+        if ids.count(each) > 1 or addresses.count(each) > 1:
+            raise ValueError(f"{each} is given to two nodes: each has its own id and its own address")
+    return tuple(sorted(peers))
+
+
+def _choice(*choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return str(value)
+
+    return read
+
+
+def _options(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f'{value!r} is not a table: write [storage.options] and below it like region = "eu"')
+    return {name: str(option) for name, option in value.items()}
+
+
+def _url(value: Any) -> str:
+    scheme = urlsplit(_text(value)).scheme
+    if scheme in OBJECT_STORES or (not scheme and os.path.isabs(value)):
+        return str(value)
+    raise ValueError(
+        f"{value!r} is neither the absolute path of a folder nor s3://, gs://, az:// or memory://"
+    )
+
+
+_node_id = _whole(1, 2**16 - 1)
+_port = _whole(1, 65535)
+_any_port = _whole(0, 65535)
+_count = _whole(1, 10_000)
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "insecure": _flag,
+    "node.id": _node_id,
+    "node.data": _text,
+    "cluster.id": _name,
+    "cluster.secret": _text,
+    "cluster.nodes": _peers,
+    "cluster.epoch_seconds": _positive_seconds,
+    "mesh.host": _text,
+    "mesh.port": _port,
+    "kafka.host": _text,
+    "kafka.port": _any_port,
+    "kafka.advertised_host": _optional_text,
+    "kafka.advertised_port": _any_port,
+    "admin.host": _text,
+    "admin.port": _any_port,
+    "storage.url": _url,
+    "storage.options": _options,
+    "topics.auto_create": _flag,
+    "topics.partitions": _count,
+    "topics.replication_factor": _whole(0, 2**15 - 1),
+    "batching.target_bytes": _size,
+    "batching.max_object_bytes": _size,
+    "batching.linger_seconds": _seconds,
+    "batching.max_uploads": _whole(1, 1_000),
+    "batching.puts_per_second": _rate,
+    "batching.max_staged_bytes": _size,
+    "batching.max_staged_batches": _whole(1, 2**31),
+    "cache.written_bytes": _size,
+    "cache.fetched_bytes": _size,
+    "log.level": _choice("debug", "info", "warning", "error"),
+    "log.format": _choice("text", "json"),
+}

@@ -1,0 +1,177 @@
+"""What the node that leads the controller does for all: it names the cluster, judges who is alive, and lets
+the cluster epoch advance.
+
+Whether a node is alive is judged by this node's own clock, from the heartbeats that came here; only decisions
+go into the log, each with what it was made on (docs/controller.md, "Nodes"). A new leader knows nothing of
+what came to the one before, so it gives everybody the full time again, and so does one that was paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from node.mesh_calls import CallFailed, MeshCalls
+from node.raft.group import RaftGroup
+from node.raft.outcome import Applied
+from statemachine.controller import Controller, Result
+from statemachine.controller_commands import (
+    AdvanceClusterEpoch,
+    Bootstrap,
+    Command,
+    FenceNode,
+    Heartbeat,
+    Refused,
+    encode,
+)
+from statemachine.controller_state import NodeRegistration
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT: Final = "controller.heartbeat"
+LEAVING: Final = "controller.leaving"
+TICK_SECONDS: Final = 0.25
+SILENT_SECONDS: Final = 3.0
+"""A node not heard for so long is fenced: six heartbeats."""
+FRESH_SECONDS: Final = 1.5
+"""A fence ends for a node that was heard within this time."""
+GAP_SECONDS: Final = 1.0
+"""A tick so late means that this process did not run: it has not heard what came meanwhile."""
+GONE: Final = float("-inf")
+
+
+class ControllerDuties:
+    """At work while this node leads the controller. Everything belongs on `loop`."""
+
+    def __init__(
+        self,
+        calls: MeshCalls,
+        cluster_id: str,
+        epoch_seconds: float,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._epoch_seconds = epoch_seconds
+        self._loop = loop
+        self._wall_ms = wall_ms
+        self._machine: Controller | None = None
+        self._group: RaftGroup | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ready = False
+        self._since = 0.0
+        self._heard: dict[int, tuple[int, float]] = {}
+        calls.serve(HEARTBEAT, self._on_heartbeat)
+        calls.serve(LEAVING, self._on_leaving)
+
+    def attach(self, machine: Controller, group: RaftGroup) -> None:
+        """Work for this replica of the controller whenever it leads."""
+        self._machine, self._group = machine, group
+        group.on_leadership(self._on_leadership)
+
+    def close(self) -> None:
+        """Stop working."""
+        self._ready = False
+        if self._task is not None:
+            self._task.cancel()
+
+    def silent_seconds(self, node: int) -> float | None:
+        """How long a node was not heard; None where this node does not lead the controller."""
+        if not self._ready:
+            return None
+        return self._loop.time() - max(self._heard.get(node, (0, GONE))[1], self._since)
+
+    def _on_leadership(self, leading: bool, term: int) -> None:
+        self.close()
+        if leading:
+            self._task = self._loop.create_task(self._lead(term))
+            self._task.add_done_callback(_report)
+
+    async def _lead(self, term: int) -> None:
+        machine, group = self._machine, self._group
+        assert machine is not None
+        assert group is not None
+        if not isinstance(await group.barrier(), Applied):
+            return
+        self._heard.clear()
+        self._since = now = self._loop.time()
+        self._ready = True
+        log.info("node %d leads the controller in term %d", machine.leader, term)
+        if machine.cluster_id != self._cluster_id:
+            await self._propose(term, Bootstrap(self._cluster_id))
+        advance_at = now + self._epoch_seconds
+        while group.is_leader and group.term == term:
+            await asyncio.sleep(TICK_SECONDS)
+            last, now = now, self._loop.time()
+            if now - last > TICK_SECONDS + GAP_SECONDS:
+                self._since = now
+            for registration in list(machine.nodes.values()):
+                command = self._judge(registration, now)
+                if command is not None:
+                    await self._propose(term, command)
+            if now >= advance_at:
+                advance_at = now + self._epoch_seconds
+                await self._propose(term, AdvanceClusterEpoch(machine.cluster_epoch + 1))
+
+    def _judge(self, registration: NodeRegistration, now: float) -> Command | None:
+        """What has to be said of a node, if anything."""
+        node = registration.node
+        boot_id, heard = self._heard.get(node, (0, self._since))
+        if boot_id and boot_id != registration.boot_id:
+            # Heard from a process before this one; the registration itself is newer than that.
+            heard = self._since
+        if (
+            not registration.fenced
+            and now - (heard if heard == GONE else max(heard, self._since)) > SILENT_SECONDS
+        ):
+            log.warning("node %d is fenced: it is leaving, or was silent for %.0f s", node, SILENT_SECONDS)
+            return FenceNode(node, registration.heard_index, self._wall_ms())
+        if registration.fenced and boot_id == registration.boot_id and now - heard < FRESH_SECONDS:
+            log.info("node %d is heard again", node)
+            return Heartbeat(node, boot_id, self._wall_ms())
+        return None
+
+    async def _propose(self, term: int, command: Command) -> Result | None:
+        """One command, if this node still leads; whatever becomes of it, the next tick judges anew."""
+        assert self._group is not None
+        outcome = await self._group.replicate(encode(command), term)
+        if not isinstance(outcome, Applied):
+            return None
+        result: Result = outcome.value
+        if isinstance(result, Refused):
+            log.error("%s: %s", type(command).__name__, result.message)
+        return result
+
+    # What nodes say.
+
+    async def _on_heartbeat(self, peer: int, payload: Any) -> list[Any]:
+        """`[boot id]` gives `[applied index, cluster epoch, registered boot id, fenced]`."""
+        machine = self._leading()
+        (boot_id,) = payload
+        self._heard[peer] = (boot_id, self._loop.time())
+        known = machine.nodes.get(peer)
+        return [
+            machine.applied_index,
+            machine.cluster_epoch,
+            known.boot_id if known else 0,
+            known is not None and known.fenced,
+        ]
+
+    async def _on_leaving(self, peer: int, payload: Any) -> None:
+        """The process `[boot id]` is stopping: nobody need wait until its silence tells."""
+        self._leading()
+        (boot_id,) = payload
+        self._heard[peer] = (boot_id, GONE)
+
+    def _leading(self) -> Controller:
+        if not self._ready or self._machine is None:
+            raise CallFailed("this node does not lead the controller, or not yet", unknown=False)
+        return self._machine
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("the controller's leader failed", exc_info=task.exception())

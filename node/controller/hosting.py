@@ -1,0 +1,107 @@
+"""Makes this node host the replicas that the controller says it has, and no others.
+
+What to do is the difference between what the controller says and what is here, looked at anew whenever the
+controller changed; so it does not matter which changes were seen. The work is cut into slices, one in a turn
+of the loop, because a thousand groups at once would hold up everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from node.controller.client import ControllerClient
+from node.raft.host import RaftHost
+from statemachine.controller import PartitionGroup
+from statemachine.controller_state import CONTROLLER_GROUP
+
+log = logging.getLogger(__name__)
+
+SLICE: Final = 8
+"""Groups created or removed in one turn of the loop: a few milliseconds."""
+
+
+class Hosting:
+    """The groups of one node. Everything belongs on `loop`."""
+
+    def __init__(
+        self,
+        host: RaftHost,
+        controller: ControllerClient,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        create: Callable[[PartitionGroup], None],
+        remove: Callable[[int], None],
+    ) -> None:
+        """`create(place)` and `remove(group)` do it: the group on the host and the partition around it."""
+        self.failed: dict[int, str] = {}
+        """Groups that this node should host and cannot, with the cause; tried again after a restart."""
+        self._host = host
+        self._controller = controller
+        self._loop = loop
+        self._create = create
+        self._remove = remove
+        self._planned_at = -1
+        self._todo: deque[PartitionGroup | int] = deque()
+        self._turn: asyncio.Handle | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Host what the local replica of the controller knows already, and follow it from now on."""
+        self._controller.on_change(self.wake)
+        self.wake()
+
+    def close(self) -> None:
+        """Leave everything as it is."""
+        self._closed = True
+        if self._turn is not None:
+            self._turn.cancel()
+
+    def wake(self) -> None:
+        """Look again."""
+        if self._turn is None and not self._closed:
+            self._turn = self._loop.call_soon(self._slice)
+
+    @property
+    def waiting(self) -> int:
+        """Groups still to be created or removed, as last planned."""
+        return len(self._todo)
+
+    def _slice(self) -> None:
+        self._turn = None
+        version = self._controller.machine.version
+        if version != self._planned_at:
+            self._planned_at = version
+            self._todo = deque(self._plan())
+        for _ in range(min(SLICE, len(self._todo))):
+            self._do(self._todo.popleft())
+        if self._todo:
+            self.wake()
+
+    def _plan(self) -> list[PartitionGroup | int]:
+        machine, node = self._controller.machine, self._host.node_id
+        hosted = self._host.groups
+        create = [
+            place for place in machine.group_changes(node, hosted).create if place.group not in self.failed
+        ]
+        # Stored groups come to life when they are wanted, and are let go of when their topic is gone. That
+        # holds for an old state too: a group's id is given out once, its replicas stay where they are, and
+        # of ids that are not given out yet nothing is said.
+        present = [group for group in (*hosted, *self._host.stored_groups()) if group != CONTROLLER_GROUP]
+        return [*machine.group_changes(node, present).remove, *create]
+
+    def _do(self, step: PartitionGroup | int) -> None:
+        if isinstance(step, int):
+            self.failed.pop(step, None)
+            self._remove(step)
+            return
+        try:
+            self._create(step)
+        except Exception as error:
+            # One replica that cannot be had must not keep the others from coming.
+            place = (step.group, step.topic, step.partition)
+            log.critical("group %d (%s-%d) cannot be hosted: %s", *place, error, exc_info=True)
+            self.failed[step.group] = repr(error)

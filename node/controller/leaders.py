@@ -1,0 +1,148 @@
+"""Which node leads each partition's group, also for groups that this node has no replica of.
+
+A replica knows its leader by itself. Of the other groups a node learns from those that lead them: each tells
+what it leads when that changes, when a connection comes about, and all of it every few seconds, so that a
+message that was lost does no lasting harm. The highest term is believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from node.mesh_calls import MeshCalls
+from node.raft.group import RaftGroup
+from node.raft.host import RaftHost
+from statemachine.controller_state import CONTROLLER_GROUP
+
+log = logging.getLogger(__name__)
+
+TELL_ALL_SECONDS: Final = 5.0
+LED: Final = "leaders.led"
+
+
+class Leader(NamedTuple):
+    """A node and the term it leads in, which is Kafka's leader epoch."""
+
+    node: int
+    term: int
+
+
+class LeaderTable:
+    """What this node believes; a leader that is gone may stay in it until a new one is known."""
+
+    def __init__(self, host: RaftHost, calls: MeshCalls, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._host = host
+        self._calls = calls
+        self._loop = loop
+        self._told: dict[int, Leader] = {}
+        self._changed: dict[int, int] = {}
+        self._turn: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._callbacks: list[Callable[[], None]] = []
+        self._closed = False
+        self._peers: dict[int, None] = {}
+        calls.serve(LED, self._on_led)
+        host.watch_peers(self._on_connect, self._on_disconnect)
+
+    def start(self) -> None:
+        """Begin to tell the others, every few seconds, what this node leads."""
+        self._timer = self._loop.call_later(TELL_ALL_SECONDS, self._tell_all)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._closed = True
+        for handle in (self._timer, self._turn):
+            if handle is not None:
+                handle.cancel()
+
+    def watch(self, group: RaftGroup) -> None:
+        """Follow the leadership of a group that this node has a replica of."""
+        group.on_leadership(lambda leading, term: self._on_leadership(group.id, leading, term))
+
+    def forget(self, group: int) -> None:
+        """The group is gone."""
+        self._told.pop(group, None)
+
+    def leader_of(self, group: int) -> Leader | None:
+        """The leader of a partition's group, None while none is known."""
+        replica = self._host.groups.get(group)
+        told = self._told.get(group)
+        if replica is None or replica.failure is not None:
+            return told
+        if replica.is_leader:
+            return Leader(self._host.node_id, replica.term)
+        if replica.leader is not None and (told is None or told.term <= replica.term):
+            return Leader(replica.leader, replica.term)
+        # A leader of this very term, or a later one, made itself known before its first message came.
+        return told if told is not None and told.term >= replica.term else None
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back after a leader changed, at most once a loop turn."""
+        self._callbacks.append(callback)
+
+    # Telling.
+
+    def _on_leadership(self, group: int, leading: bool, term: int) -> None:
+        if leading:
+            self._changed[group] = term
+        else:
+            self._changed.pop(group, None)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._turn is None and not self._closed:
+            self._turn = self._loop.call_soon(self._tell_changes)
+
+    def _tell_changes(self) -> None:
+        self._turn = None
+        changed, self._changed = self._changed, {}
+        if changed:
+            payload = [False, list(changed.items())]
+            for peer in self._peers:
+                self._calls.tell(peer, LED, payload)
+        for callback in self._callbacks:
+            callback()
+
+    def _tell_all(self) -> None:
+        self._timer = self._loop.call_later(TELL_ALL_SECONDS, self._tell_all)
+        payload = [True, self._led()]
+        for peer in self._peers:
+            self._calls.tell(peer, LED, payload)
+
+    def _led(self) -> list[tuple[int, int]]:
+        return [
+            (group.id, group.term)
+            for group in self._host.groups.values()
+            if group.is_leader and group.id != CONTROLLER_GROUP
+        ]
+
+    def _on_connect(self, peer: int) -> None:
+        self._peers[peer] = None
+        self._calls.tell(peer, LED, [True, self._led()])
+
+    def _on_disconnect(self, peer: int) -> None:
+        self._peers.pop(peer, None)
+
+    # Being told.
+
+    async def _on_led(self, peer: int, payload: Any) -> None:
+        everything, led = payload
+        groups = dict(led)
+        changed = False
+        for group, term in groups.items():
+            known = self._told.get(group)
+            if known is None or term > known.term:
+                self._told[group] = Leader(peer, term)
+                changed = True
+        if everything:
+            gone = [
+                group for group, known in self._told.items() if known.node == peer and group not in groups
+            ]
+            for group in gone:
+                del self._told[group]
+            changed = changed or bool(gone)
+        if changed:
+            self._wake()

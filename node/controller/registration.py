@@ -1,0 +1,151 @@
+"""How a process makes itself known to the controller, and says that it is still there.
+
+It registers once its own replica of the controller has caught up, so that it names the process it replaces
+as the controller knows it, and not as an old state did. From then on it sends a heartbeat twice a second to
+whoever leads the controller. If the controller comes to know another process under this node's id, this one
+has been replaced and must stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from node.controller.client import RETRY_SECONDS, ControllerClient, Unavailable
+from node.controller.cluster_epoch import ClusterEpoch
+from node.controller.duties import HEARTBEAT, LEAVING
+from node.mesh_calls import CallFailed, MeshCalls
+from statemachine.controller_commands import FEATURE_LEVEL, RegisterNode
+from statemachine.controller_state import NodeRegistration
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS: Final = 0.5
+STEP_SECONDS: Final = 10.0
+"""How long one step of registering is tried before it is begun anew, and said so."""
+
+
+class Displaced(RuntimeError):
+    """Another process has this node's id: this one must stop."""
+
+
+class Registration:
+    """One process's registration, kept up until `close`."""
+
+    registered = False
+    """Whether the controller knows this process and it serves clients; never false again."""
+    fenced = False
+    """Whether the last heartbeat's answer said so."""
+    leader_index = 0
+    """Log index of the controller's leader at the last heartbeat."""
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        calls: MeshCalls,
+        epoch: ClusterEpoch,
+        command: RegisterNode,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_registered: Callable[[], Awaitable[None]],
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        """`command` is the registration but for `replaces`, which is found out here."""
+        self._controller = controller
+        self._calls = calls
+        self._epoch = epoch
+        self._command = command
+        self._loop = loop
+        self._on_registered = on_registered
+        self._on_fatal = on_fatal
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Register as soon as the controller has a leader."""
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    async def leave(self, seconds: float) -> None:
+        """Tell the controller's leader that this process is stopping, best effort; then say no more.
+
+        To be called once leadership was handed over: nobody else judges the leader itself.
+        """
+        self.close()
+        deadline = self._loop.time() + seconds
+        while self.registered and (left := deadline - self._loop.time()) > 0:
+            leader = self._controller.leader
+            if leader == self._command.node:
+                return
+            if leader is not None:
+                try:
+                    await self._calls.call(leader, LEAVING, [self._command.boot_id], left)
+                except CallFailed as failed:
+                    log.debug("leaving: %s", failed.reason)
+                else:
+                    return
+            await asyncio.sleep(min(RETRY_SECONDS, left))
+
+    def close(self) -> None:
+        """Stop without a word."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            assert isinstance(error, Exception)
+            self._on_fatal(error)
+
+    async def _run(self) -> None:
+        await self._register()
+        log.info("node %d is registered", self._command.node)
+        await self._on_registered()
+        self.registered = True
+        while True:
+            await self._beat()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _register(self) -> None:
+        while not await self._controller.catch_up(STEP_SECONDS):
+            log.warning("waiting for the controller: a majority of the nodes in cluster.nodes must run")
+        known = self._controller.machine.nodes.get(self._command.node)
+        command = _replacing(self._command, known.boot_id if known is not None else 0)
+        while isinstance(result := await self._controller.submit(command, STEP_SECONDS), Unavailable):
+            log.warning("not registered yet: %s", result.reason)
+        if not isinstance(result, NodeRegistration):
+            raise Displaced(str(getattr(result, "message", result)))
+
+    async def _beat(self) -> None:
+        leader = self._controller.leader
+        if leader is None:
+            return
+        try:
+            answer = await self._calls.call(leader, HEARTBEAT, [self._command.boot_id], HEARTBEAT_SECONDS)
+        except CallFailed as failed:
+            log.debug("heartbeat: %s", failed.reason)
+            return
+        self.leader_index, epoch, boot_id, self.fenced = answer
+        self._epoch.learn(epoch)
+        if boot_id != self._command.boot_id:
+            raise Displaced(
+                f"another process registered as node {self._command.node}: stop one of them, or give it "
+                "an id and a data folder of its own"
+            )
+
+
+def _replacing(command: RegisterNode, replaces: int) -> RegisterNode:
+    return RegisterNode(
+        command.node,
+        command.boot_id,
+        replaces,
+        command.kafka_host,
+        command.kafka_port,
+        command.mesh_host,
+        command.mesh_port,
+        command.admin_port,
+        command.min_feature_level,
+        FEATURE_LEVEL,
+        command.time,
+    )

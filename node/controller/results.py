@@ -1,0 +1,59 @@
+"""How the controller's answer to a command travels from its leader to the node that asked.
+
+The local replica will apply the same entry, but may do so before the answer comes, or get it inside a
+snapshot; so the answer itself travels, as msgpack's types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from statemachine.controller import Result
+from statemachine.controller_commands import ProducerIdBlock, Refused
+from statemachine.controller_state import NodeRegistration, Partition, Topic
+from statemachine.kafka_errors import KafkaError
+
+
+def pack(result: Result) -> list[Any]:
+    """`[kind, value]`; named tuples are arrays to msgpack."""
+    return [_KINDS[type(result)], result]
+
+
+def unpack(packed: Any) -> Result:
+    """Read what `pack` gave; raises ValueError for anything else."""
+    try:
+        kind, value = packed
+        return _READERS[kind](value)
+    except Exception as error:
+        raise ValueError(f"an answer of the controller's leader cannot be read: {error}") from error
+
+
+def _topic(value: Any) -> Topic:
+    topic_id, name, partitions, configs, creation_epoch, version = value
+    return Topic(
+        topic_id,
+        name,
+        tuple(Partition(group, tuple(replicas), epoch) for group, replicas, epoch in partitions),
+        configs,
+        creation_epoch,
+        version,
+    )
+
+
+_KINDS: Final[dict[type, str]] = {
+    Topic: "topic",
+    NodeRegistration: "node",
+    ProducerIdBlock: "ids",
+    Refused: "refused",
+    int: "int",
+    str: "str",
+}
+_READERS: Final[dict[str, Callable[[Any], Result]]] = {
+    "topic": _topic,
+    "node": lambda value: NodeRegistration(*value),
+    "ids": lambda value: ProducerIdBlock(*value),
+    "refused": lambda value: Refused(KafkaError(value[0]), value[1]),
+    "int": int,
+    "str": str,
+}

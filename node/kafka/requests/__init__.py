@@ -1,0 +1,1 @@
+"""The requests of Kafka's protocol, one module for each family; handler.py has the table."""

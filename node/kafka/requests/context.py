@@ -1,0 +1,56 @@
+"""What requests use of the node they arrive at.
+
+A request's function takes this instead of the whole broker, so that a test can give it a node made of plain
+objects, and so that the arrow of imports goes one way: the broker knows the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from node.config import NodeConfig
+    from node.controller.client import ControllerClient
+    from node.controller.leaders import LeaderTable
+    from node.controller.producer_ids import ProducerIds
+    from node.mesh_calls import MeshCalls
+    from node.partition.partition import Partition
+
+
+class Partitions(Protocol):
+    """The partitions this node has a replica of."""
+
+    def get(self, topic_id: bytes, number: int) -> Partition | None:
+        """The replica here of one partition."""
+
+    def by_group(self, group: int) -> Partition | None:
+        """The replica here of one group."""
+
+
+class BrokerContext(Protocol):
+    """One node, as its requests see it; `node.broker.Broker` is one."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def config(self) -> NodeConfig: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def controller(self) -> ControllerClient: ...
+    @property
+    def leaders(self) -> LeaderTable: ...
+    @property
+    def partitions(self) -> Partitions: ...
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+    @property
+    def calls(self) -> MeshCalls: ...
+    @property
+    def rng(self) -> random.Random:
+        """Where the ids of new topics come from."""
+
+    def wall_ms(self) -> int:
+        """Unix time in milliseconds, the node's own clock."""

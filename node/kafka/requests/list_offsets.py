@@ -1,0 +1,191 @@
+"""ListOffsets: the ends of a partition, its newest record, or the first record since a time.
+
+Consumers start from what this says, so it is said only by a node that has just proved its leadership: one
+that was replaced would name an end that lies before acknowledged records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from node.kafka.answers import Answers
+from node.kafka.handler import Request
+from node.kafka.record_batch import BatchLimits, InvalidBatch
+from node.kafka.record_lookup import Found, first_at_or_after, newest
+from node.kafka.requests.context import BrokerContext
+from node.kafka.requests.leading import NO_LEADER_EPOCH, judge_epoch, led_partition, topic_of
+from node.kafka.requests.outcomes import NO_THROTTLE
+from node.level_zero.store import StoreError
+from node.partition.partition import Partition
+from snapshot.level_zero_format import BadObject
+from statemachine.controller_state import Topic
+from statemachine.extents import Extent
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64
+"""Partitions of one request that are looked up at the same time."""
+_LAST_WITHOUT_OFFSET_NOT_AVAILABLE: Final = 4
+_MAX_DECOMPRESSED_BYTES: Final = BatchLimits().max_decompressed_bytes
+
+
+class Special(IntEnum):
+    """Timestamps that are none: Kafka's ListOffsetsRequest; KIP-734, KIP-405, KIP-1005."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+
+
+_SINCE_VERSION: Final[Mapping[int, int]] = MappingProxyType(
+    {
+        Special.LATEST: 1,
+        Special.EARLIEST: 1,
+        Special.MAX_TIMESTAMP: 7,
+        Special.EARLIEST_LOCAL: 8,
+        Special.LATEST_TIERED: 9,
+    }
+)
+
+
+class _Answer(NamedTuple):
+    """-1 stands for nothing, everywhere."""
+
+    code: ErrorCode = ErrorCode.none
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+async def list_offsets(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer; a look-up that outlasts version 10's timeout is REQUEST_TIMED_OUT, unless that is 0."""
+    ask = request.payload
+    pairs = [(topic.name, asked) for topic in ask.topics for asked in topic.partitions]
+    times = Counter((name, asked.partition_index) for name, asked in pairs)
+    # Kafka looks up in its own files without asking for the time: kafka-python sends 0, and waits.
+    seconds = max(ask.timeout.total_seconds(), 0.0) or None if request.header.api_version >= 10 else None
+    found: list[_Answer] = []
+    for at in range(0, len(pairs), AT_ONCE):
+        some = pairs[at : at + AT_ONCE]
+        found += await asyncio.gather(
+            *(
+                _answer(context, request.header.api_version, name, asked, seconds)
+                if times[name, asked.partition_index] == 1
+                else _named_twice()
+                for name, asked in some
+            )
+        )
+    answers = iter(found)
+    return a.ListOffsetsResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            a.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _partition(a, asked.partition_index, next(answers)) for asked in topic.partitions
+                ),
+            )
+            for topic in ask.topics
+        ),
+    )
+
+
+def _partition(a: Answers, number: int, answer: _Answer) -> Any:
+    return a.ListOffsetsPartitionResponse(
+        partition_index=number,
+        error_code=answer.code,
+        offset=answer.offset,
+        timestamp=answer.timestamp,
+        leader_epoch=answer.leader_epoch,
+    )
+
+
+async def _named_twice() -> _Answer:
+    return _Answer(ErrorCode.invalid_request)
+
+
+async def _answer(
+    context: BrokerContext, version: int, name: str, asked: Any, seconds: float | None
+) -> _Answer:
+    topic = topic_of(context, name, None)
+    if isinstance(topic, ErrorCode):
+        return _Answer(topic)
+    if asked.timestamp < 0 and version < _SINCE_VERSION.get(asked.timestamp, 1 << 15):
+        return _Answer(ErrorCode.unsupported_version)
+    partition = led_partition(context, topic, asked.partition_index)
+    if isinstance(partition, ErrorCode):
+        if partition is ErrorCode.not_leader_or_follower and _elected(context, topic, asked.partition_index):
+            late = version > _LAST_WITHOUT_OFFSET_NOT_AVAILABLE
+            return _Answer(ErrorCode.offset_not_available if late else ErrorCode.leader_not_available)
+        return _Answer(partition)
+    code = judge_epoch(partition, getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
+    if code is not ErrorCode.none:
+        return _Answer(code)
+    try:
+        async with asyncio.timeout(seconds):
+            if not await partition.confirm():
+                return _Answer(ErrorCode.not_leader_or_follower)
+            return await _look_up(partition, asked.timestamp)
+    except TimeoutError:
+        return _Answer(ErrorCode.request_timed_out)
+    except (BadObject, InvalidBatch) as error:
+        log.error("partition %d of %s: %s", asked.partition_index, name, error)
+        return _Answer(ErrorCode.corrupt_message)
+    except StoreError:
+        return _Answer(ErrorCode.kafka_storage_error)
+
+
+def _elected(context: BrokerContext, topic: Topic, number: int) -> bool:
+    """Whether this node is the leader and has yet to catch up with its predecessors (KIP-207)."""
+    leader = context.leaders.leader_of(topic.partitions[number].group)
+    return leader is not None and leader.node == context.node_id
+
+
+async def _look_up(partition: Partition, timestamp: int) -> _Answer:
+    machine = partition.machine
+    if timestamp == Special.LATEST:
+        return _Answer(offset=partition.high_watermark, leader_epoch=partition.leader_epoch)
+    if timestamp in (Special.EARLIEST, Special.EARLIEST_LOCAL):
+        start = partition.start_offset
+        epochs = machine.leader_epochs.entries
+        known = bool(epochs) and epochs[0].first_offset <= start
+        return _Answer(offset=start, leader_epoch=epochs[0].term if known else NO_LEADER_EPOCH)
+    if timestamp == Special.LATEST_TIERED:
+        return _Answer()  # Nothing is tiered here, in Kafka's sense: no second log, no copy of the first.
+    by_time = timestamp != Special.MAX_TIMESTAMP
+    extent = machine.first_extent_since(timestamp) if by_time else machine.newest_extent()
+    if extent is None:
+        return _Answer()
+    found = await _record(partition, extent, timestamp if by_time else None)
+    if found is None:
+        # The batch's header promised a record of this time. What comes behind it is sure to skip none.
+        if extent.end_offset >= partition.high_watermark:
+            return _Answer()
+        after = max(extent.end_offset, partition.start_offset)
+        return _Answer(ErrorCode.none, after, extent.max_timestamp, extent.term)
+    # A batch at the start of the partition may begin before it.
+    offset = max(found.offset, partition.start_offset)
+    return _Answer(ErrorCode.none, offset, found.timestamp, extent.term)
+
+
+async def _record(partition: Partition, extent: Extent, timestamp: int | None) -> Found | None:
+    """The record in an extent: the first of a time or later, or the newest."""
+    batches = await partition.read(extent.base_offset, extent.end_offset, extent.length)
+    if not batches:
+        return None  # Deleted since.
+    data, base = batches[0].data, batches[0].base_offset
+    if timestamp is None:
+        return newest(data, base_offset=base, max_decompressed_bytes=_MAX_DECOMPRESSED_BYTES)
+    return first_at_or_after(
+        data, timestamp, base_offset=base, max_decompressed_bytes=_MAX_DECOMPRESSED_BYTES
+    )

@@ -1,0 +1,273 @@
+"""Produce: judges each partition's batch, hands it to its partition, and answers when all have ended.
+
+Everything up to the staging of the last batch happens before the first `await`: the requests of a connection
+are started in their order, so their batches reach every partition in that order, however long each takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from node.kafka.answers import Answers
+from node.kafka.handler import CloseConnection, Request
+from node.kafka.record_batch import CRC_START, BatchHeader, BatchLimits, InvalidBatch, validate_produced
+from node.kafka.requests.context import BrokerContext
+from node.kafka.requests.leading import LeaderHints, led_partition, topic_of
+from node.kafka.requests.outcomes import NO_THROTTLE
+from node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from node.partition.partition import Partition
+from statemachine.controller_state import Topic
+from statemachine.topic_config import (
+    MAX_MESSAGE_BYTES,
+    MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+    MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
+    MESSAGE_TIMESTAMP_TYPE,
+    Configs,
+    Setting,
+)
+
+_NO_BOUND_MS: Final = 2**63 - 1
+_LOG_APPEND_TIME: Final = 0x08
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_MAX_TIMESTAMP_AT: Final = 35
+_CRC: Final = struct.Struct(">I")
+
+
+class _Rules(NamedTuple):
+    """What a topic's configs say about a batch; milliseconds before and after now."""
+
+    max_batch_bytes: int
+    append_time: bool
+    before_max: int
+    after_max: int
+
+
+class _Refused(NamedTuple):
+    """A partition whose batch goes nowhere."""
+
+    topic: Topic | ErrorCode
+    code: ErrorCode
+    message: str | None = None
+
+
+class _Staged(NamedTuple):
+    """A partition whose batch is on its way; `append_time` is -1 where the client's times count."""
+
+    topic: Topic
+    partition: Partition
+    result: asyncio.Future[AppendResult]
+    append_time: int
+
+
+async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer, or None with acks=0; raises CloseConnection for an error that acks=0 cannot be told."""
+    ask = request.payload
+    outcomes = [
+        [_stage(context, request, topic, data) for data in asked.partition_data]
+        for asked in ask.topic_data
+        for topic in (topic_of(context, getattr(asked, "name", None), getattr(asked, "topic_id", None)),)
+    ]
+    results = [outcome.result for topic in outcomes for outcome in topic if isinstance(outcome, _Staged)]
+    if pending := [result for result in results if not result.done()]:
+        # With acks=0 there is nobody to be told that it takes long.
+        await _all_done(context.loop, pending, ask.timeout.total_seconds() if ask.acks else None)
+    if ask.acks == 0:
+        _close_on_failure(outcomes)
+        return None
+    hints = LeaderHints(context, a)
+    responses = tuple(
+        a.TopicProduceResponse(
+            **_named(asked),
+            partition_responses=tuple(
+                _answer(a, hints, data.index, outcome)
+                for data, outcome in zip(asked.partition_data, topic, strict=True)
+            ),
+        )
+        for asked, topic in zip(ask.topic_data, outcomes, strict=True)
+    )
+    return a.ProduceResponse(responses=responses, throttle_time=NO_THROTTLE, node_endpoints=hints.endpoints())
+
+
+# In.
+
+
+def _stage(
+    context: BrokerContext, request: Request, topic: Topic | ErrorCode, data: Any
+) -> _Staged | _Refused:
+    ask = request.payload
+    if ask.acks not in (-1, 0, 1):
+        return _Refused(topic, ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {ask.acks}")
+    if isinstance(topic, ErrorCode):
+        return _Refused(topic, topic)
+    partition = led_partition(context, topic, data.index)
+    if isinstance(partition, ErrorCode):
+        return _Refused(topic, partition)
+    rules = rules_of(topic.configs)
+    now = context.wall_ms()
+    try:
+        (header,) = validate_produced(
+            data.records, version=request.header.api_version, limits=_limits(rules, now)
+        )
+    except InvalidBatch as invalid:
+        return _Refused(topic, invalid.code, str(invalid))
+    if header.is_transactional or ask.transactional_id is not None:
+        # No transaction was ever begun: what Kafka answers to a batch that is part of none.
+        message = "The record was not part of an ongoing transaction"
+        return _Refused(topic, ErrorCode.invalid_txn_state, message)
+    records, newest, append_time = data.records, header.max_timestamp, -1
+    if rules.append_time:
+        records, newest, append_time = with_append_time(records, header, now), now, now
+    batch = ProducedBatch(
+        records,
+        header.record_count,
+        newest,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        request.connection,
+    )
+    return _Staged(topic, partition, partition.append(batch), append_time)
+
+
+def rules_of(configs: Configs) -> _Rules:
+    """What a topic's configs say about a batch; equal configs are read once."""
+    return _rules(*(configs.get(setting.name) for setting in _SETTINGS)) if configs else _DEFAULTS
+
+
+_SETTINGS: Final[tuple[Setting[Any], ...]] = (
+    MAX_MESSAGE_BYTES,
+    MESSAGE_TIMESTAMP_TYPE,
+    MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
+    MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+)
+
+
+@lru_cache(maxsize=1024)
+def _rules(*texts: str | None) -> _Rules:
+    values = [
+        setting.default if text is None else setting.parse(text)
+        for setting, text in zip(_SETTINGS, texts, strict=True)
+    ]
+    size, kind, before, after = values
+    return _Rules(size, kind == "LogAppendTime", before, after)
+
+
+_DEFAULTS: Final = _rules(None, None, None, None)
+
+
+def _limits(rules: _Rules, now: int) -> BatchLimits:
+    """Bounds on timestamps hold for the client's times only, as in Kafka."""
+    earliest = latest = None
+    if not rules.append_time:
+        earliest = None if rules.before_max == _NO_BOUND_MS else now - rules.before_max
+        latest = None if rules.after_max == _NO_BOUND_MS else now + rules.after_max
+    return BatchLimits(rules.max_batch_bytes, earliest_timestamp=earliest, latest_timestamp=latest)
+
+
+def with_append_time(records: bytes, header: BatchHeader, now: int) -> bytes:
+    """The batch with the broker's time in place of its records' own, as Kafka writes it.
+
+    The attributes say which time counts, the newest timestamp is that time, and the CRC follows.
+    """
+    attributes = _ATTRIBUTES.pack(header.attributes | _LOG_APPEND_TIME)
+    between = records[CRC_START + _ATTRIBUTES.size : _MAX_TIMESTAMP_AT]
+    front = attributes + between + _MAX_TIMESTAMP.pack(now)
+    rest = memoryview(records)[CRC_START + len(front) :]
+    checksum = _CRC.pack(crc32c(rest, crc32c(front)))
+    return b"".join((records[: CRC_START - _CRC.size], checksum, front, rest))
+
+
+# Out.
+
+
+async def _all_done(
+    loop: asyncio.AbstractEventLoop, results: list[asyncio.Future[AppendResult]], seconds: float | None
+) -> None:
+    """Wait for all results, or for so long; what is not done by then goes on.
+
+    asyncio.wait does the same for three times the price, on the path of every produce request.
+    """
+    left = len(results)
+    over = loop.create_future()
+
+    def one_done(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            end()
+
+    def end() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    for result in results:
+        result.add_done_callback(one_done)
+    timer = None if seconds is None else loop.call_later(seconds, end)
+    try:
+        await over
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _close_on_failure(outcomes: list[list[_Staged | _Refused]]) -> None:
+    for topic in outcomes:
+        for outcome in topic:
+            failed = outcome if isinstance(outcome, _Refused) else outcome.result.result()
+            if isinstance(failed, _Refused | AppendFailed):
+                reason = f"{failed.code.name}: {failed.message}" if failed.message else failed.code.name
+                raise CloseConnection(f"a produce request with acks=0 failed: {reason}")
+
+
+def _answer(a: Answers, hints: LeaderHints, index: int, outcome: _Staged | _Refused) -> Any:
+    if isinstance(outcome, _Refused):
+        return _failure(a, hints, index, outcome.topic, outcome.code, outcome.message)
+    if not outcome.result.done():
+        message = "not acknowledged in time; it may be in the log, now or later"
+        return _failure(a, hints, index, outcome.topic, ErrorCode.request_timed_out, message)
+    result = outcome.result.result()
+    if isinstance(result, AppendFailed):
+        return _failure(a, hints, index, outcome.topic, result.code, result.message)
+    time = outcome.append_time
+    return a.PartitionProduceResponse(
+        index=index,
+        error_code=ErrorCode.none,
+        base_offset=result.base_offset,
+        log_append_time=None if time < 0 else datetime.fromtimestamp(time / 1000, UTC),
+        log_start_offset=outcome.partition.start_offset,
+        record_errors=(),
+        error_message=None,
+    )
+
+
+def _failure(
+    a: Answers,
+    hints: LeaderHints,
+    index: int,
+    topic: Topic | ErrorCode,
+    code: ErrorCode,
+    message: str | None,
+) -> Any:
+    return a.PartitionProduceResponse(
+        index=index,
+        error_code=code,
+        base_offset=-1,
+        log_append_time=None,
+        log_start_offset=-1,
+        record_errors=(),
+        error_message=message,
+        **hints.fields(code, topic, index),
+    )
+
+
+def _named(asked: Any) -> dict[str, Any]:
+    name = getattr(asked, "name", None)
+    return {"topic_id": asked.topic_id} if name is None else {"name": name}

@@ -1,0 +1,97 @@
+"""How a setting is told to a client: its type and source, and what the broker's own config of it is called.
+
+Kafka has most configs twice, one for all topics (of the broker) and one for a single topic, which shows the
+first as its synonym. Tools look configs up under both names, so both are here. Brokers take none of the
+former: what a topic does not set has Kafka's default.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from node.config import NodeConfig
+from statemachine.topic_config import SETTINGS, Configs, Setting
+
+# DescribeConfigsResponse.ConfigSource
+TOPIC_SOURCE: Final = 1
+STATIC_BROKER_SOURCE: Final = 4
+DEFAULT_SOURCE: Final = 5
+
+CONFIG_TYPES: Final = MappingProxyType(
+    {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+)
+"""DescribeConfigsResponse.ConfigType."""
+
+
+class BrokerSetting(NamedTuple):
+    """A config of a broker, as text."""
+
+    name: str
+    value: str
+    type: str
+    source: int
+
+
+_HOUR: Final = 60 * 60 * 1000
+_OTHERWISE_NAMED: Final = {
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "segment.index.bytes": "log.index.size.max.bytes",
+}
+_SAME_NAME: Final = (
+    "compression.",
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+)
+_IN_HOURS: Final = {
+    "retention.ms": "log.retention.hours",
+    "segment.ms": "log.roll.hours",
+    "segment.jitter.ms": "log.roll.jitter.hours",
+}
+"""Kafka's brokers have these in several units; the one in hours holds the default."""
+
+
+def _broker_setting(setting: Setting[object]) -> BrokerSetting:
+    name, text = setting.name, setting.text(setting.default)
+    if name in _IN_HOURS:
+        assert isinstance(setting.default, int)
+        return BrokerSetting(_IN_HOURS[name], str(setting.default // _HOUR), "INT", DEFAULT_SOURCE)
+    if name == "flush.ms":
+        return BrokerSetting("log.flush.scheduler.interval.ms", text, "LONG", DEFAULT_SOURCE)
+    same = name.startswith(_SAME_NAME)
+    broker_name = name if same else _OTHERWISE_NAMED.get(name, f"log.{name}")
+    return BrokerSetting(broker_name, text, setting.type, DEFAULT_SOURCE)
+
+
+DEFAULTS: Final = MappingProxyType({name: _broker_setting(setting) for name, setting in SETTINGS.items()})
+"""The broker's config that each topic config falls back to, by the topic config's name."""
+
+
+def source_of(setting: Setting[object], configs: Configs) -> int:
+    """Where a topic's value of a setting comes from."""
+    return TOPIC_SOURCE if setting.name in configs else DEFAULT_SOURCE
+
+
+def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
+    """What a broker tells of itself, by name: this node's own configuration, and what topics fall back to."""
+    topics, kafka = config.topics, config.kafka
+    host = kafka.advertised_host or kafka.host
+    own = {
+        "advertised.listeners": ("LIST", f"PLAINTEXT://{host}:{kafka.advertised_port or kafka.port}"),
+        "auto.create.topics.enable": ("BOOLEAN", Setting.text(topics.auto_create)),
+        "broker.id": ("INT", str(config.node.id)),
+        "default.replication.factor": ("INT", str(topics.replication_factor)),
+        "delete.topic.enable": ("BOOLEAN", "true"),
+        "listeners": ("LIST", f"PLAINTEXT://{kafka.host}:{kafka.port}"),
+        "log.dirs": ("LIST", config.node.data),
+        "node.id": ("INT", str(config.node.id)),
+        "num.partitions": ("INT", str(topics.partitions)),
+    }
+    settings = [BrokerSetting(name, text, kind, STATIC_BROKER_SOURCE) for name, (kind, text) in own.items()]
+    return sorted((*settings, *DEFAULTS.values()))

@@ -1,0 +1,106 @@
+"""What goes into a partition and what comes out: batches, and how an append can end.
+
+Values only, so that the requests, the write path and the read path need nothing else of each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from node.level_zero.batcher import UploadFailed
+from node.level_zero.store import Buffer
+from node.raft.outcome import NotLeader, Overloaded, Unknown
+from statemachine.partition_commands import Appended, Rejected, Rejection
+
+
+class ProducedBatch(NamedTuple):
+    """A validated record batch of a produce request, exactly as its client sent it."""
+
+    data: Buffer
+    """Not to be changed any more."""
+    record_count: int
+    max_timestamp: int
+    """Unix milliseconds."""
+    producer_id: int
+    """-1: the producer claims no idempotence, and its order is the connection's."""
+    producer_epoch: int
+    base_sequence: int
+    connection: int
+    """Number of the client's connection, 0 or more, never used twice by one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFailed:
+    """The batch was not acknowledged. Under NOT_ENOUGH_REPLICAS_AFTER_APPEND alone it may be there all the
+    same, now or later; under any other code it is not and never will be."""
+
+    code: ErrorCode
+    message: str
+
+
+AppendResult = Appended | AppendFailed
+
+
+class StoredBatch(NamedTuple):
+    """A batch as it is stored; base offset and leader epoch are to be stamped into `data` on the way out."""
+
+    base_offset: int
+    end_offset: int
+    """Offset after its last record."""
+    leader_epoch: int
+    data: bytes
+
+
+def not_leading(reason: str) -> AppendFailed:
+    """This node may not write to the partition: its client is to look for who may."""
+    return AppendFailed(ErrorCode.not_leader_or_follower, reason)
+
+
+def not_now(reason: str) -> AppendFailed:
+    """Nothing is wrong with the batch, and sending it again is all there is to do."""
+    return AppendFailed(ErrorCode.not_enough_replicas, reason)
+
+
+def not_replicated(outcome: NotLeader | Overloaded | Unknown) -> AppendFailed:
+    """What the log's refusal is to a client; an unknown outcome is never taken for a refusal."""
+    if isinstance(outcome, NotLeader):
+        return not_leading(outcome.reason)
+    if isinstance(outcome, Overloaded):
+        return not_now(outcome.reason)
+    return AppendFailed(ErrorCode.not_enough_replicas_after_append, outcome.reason)
+
+
+def behind(failure: AppendFailed) -> AppendFailed:
+    """What to say to the batches behind one that failed: they certainly were not appended, and are to come
+    again behind it, whatever its own failure says."""
+    if failure.code in _FITS_ALL_BEHIND:
+        return failure
+    return not_now(f"a batch of this producer before this one failed: {failure.message}")
+
+
+_FITS_ALL_BEHIND = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.kafka_storage_error,
+)
+
+
+def refused(rejected: Rejected) -> AppendFailed:
+    """What the state machine's refusal of a batch is to its producer."""
+    current = rejected.current
+    if rejected.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        return AppendFailed(ErrorCode.out_of_order_sequence_number, f"sequence {current} is expected next")
+    if rejected.reason is Rejection.INVALID_PRODUCER_EPOCH:
+        return AppendFailed(ErrorCode.invalid_producer_epoch, f"the producer's epoch is {current} by now")
+    return not_leading(f"the entry is of a term before {current}")
+
+
+def not_stored(result: UploadFailed | Overloaded) -> AppendFailed:
+    """What a failed upload is to a client. Nothing refers to the object, whether or not it is there: that
+    the put's outcome is unknown is no uncertainty for the client."""
+    if isinstance(result, Overloaded):
+        return not_now(result.reason)
+    return AppendFailed(ErrorCode.kafka_storage_error, f"object {result.object_name}: {result.reason}")

@@ -1,0 +1,187 @@
+"""The lock around an epoch window: who may put an entry into the log, under which window.
+
+The window says which epochs a partition accepts (`EpochWindow`, the rule alone). An entry carries the window
+it was granted under, and no entry of an older window may follow one of a newer. So each writer takes a hold
+and keeps it until its entry is in the leader's log, or certainly never will be: holds are shared, and a new
+epoch, which slides the window, waits until none is out. docs/fence.md tells the rules and the traps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import NamedTuple
+
+from statemachine.epoch_window import EpochWindow, StaleClusterEpoch, Verdict, WindowCounters
+
+
+class FenceClosed(NamedTuple):
+    """This node does not lead, or not yet; the request had no effect."""
+
+    reason: str
+
+
+class Hold:
+    """A share of the fence; the window cannot slide until it is released."""
+
+    __slots__ = ("_released", "_term", "window")
+
+    def __init__(self, term: _Term, window: EpochWindow) -> None:
+        self.window = window
+        """As granted. Its term is the one to propose the entry in: the log refuses it in any other."""
+        self._term = term
+        self._released = False
+
+    def release(self) -> None:
+        """Give the share back, exactly once: a second release raises AssertionError.
+
+        Released after its term, it gives nothing to the term that is present then.
+        """
+        assert not self._released, "a hold is released once"
+        self._released = True
+        term = self._term
+        term.holds -= 1
+        if not term.holds and term.waiting:
+            term.serve()
+
+
+Grant = Hold | StaleClusterEpoch | FenceClosed
+
+
+class _Waiter:
+    __slots__ = ("epoch", "future", "verdict")
+
+    def __init__(self, epoch: int, future: asyncio.Future[Grant]) -> None:
+        self.epoch = epoch
+        self.future = future
+        self.verdict = Verdict.STALE
+        """What it was granted by; STALE while it was not."""
+
+
+class _Term:
+    """The fence in one term. Each has its own holds and queue, so nothing of one reaches into the next."""
+
+    __slots__ = ("counters", "holds", "waiting", "window")
+
+    def __init__(self, window: EpochWindow, counters: WindowCounters) -> None:
+        self.window = window
+        self.counters = counters
+        self.holds = 0
+        self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
+        """In order of arrival; one that gives up leaves from the middle."""
+
+    def grant(self, verdict: Verdict, epoch: int) -> Hold:
+        if verdict is Verdict.NEW:
+            assert not self.holds, "the window slides under nobody"
+            self.window = self.window.slide(epoch)
+            self.counters.slid()
+        self.holds += 1
+        return Hold(self, self.window)
+
+    def serve(self) -> None:
+        """Answer those who wait, in order, each by the window as it now is, up to one that has to wait on."""
+        waiting = self.waiting
+        while waiting:
+            waiter = next(iter(waiting))
+            if not waiter.future.done():
+                verdict = self.window.judge(waiter.epoch)
+                if verdict is Verdict.NEW and self.holds:
+                    return
+                if verdict is Verdict.STALE:
+                    waiter.future.set_result(self.window.refusal(waiter.epoch))
+                else:
+                    waiter.verdict = verdict
+                    waiter.future.set_result(self.grant(verdict, waiter.epoch))
+            del waiting[waiter]
+
+
+class Fence:
+    """One partition's fence on one node, open while the node leads. Belongs to one event loop.
+
+    It costs the same however many hold it; a wait costs a future, and who may wait is bounded by who asks.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.counters = WindowCounters()
+        self._loop = loop
+        self._term: _Term | None = None
+        self._closed = FenceClosed("this node does not lead the partition")
+
+    @property
+    def window(self) -> EpochWindow | None:
+        """The window of this moment; None while the fence is closed."""
+        return None if self._term is None else self._term.window
+
+    @property
+    def holds(self) -> int:
+        """Holds of the present term that are out."""
+        return 0 if self._term is None else self._term.holds
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, those included that were cancelled and did not run since."""
+        return 0 if self._term is None else len(self._term.waiting)
+
+    def open(self, window: EpochWindow) -> None:
+        """Begin a term, once all of earlier terms is applied, with the window recovered from that."""
+        assert self._term is None, "the fence of the term before is still open"
+        self._term = _Term(window, self.counters)
+
+    def close(self, reason: str) -> None:
+        """End the term: whoever waits is told, in order. Holds that are out stay theirs to release."""
+        self._closed = FenceClosed(reason)
+        term, self._term = self._term, None
+        if term is None:
+            return
+        for waiter in term.waiting:
+            if not waiter.future.done():
+                waiter.future.set_result(self._closed)
+        term.waiting.clear()
+
+    def try_acquire(self, epoch: int) -> Grant | None:
+        """A hold, or a refusal, if either can be had at once; None when there is something to wait for.
+
+        Behind a slide that waits everybody waits, or slides would starve. Only what is below the window is
+        refused ahead of the queue: windows only move up, so waiting could not change it.
+        """
+        term = self._term
+        if term is None:
+            return self._closed
+        verdict = term.window.judge(epoch)
+        if verdict is Verdict.STALE:
+            return self._refused(term.window.refusal(epoch))
+        if term.waiting or (verdict is Verdict.NEW and term.holds):
+            return None
+        self.counters.granted(verdict)
+        return term.grant(verdict, epoch)
+
+    async def acquire(self, epoch: int) -> Grant:
+        """As `try_acquire`, and wait for it. Cancelled at any moment, it leaves nothing behind."""
+        granted = self.try_acquire(epoch)
+        if granted is not None:
+            return granted
+        term = self._term
+        assert term is not None
+        waiter = _Waiter(epoch, self._loop.create_future())
+        term.waiting[waiter] = None
+        try:
+            granted = await waiter.future
+        except asyncio.CancelledError:
+            # The grant may have come in the same turn as the cancellation, and was then never seen.
+            if not waiter.future.cancelled():
+                granted = waiter.future.result()
+                if isinstance(granted, Hold):
+                    granted.release()
+            elif waiter in term.waiting:
+                del term.waiting[waiter]
+                term.serve()
+            raise
+        if isinstance(granted, Hold):
+            self.counters.granted(waiter.verdict)
+        elif isinstance(granted, StaleClusterEpoch):
+            self._refused(granted)
+        return granted
+
+    def _refused(self, refusal: StaleClusterEpoch) -> StaleClusterEpoch:
+        self.counters.rejected(refusal)
+        return refusal

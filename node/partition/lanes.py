@@ -1,0 +1,54 @@
+"""Batches on their way to the log, one queue for each producer, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from node.level_zero.batcher import Result, Stored
+from node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from statemachine.partition_commands import Placeholder
+
+
+class Pending:
+    """A batch on its way to the log."""
+
+    __slots__ = ("batch", "lane", "restaged", "result", "staged", "stored")
+
+    def __init__(self, batch: ProducedBatch, lane: Lane, result: asyncio.Future[AppendResult]) -> None:
+        self.batch = batch
+        self.lane = lane
+        self.result = result
+        self.staged: asyncio.Future[Result] | None = None
+        self.stored: Stored | AppendFailed | None = None
+        """How its upload ended; None while it is under way."""
+        self.restaged = False
+
+
+class Lane:
+    """One producer's batches that are not in the log yet, in the order in which they came."""
+
+    __slots__ = ("key", "queue", "waiting")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.queue: deque[Pending] = deque()
+        self.waiting: asyncio.Task[None] | None = None
+        """Set while the first batch waits for the fence."""
+
+
+def placeholder(pending: Pending) -> Placeholder:
+    """What the log has to know of an uploaded batch."""
+    batch, stored = pending.batch, pending.stored
+    assert isinstance(stored, Stored)
+    return Placeholder(
+        batch.record_count,
+        batch.max_timestamp,
+        stored.length,
+        stored.epoch,
+        stored.position,
+        stored.object_id,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+    )

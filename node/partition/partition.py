@@ -1,0 +1,270 @@
+"""One partition on one node: a replica of its log, and what this node does for it while it leads.
+
+Every replica has the state; only a leader's is known to be new, and only a leader writes. So this object
+opens the fence when a term begins here and all of earlier terms is applied, and closes it when the term ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from kio.schema.errors import ErrorCode
+
+from node.level_zero.batcher import Batcher
+from node.level_zero.cache import BatchCache
+from node.level_zero.reader import Reader
+from node.partition import stored_batches
+from node.partition.batch import (
+    AppendFailed,
+    AppendResult,
+    ProducedBatch,
+    StoredBatch,
+    not_leading,
+    not_replicated,
+)
+from node.partition.fence import Fence, FenceClosed
+from node.partition.machine import Recorder, ReplicaMachine
+from node.partition.writer import EpochSource, Writer
+from node.raft.group import RaftGroup
+from node.raft.outcome import Applied, Outcome
+from statemachine.controller import PartitionGroup
+from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
+from statemachine.partition import PartitionStateMachine
+from statemachine.partition_commands import (
+    AdvanceEpoch,
+    Append,
+    AppendInline,
+    Command,
+    CommandResult,
+    Rejected,
+    Rejection,
+    SetStartOffset,
+    Tick,
+    encode,
+)
+
+TICK_SECONDS = 600.0
+PRODUCER_EXPIRY_MS = 7 * 24 * 3600 * 1000
+"""A producer that wrote nothing for so long is forgotten, as by Kafka's transactional.id.expiration.ms."""
+
+
+class Partition:
+    """A replica of a partition on this node. Belongs to one event loop.
+
+    Give `machine_for_group` to the log and the group it makes to `attach`; `close` when the replica goes.
+    """
+
+    group: RaftGroup
+    """The replica's log; there from `attach` on."""
+
+    def __init__(
+        self,
+        *,
+        place: PartitionGroup,
+        loop: asyncio.AbstractEventLoop,
+        batcher: Batcher,
+        reader: Reader,
+        written: BatchCache,
+        epoch: EpochSource,
+        wall_ms: Callable[[], int],
+        recorder: Recorder,
+    ) -> None:
+        self.topic_id = place.topic_id
+        self.topic = place.topic
+        self.number = place.partition
+        self.machine_for_group = ReplicaMachine(place.creation_epoch, recorder, self._changed)
+        self.fence = Fence(loop)
+        self.writer = Writer(
+            topic_id=place.topic_id,
+            number=place.partition,
+            loop=loop,
+            batcher=batcher,
+            written=written,
+            fence=self.fence,
+            epoch=epoch,
+            machine=self.machine,
+            wall_ms=wall_ms,
+        )
+        self._loop = loop
+        self._reader = reader
+        self._written = written
+        self._wall_ms = wall_ms
+        self._taking_up: asyncio.Task[None] | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._watchers: dict[Callable[[], None], None] = {}
+        self._waking = False
+        self._closed = False
+
+    # What it is.
+
+    @property
+    def machine(self) -> PartitionStateMachine:
+        """The state of this replica; to be read only, and to be believed after `confirm`."""
+        return self.machine_for_group.plain
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node believes that it leads and has applied everything of earlier terms."""
+        return self.fence.window is not None
+
+    @property
+    def leader_epoch(self) -> int:
+        """The term of this node's leadership; where it does not lead, the newest term it has applied."""
+        window = self.fence.window
+        return self.machine.term if window is None else window.term
+
+    @property
+    def high_watermark(self) -> int:
+        return self.machine.high_watermark
+
+    @property
+    def start_offset(self) -> int:
+        return self.machine.start_offset
+
+    # What can be asked of it.
+
+    def append(self, batch: ProducedBatch) -> asyncio.Future[AppendResult]:
+        """Write a batch: see Writer.append. Answered once it is stored, committed and applied here."""
+        return self.writer.append(batch)
+
+    async def confirm(self) -> bool:
+        """Wait until this node is known to lead, with all applied that was committed before the call."""
+        if self._closed:
+            return False
+        return isinstance(await self.group.barrier(), Applied)
+
+    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch]:
+        """Batches with offsets in `[offset, end)`; see stored_batches.read."""
+        return await stored_batches.read(
+            self.machine, self._reader, self._written, self.confirm, offset, end, max_bytes
+        )
+
+    async def execute(self, command: Command) -> CommandResult | AppendFailed:
+        """Carry out a command that brings no batch; ValueError for one that does.
+
+        Of an AdvanceEpoch only the newest epoch counts: the window is that of the fence it gets here.
+        """
+        if isinstance(command, (Append, AppendInline)):
+            raise ValueError("batches come through append(), which knows their producers' order")
+        window = self.fence.window
+        if window is None:
+            return not_leading("this node does not lead the partition, or not yet")
+        if isinstance(command, AdvanceEpoch):
+            return await self._advance_epoch(command)
+        if isinstance(command, SetStartOffset) and command.start_offset > self.high_watermark:
+            message = f"offset {command.start_offset} is above the high watermark, {self.high_watermark}"
+            return AppendFailed(ErrorCode.offset_out_of_range, message)
+        return _result(await self._replicate(command, window.term))
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back, at most once a turn of the loop, when the records, the leadership or the existence of
+        the partition may have changed, until `unwatch`."""
+        self._watchers[callback] = None
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        self._watchers.pop(callback, None)
+
+    # Its place in the node.
+
+    def attach(self, group: RaftGroup) -> None:
+        """Follow this replica's leadership from now on."""
+        self.group = self.writer.group = group
+        group.on_leadership(self._on_leadership)
+        if group.is_leader:
+            self._on_leadership(True, group.term)
+
+    def close(self) -> None:
+        """The replica goes, or the node stops: everything pending ends, nothing new is taken."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_term("the replica is leaving this node")
+        self.writer.close("the replica left this node before the batch was applied")
+        self._changed()
+
+    # Leadership.
+
+    def _on_leadership(self, leading: bool, term: int) -> None:
+        if self._closed:
+            return
+        if leading:
+            self._taking_up = self._loop.create_task(self._take_up(term))
+        else:
+            self._end_term("this node does not lead the partition any more")
+            self._changed()
+
+    async def _take_up(self, term: int) -> None:
+        # What earlier leaders put into the log counts for the window, so it has to be here first. Should the
+        # term end meanwhile, this task is cancelled.
+        if isinstance(await self.group.barrier(), Applied):
+            self.fence.open(EpochWindow.recovered(term, self.machine.max_applied_epoch))
+            self._tick = self._loop.call_later(self._until_tick(), self._on_tick)
+            self._changed()
+
+    def _end_term(self, reason: str) -> None:
+        if self._taking_up is not None:
+            self._taking_up.cancel()
+            self._taking_up = None
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        self.fence.close(reason)
+        self.writer.lost(reason)
+
+    def _until_tick(self) -> float:
+        """Seconds to the first tick: the partitions a node takes up together do not tick together."""
+        return TICK_SECONDS * (1 + self.group.id % 64 / 64)
+
+    def _on_tick(self) -> None:
+        self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
+        window = self.fence.window
+        if window is not None and len(self.machine.producers):
+            # Unanswered: should it be lost, the next one does the same.
+            self._replicate(Tick(PRODUCER_EXPIRY_MS), window.term)
+
+    # Commands.
+
+    def _replicate(self, command: Command, term: int) -> asyncio.Future[Outcome]:
+        return self.group.replicate(encode(term, self._wall_ms(), [command]), term)
+
+    async def _advance_epoch(self, command: AdvanceEpoch) -> CommandResult | AppendFailed:
+        epoch = command.window.newest
+        if epoch is None:
+            raise ValueError("an empty window has no epoch to advance to")
+        hold = await self.fence.acquire(epoch)
+        if isinstance(hold, FenceClosed):
+            return not_leading(hold.reason)
+        if isinstance(hold, StaleClusterEpoch):
+            return Rejected(Rejection.LOWER_EPOCH, hold.newest)
+        try:
+            future = self._replicate(AdvanceEpoch(hold.window), hold.window.term)
+        finally:
+            hold.release()
+        return _result(await future)
+
+    # Watchers.
+
+    def _changed(self) -> None:
+        if self._watchers and not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        for callback in [*self._watchers]:
+            try:
+                callback()
+            except Exception as error:
+                # The others must hear of it all the same: nothing else would wake them.
+                message = f"a watcher of {self.topic}-{self.number} failed"
+                self._loop.call_exception_handler({"message": message, "exception": error})
+
+
+def _result(outcome: Outcome) -> CommandResult | AppendFailed:
+    if not isinstance(outcome, Applied):
+        return not_replicated(outcome)
+    if isinstance(outcome.value, Rejected):
+        return not_leading(f"the entry is of a term before {outcome.value.current}")
+    return cast(CommandResult, outcome.value[0])

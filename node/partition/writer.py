@@ -1,0 +1,327 @@
+"""The way of a batch into a partition: the object store, its producer's turn, the fence, the log.
+
+Batches are staged the moment they arrive, so uploads overlap and end in any order; what is uploaded goes to
+the log in the order in which its producer sent it. A turn in the producer's queue comes first, the fence
+second, the log last: a batch that held the fence while it waited for its turn could wait for one that needs
+the window to slide. docs/write-path.md tells the rules and how each failure ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from node.level_zero.batcher import Batcher, Result, Stored
+from node.level_zero.cache import BatchCache
+from node.partition.batch import (
+    AppendFailed,
+    AppendResult,
+    ProducedBatch,
+    behind,
+    not_leading,
+    not_now,
+    not_replicated,
+    not_stored,
+    refused,
+)
+from node.partition.fence import Fence, Grant, Hold
+from node.partition.gaps import Gaps
+from node.partition.lanes import Lane, Pending, placeholder
+from node.raft.group import RaftGroup
+from node.raft.outcome import Applied, Outcome
+from statemachine.epoch_window import StaleClusterEpoch, Verdict
+from statemachine.partition import PartitionStateMachine
+from statemachine.partition_commands import Append, Appended, Rejected, encode
+from statemachine.producers import NO_PRODUCER
+
+MAX_BATCHES = 16_384
+MAX_BYTES = 64 * 1024 * 1024
+"""Batches of one partition accepted and not yet answered; those in the log count too."""
+
+MAX_ENTRY_BATCHES = 1_024
+"""Placeholders in one entry: about 100 KiB of log."""
+
+
+class EpochSource(Protocol):
+    """What this node knows of the cluster epoch."""
+
+    def current(self) -> int: ...
+
+    def learn(self, epoch: int) -> None:
+        """The epoch is at least this one."""
+
+
+class Writer:
+    """One partition's write path on one node. Belongs to one event loop; `group` is set before it is used.
+
+    A batch costs a future, a callback and its placeholder; whatever is ready in one turn of the loop, and
+    fits one window, shares one entry of the log and so one encoding, one outcome and one release.
+    """
+
+    group: RaftGroup
+
+    def __init__(
+        self,
+        *,
+        topic_id: bytes,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        batcher: Batcher,
+        written: BatchCache,
+        fence: Fence,
+        epoch: EpochSource,
+        machine: PartitionStateMachine,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.batches = 0
+        self.bytes = 0
+        """Accepted and not yet answered."""
+        self.restaged = 0
+        """Batches that were uploaded a second time, because the window had passed their epoch."""
+        self.gaps = Gaps()
+        self._topic_id = topic_id
+        self._number = number
+        self._loop = loop
+        self._batcher = batcher
+        self._written = written
+        self._fence = fence
+        self._epoch = epoch
+        self._machine = machine
+        self._wall_ms = wall_ms
+        self._lanes: dict[int, Lane] = {}
+        self._ready: list[Lane] = []
+        self._in_log: dict[int, list[Pending]] = {}
+        self._entries = 0
+        # The entry being put together, and what it is put together under; empty between two callbacks.
+        self._entry: list[Pending] = []
+        self._hold: Hold | None = None
+
+    def append(self, batch: ProducedBatch) -> asyncio.Future[AppendResult]:
+        """Upload a batch and put it into the log behind those its producer sent before.
+
+        The result is never an exception. Cancelling it gives up the answer and not the batch: those behind
+        it were sent in the belief that it comes first.
+        """
+        result: asyncio.Future[AppendResult] = self._loop.create_future()
+        refusal = self._refusal(batch)
+        if refusal is not None:
+            self.gaps.note(batch, refusal, self._loop.time())
+            result.set_result(refusal)
+            return result
+        key = batch.producer_id if batch.producer_id != NO_PRODUCER else -1 - batch.connection
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(key)
+        pending = Pending(batch, lane, result)
+        self.batches += 1
+        self.bytes += len(batch.data)
+        lane.queue.append(pending)
+        self._stage(pending)
+        return result
+
+    def lost(self, reason: str) -> None:
+        """The term is over and the fence closed: what is not in the log never will be, and says so."""
+        failure = not_leading(reason)
+        lanes, self._lanes = self._lanes, {}
+        self._ready = []
+        for lane in lanes.values():
+            if lane.waiting is not None:
+                lane.waiting.cancel()
+            while lane.queue:
+                self._fail(lane, failure)
+
+    def close(self, reason: str) -> None:
+        """As `lost`, and nobody learns any more what becomes of the entries in the log."""
+        self.lost(reason)
+        entries, self._in_log = self._in_log, {}
+        for entry in entries.values():
+            self._end_all(entry, AppendFailed(ErrorCode.not_enough_replicas_after_append, reason))
+
+    def _refusal(self, batch: ProducedBatch) -> AppendFailed | None:
+        if self._fence.window is None:
+            return not_leading("this node does not lead the partition, or not yet")
+        if self.gaps and batch.producer_id != NO_PRODUCER:
+            failure = self.gaps.refusal(batch, self._machine.producers, self._loop.time())
+            if failure is not None:
+                return failure
+        if self.batches >= MAX_BATCHES or self.bytes + len(batch.data) > MAX_BYTES:
+            return not_now(f"{self.batches} batches of {self.bytes} bytes wait in this partition")
+        return None
+
+    # Up.
+
+    def _stage(self, pending: Pending) -> None:
+        try:
+            staged = self._batcher.stage(self._topic_id, self._number, pending.batch.data)
+        except ValueError as error:
+            pending.stored = AppendFailed(ErrorCode.message_too_large, str(error))
+            self._now_ready(pending.lane)
+            return
+        pending.staged = staged
+        if staged.done():
+            # Refused: it keeps its turn all the same, so that those before it are answered first.
+            self._uploaded(pending, staged)
+        else:
+            staged.add_done_callback(partial(self._uploaded, pending))
+
+    def _uploaded(self, pending: Pending, staged: asyncio.Future[Result]) -> None:
+        if staged.cancelled():
+            return
+        stored = staged.result()
+        pending.stored = stored if isinstance(stored, Stored) else not_stored(stored)
+        queue = pending.lane.queue
+        if queue and queue[0] is pending:
+            self._now_ready(pending.lane)
+
+    def _now_ready(self, lane: Lane) -> None:
+        """Let a lane go on at the end of this turn, with all others that the same turn makes ready."""
+        if not self._ready:
+            self._loop.call_soon(self._flush)
+        self._ready.append(lane)
+
+    # Into the log.
+
+    def _flush(self) -> None:
+        ready, self._ready = self._ready, []
+        for lane in ready:
+            self._advance(lane)
+        self._write()
+
+    def _advance(self, lane: Lane) -> None:
+        """Take a lane's batches into entries, up to the first that is not uploaded or waits for the fence."""
+        queue = lane.queue
+        while queue and lane.waiting is None:
+            head = queue[0]
+            stored = head.stored
+            if stored is None:
+                return
+            if isinstance(stored, AppendFailed):
+                self._fail(lane, stored)
+                continue
+            hold = self._hold
+            if hold is None or hold.window.judge(stored.epoch) is not Verdict.IN_WINDOW:
+                self._write()
+                # Had the log refused that entry, all that is behind it would be gone from here.
+                if not queue or queue[0] is not head:
+                    continue
+                grant = self._fence.try_acquire(stored.epoch)
+                if grant is None:
+                    lane.waiting = self._loop.create_task(self._await_fence(lane, stored.epoch))
+                    return
+                if not self._granted(lane, grant):
+                    continue
+            queue.popleft()
+            self._entry.append(head)
+            if len(self._entry) >= MAX_ENTRY_BATCHES:
+                self._write()
+        if not queue and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
+
+    async def _await_fence(self, lane: Lane, epoch: int) -> None:
+        grant = await self._fence.acquire(epoch)
+        lane.waiting = None
+        self._granted(lane, grant)
+        self._advance(lane)
+        self._write()
+
+    def _granted(self, lane: Lane, grant: Grant) -> bool:
+        """Whether the lane's first batch may go to the log, under the hold that is then the present one."""
+        if isinstance(grant, Hold):
+            self._hold = grant
+            return True
+        if not isinstance(grant, StaleClusterEpoch):
+            self._fail(lane, not_leading(grant.reason))
+            return False
+        # The store's time, not the client's doing: the same bytes under the newest epoch, but once only.
+        head = lane.queue[0]
+        self._epoch.learn(grant.newest)
+        if head.restaged:
+            self._fail(lane, not_now(str(grant)))
+            return False
+        head.restaged = True
+        head.stored = None
+        self.restaged += 1
+        self._stage(head)
+        return False
+
+    def _write(self) -> None:
+        """Put the entry that was put together into the log, and give the hold back."""
+        hold, self._hold = self._hold, None
+        if hold is None:
+            return
+        entry, self._entry = self._entry, []
+        window = hold.window
+        try:
+            if not entry:
+                return
+            command = encode(window.term, self._wall_ms(), [Append(window, [*map(placeholder, entry)])])
+            future = self.group.replicate(command, window.term)
+        finally:
+            # The entry is in the leader's log, or it never will be.
+            hold.release()
+        if future.done():
+            outcome = future.result()
+            assert not isinstance(outcome, Applied), "nothing is applied before it is written"
+            failure = not_replicated(outcome)
+            self._end_all(entry, failure)
+            for pending in entry:
+                lane = pending.lane
+                if lane.queue and pending.batch.producer_id != NO_PRODUCER:
+                    self._fail(lane, behind(failure))
+            return
+        written = self._written
+        for pending in entry:
+            stored = pending.stored
+            assert isinstance(stored, Stored)
+            # Now, not once it is applied: whoever hears that it is there reads it from memory at once.
+            written.put(stored.object_id, stored.position, pending.batch.data)
+        self._entries += 1
+        self._in_log[self._entries] = entry
+        future.add_done_callback(partial(self._ended, self._entries))
+
+    # The answers.
+
+    def _ended(self, number: int, future: asyncio.Future[Outcome]) -> None:
+        entry = self._in_log.pop(number, None)
+        if entry is None:
+            return
+        outcome = future.result()
+        if not isinstance(outcome, Applied):
+            self._end_all(entry, not_replicated(outcome))
+        elif isinstance(outcome.value, Rejected):
+            self._end_all(entry, refused(outcome.value))
+        else:
+            for pending, result in zip(entry, outcome.value[0], strict=True):
+                self._end(pending, result if isinstance(result, Appended) else refused(result))
+
+    def _fail(self, lane: Lane, failure: AppendFailed) -> None:
+        """Fail a lane's first batch before the log, and with it, in order, those that rely on it."""
+        if lane.queue[0].batch.producer_id == NO_PRODUCER:
+            failed = [lane.queue.popleft()]
+        else:
+            failed = [*lane.queue]
+            lane.queue.clear()
+        for pending in failed:
+            if pending.staged is not None:
+                # Whatever is not in an upload yet need not be uploaded any more.
+                pending.staged.cancel()
+        self._end_all(failed[:1], failure)
+        self._end_all(failed[1:], behind(failure))
+        if not lane.queue and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
+
+    def _end_all(self, ended: list[Pending], failure: AppendFailed) -> None:
+        now = self._loop.time()
+        for pending in ended:
+            self.gaps.note(pending.batch, failure, now)
+            self._end(pending, failure)
+
+    def _end(self, pending: Pending, result: AppendResult) -> None:
+        self.batches -= 1
+        self.bytes -= len(pending.batch.data)
+        if not pending.result.done():
+            pending.result.set_result(result)

@@ -1,0 +1,201 @@
+"""One node as a process: what cannot be simulated, and nothing else.
+
+The wall clock, the system's randomness, threads, signals, files outside the data's format, and the exit code:
+2 when the configuration or an address cannot be used, 1 when the node had to stop by itself, 0 after a clean
+stop. `python -m node.process --config FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final
+from urllib.parse import urlsplit
+
+import uvloop
+from kio.index import load_request_schema
+
+from node import logs
+from node.admin.server import AdminListenError, AdminServer
+from node.allocator import keep_freed_memory
+from node.broker import Broker, CannotListen
+from node.config import ConfigError, NodeConfig, load
+from node.kafka.answers import answers
+from node.kafka.apis import APIS
+from node.level_zero.local_store import LocalStore
+from node.level_zero.obstore_store import ObstoreStore
+from node.level_zero.retries import RetryingStore, RetryPolicy
+from node.level_zero.store import NotDone, ObjectStore
+from node.raft.disk import RealDisk
+from node.raft.journal import JournalDamaged
+from node.raft.transport import MeshListenError
+from node.raft.wal import WalError, WalLocked, WalMismatch
+
+log = logging.getLogger(__name__)
+
+STORE_THREADS: Final = 16
+"""More than uploads in parallel, so that reads need not wait for their syncs."""
+NODE_FILE: Final = "node.json"
+_SYSTEM: Final = random.SystemRandom()
+_REFUSED: Final = (CannotListen, MeshListenError, AdminListenError, WalLocked, WalMismatch)
+
+
+class Unusable(Exception):
+    """The node cannot start as configured; one line, exit code 2."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a node until it is told to stop; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m node.process", description="Run one node.")
+    parser.add_argument("--config", required=True, metavar="FILE", help="the node's TOML file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="overrides the file and the variables",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        config = load(options.config, os.environ, options.set)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    keep_freed_memory()
+    options_kept_secret = [
+        value
+        for name, value in config.storage.options.items()
+        if any(word in name.lower() for word in ("secret", "key", "token"))
+    ]
+    logs.configure(config.log.level, config.log.format, secrets=[config.cluster.secret, *options_kept_secret])
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_Process(config).run())
+    except Unusable as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+class _Process:
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._stopping = asyncio.Event()
+        self._fatal: Exception | None = None
+
+    async def run(self) -> int:
+        config, loop = self._config, asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        warming = ThreadPoolExecutor(1, "warm-up")
+        warming.submit(_warm_up)
+        warming.shutdown(wait=False)
+        disk = RealDisk()
+        threads = ThreadPoolExecutor(STORE_THREADS, "store")
+        wal_thread, snapshot_thread = ThreadPoolExecutor(1, "wal"), ThreadPoolExecutor(1, "snapshots")
+        broker = Broker(
+            config,
+            loop=loop,
+            disk=disk,
+            store=_open_store(config, loop, disk, threads),
+            wal_executor=wal_thread,
+            snapshot_executor=snapshot_thread,
+            rng=random.Random(_SYSTEM.getrandbits(256)),
+            nonces=_SYSTEM,
+            boot_id=1 + _SYSTEM.getrandbits(62),
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            on_fatal=self._stop_for,
+        )
+        admin = AdminServer(broker, config.admin.host, config.admin.port)
+        try:
+            broker.open()
+            admin.bind()
+            broker.admin_port = admin.port
+            await admin.start()
+            await broker.start()
+        except _REFUSED as error:
+            raise Unusable(str(error)) from error
+        except (WalError, JournalDamaged) as error:
+            log.critical("the node cannot start: %s", error)
+            return 1
+        _write_node_file(config, broker)
+        await self._stopping.wait()
+        if self._fatal is not None:
+            log.critical("the node stops: %s", self._fatal)
+            return 1
+        await broker.stop()
+        await admin.stop()
+        _remove_node_file(config)
+        log.info("node %d stopped", broker.node_id)
+        return 0
+
+    def _signalled(self, number: int) -> None:
+        """The first signal asks for a clean stop, the second ends the process where it is."""
+        if self._stopping.is_set():
+            os._exit(128 + number)
+        log.info("stopping on signal %d; a second one stops at once", number)
+        self._stopping.set()
+
+    def _stop_for(self, error: Exception) -> None:
+        self._fatal = self._fatal or error
+        self._stopping.set()
+
+
+def _open_store(
+    config: NodeConfig, loop: asyncio.AbstractEventLoop, disk: RealDisk, threads: Executor
+) -> ObjectStore:
+    """The configured store, its operations tried again. Raises Unusable."""
+    url, options = config.storage.url, config.storage.options
+    store: ObjectStore
+    try:
+        if urlsplit(url).scheme:
+            plain_http = options.get("endpoint", "").startswith("http://")
+            store = ObstoreStore(url, options=options, allow_http=plain_http)
+        else:
+            store = LocalStore.open(disk, url, owner=f"node-{config.node.id}", loop=loop, executor=threads)
+    except NotDone as error:
+        raise Unusable(f"storage.url: {error}") from error
+    return RetryingStore(store, RetryPolicy(), loop=loop, rng=random.Random(_SYSTEM.getrandbits(256)))
+
+
+def _warm_up() -> None:
+    """Import every message of the Kafka protocol.
+
+    The first request of a kind would hold up the loop for it, and all first requests together long enough to
+    upset the replicated log. A thread only takes turns with the loop.
+    """
+    for api in APIS.values():
+        for version in reversed(range(api.first, api.last + 1)):
+            load_request_schema(int(api.key), version)
+            answers(int(api.key), version)
+
+
+def _write_node_file(config: NodeConfig, broker: Broker) -> None:
+    """Say where this process listens, for those who start and stop nodes; whole or not at all."""
+    path = os.path.join(config.node.data, NODE_FILE)
+    told = {
+        "pid": os.getpid(),
+        "node": broker.node_id,
+        "kafka_port": broker.kafka.port,
+        "admin_port": broker.admin_port,
+        "mesh_port": broker.host.mesh.port,
+    }
+    with open(path + ".new", "w") as file:
+        json.dump(told, file)
+    os.replace(path + ".new", path)
+
+
+def _remove_node_file(config: NodeConfig) -> None:
+    os.unlink(os.path.join(config.node.data, NODE_FILE))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

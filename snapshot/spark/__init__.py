@@ -1,0 +1,1 @@
+"""Spark on state at rest: topics as data frames, audits, and their report."""

@@ -1,0 +1,64 @@
+"""`python -m snapshot.spark.audits`: audit one cluster's storage; exits 1 on a finding, 2 on bad input."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from snapshot.spark.audits.result import AuditRun, Verdict
+from snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
+from snapshot.spark.report import write_report
+from snapshot.spark.session import NoJava, session
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Audit, print a line for each audit, write the reports asked for. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m snapshot.spark.audits", description=__doc__)
+    parser.add_argument("--url", required=True, help="the cluster's storage: a folder or a bucket's URL")
+    parser.add_argument("--cluster", required=True, help="the cluster's id")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="of the store; may be repeated"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the answers as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for people")
+    parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
+    chosen = parser.parse_args(arguments)
+    options = dict(option.partition("=")[::2] for option in chosen.option)
+    try:
+        check_input(chosen.url, options, chosen.cluster)
+        running = SparkSession.getActiveSession()
+        spark = running or session("strandline audit", chosen.master)
+        try:
+            run = run_audits(chosen.url, options, chosen.cluster, spark=spark)
+        finally:
+            if running is None:
+                spark.stop()
+        write_report(run, json=chosen.json, html=chosen.html)
+    except (NothingToAudit, NoJava, OSError) as error:
+        print(f"audit: {error}", file=sys.stderr)
+        return 2
+    for line in lines(run):
+        print(line)
+    return 1 if run.finding else 0
+
+
+def lines(run: AuditRun) -> list[str]:
+    """The verdicts as text, with the first findings of each audit."""
+    said = []
+    for result in run.results:
+        counts = ", ".join(f"{count:,} {what}" for what, count in result.counts.items())
+        said.append(f"{result.verdict.value:8} {result.name}: {counts}")
+        if result.verdict is Verdict.FINDING:
+            for row in result.evidence[:5]:
+                said.append("         " + ", ".join(f"{name} {value}" for name, value in row.items()))
+            if result.findings > 5:
+                said.append(f"         and {result.findings - 5:,} more")
+    return said
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""One row for each published document: what it says of itself, and the numbers that audits compare.
+
+Documents are read once, whatever the number of audits; what is large in them (extents, producers) stays out.
+A document that cannot be read is a row too, with what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from snapshot.names import LogName, SnapshotName, cluster_prefix, parse_name, snapshot_name
+from snapshot.spark.audits.work import ClusterStorage, frame
+from snapshot.storage import Storage, StorageError
+from statemachine.extents import OBJECT_ROW, ROW_BYTES
+from statemachine.partition import max_collectable_epoch
+
+EXTENTS = np.dtype(
+    [
+        ("kind", "u1"),
+        ("base_offset", "<i8"),
+        ("record_count", "<u4"),
+        ("term", "<i8"),
+        ("max_timestamp", "<i8"),
+        ("length", "<u4"),
+        ("epoch", "<i8"),
+        ("position", "<i8"),
+        ("object_id", "V20"),
+    ]
+)
+"""A row of a partition's extents (statemachine.extents.ROW)."""
+assert EXTENTS.itemsize == ROW_BYTES
+
+SCALARS = (
+    "time",
+    "creation_epoch",
+    "previous_applied_epoch",
+    "max_applied_epoch",
+    "max_applied_epoch_index",
+    "start_offset",
+    "next_offset",
+    "cluster_epoch",
+)
+"""Fields of a partition's or the controller's state that have a column; null where the state has none."""
+
+SCHEMA = StructType(
+    [
+        StructField("root", IntegerType(), False),
+        StructField("group", LongType(), False),
+        StructField("log_index", LongType(), False),
+        StructField("node", IntegerType(), False),
+        StructField("name", StringType(), False),
+        StructField("error", StringType()),
+        StructField("digest", StringType()),
+        StructField("kind", StringType()),
+        StructField("term", LongType()),
+        StructField("voters", ArrayType(LongType())),
+        StructField("state_fields", ArrayType(StringType())),
+        StructField("state_term", LongType()),
+        *(StructField(name, LongType()) for name in SCALARS),
+        StructField("max_collectable", LongType()),
+        StructField("extents", LongType()),
+    ]
+)
+
+
+class Listing(NamedTuple):
+    """What one cluster has published, by name."""
+
+    documents: list[SnapshotName]
+    logs: list[LogName]
+    others: int
+    """Names below the cluster's prefix that are neither."""
+
+
+def listing(storage: ClusterStorage) -> Listing:
+    """List a cluster's checkpoints; raises what the storage raises, and ValueError for a bad cluster id."""
+    documents: list[SnapshotName] = []
+    logs: list[LogName] = []
+    others = 0
+    for name in storage.storage.list(cluster_prefix(storage.cluster)):
+        try:
+            parsed = parse_name(name)
+        except ValueError:
+            others += 1
+            continue
+        if isinstance(parsed, SnapshotName):
+            documents.append(parsed)
+        else:
+            logs.append(parsed)
+    return Listing(documents, logs, others)
+
+
+def read_document(data: bytes, name: SnapshotName) -> SnapshotDocument:
+    """Decode a document and check that it is the one its name promises; raises SnapshotDamaged or TooNew."""
+    document = decode(data)
+    said = (document.cluster, document.group, document.index)
+    if said != (name.cluster, name.group, name.log_index):
+        raise SnapshotDamaged(f"these are the bytes of group {said[1]}, entry {said[2]}, cluster {said[0]}")
+    return document
+
+
+def document_rows(
+    spark: SparkSession, storages: Sequence[ClusterStorage], listings: Sequence[Listing]
+) -> DataFrame:
+    """A row of SCHEMA for every document of every storage; `root` is the storage's place in the list."""
+    stores = [storage.storage for storage in storages]
+    items = [(root, tuple(name)) for root, found in enumerate(listings) for name in found.documents]
+
+    def work(item: tuple[int, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        root, name = item
+        yield (root, *_row(stores[root], SnapshotName(*name)))
+
+    return frame(spark, items, work, SCHEMA)
+
+
+def _row(storage: Storage, name: SnapshotName) -> tuple[Any, ...]:
+    key = snapshot_name(*name)
+    identity = (name.group, name.log_index, name.node, key)
+    nothing = (None,) * (len(SCHEMA) - len(identity) - 3)
+    try:
+        data = storage.get(key)
+    except StorageError as error:
+        return (*identity, f"it cannot be read: {error}", None, *nothing)
+    digest = hashlib.sha256(data).hexdigest()
+    try:
+        document = read_document(data, name)
+        state = msgpack.unpackb(document.state)
+        collectable, extents = _partition_figures(state) if document.kind == "partition" else (None, None)
+        said = (
+            document.kind,
+            document.term,
+            list(document.voters),
+            [str(field) for field in state],
+            state["term"],
+            *(state.get(name) for name in SCALARS),
+            collectable,
+            extents,
+        )
+    except (SnapshotDamaged, SnapshotTooNew) as error:
+        return (*identity, str(error), digest, *nothing)
+    except Exception as error:
+        return (*identity, f"its state cannot be read: {error!r}", digest, *nothing)
+    return (*identity, None, digest, *said)
+
+
+def _partition_figures(state: dict[str, Any]) -> tuple[int, int]:
+    """The highest epoch a partition lets be collected, as its state machine counts it; and its extents."""
+    rows = np.frombuffer(state["extents"], EXTENTS)
+    named = rows["epoch"][rows["kind"] == OBJECT_ROW]
+    leased = [
+        oldest for _, until, oldest in state["checkpoints"] if oldest is not None and until > state["time"]
+    ]
+    oldest = int(named.min()) if len(named) else None
+    return max_collectable_epoch(state["previous_applied_epoch"], oldest, *leased), len(rows)

@@ -1,0 +1,159 @@
+"""Applying a published log to the checkpoint before it: does that give the checkpoint after it?
+
+The state machines are pure, so the same entries must give the same bytes today as they gave on the node. What
+differs means that a replica's state was not what its log says: a defect, or damage that has a valid digest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgpack
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from snapshot.document import SnapshotDocument
+from snapshot.log_document import decode_log
+from snapshot.names import LogName, SnapshotName, log_name, snapshot_name
+from snapshot.spark.audits.documents import Listing, read_document
+from snapshot.spark.audits.work import ClusterStorage, frame
+from snapshot.storage import Storage, StorageError
+from statemachine.controller import Controller
+from statemachine.machine import StateMachine
+from statemachine.partition import PartitionStateMachine
+
+AGREES = "agrees"
+DIFFERS = "differs"
+NOT_COVERED = "not covered"
+
+SCHEMA = StructType(
+    [
+        StructField("root", IntegerType(), False),
+        StructField("group", LongType(), False),
+        StructField("log_index", LongType(), False),
+        StructField("after", LongType()),
+        StructField("entries", LongType()),
+        StructField("outcome", StringType(), False),
+        StructField("problem", StringType()),
+    ]
+)
+
+Outcome = tuple[int | None, int | None, str, str | None]
+"""after, entries, outcome, problem."""
+
+
+def replay_rows(
+    spark: SparkSession, storages: Sequence[ClusterStorage], listings: Sequence[Listing]
+) -> DataFrame:
+    """A row of SCHEMA for each checkpoint of each group; groups in parallel."""
+    stores = [storage.storage for storage in storages]
+    items = []
+    for root, found in enumerate(listings):
+        groups: dict[int, tuple[list[Any], list[Any]]] = {}
+        for name in found.documents:
+            groups.setdefault(name.group, ([], []))[0].append(tuple(name))
+        for entry in found.logs:
+            groups.setdefault(entry.group, ([], []))[1].append(tuple(entry))
+        items += [(root, group, *names) for group, names in groups.items()]
+
+    def work(item: tuple[int, int, list[Any], list[Any]]) -> Iterator[tuple[Any, ...]]:
+        root, group, documents, logs = item
+        replay = _Replay(stores[root], documents, logs)
+        for index in sorted(replay.names):
+            yield (root, group, index, *replay.outcome(index))
+
+    return frame(spark, items, work, SCHEMA)
+
+
+_Found = tuple[SnapshotName, SnapshotDocument]
+
+
+class _Replay:
+    """One group's checkpoints, read as they are needed."""
+
+    def __init__(self, storage: Storage, documents: list[Any], logs: list[Any]) -> None:
+        self.names: dict[int, list[SnapshotName]] = {}
+        for document in documents:
+            name = SnapshotName(*document)
+            self.names.setdefault(name.log_index, []).append(name)
+        self._logs = {name.log_index: name for name in (LogName(*entry) for entry in logs)}
+        self._storage = storage
+        self._found: dict[int, list[_Found]] = {}
+
+    def outcome(self, index: int) -> Outcome:
+        name = self._logs.get(index)
+        if name is None:
+            return None, None, NOT_COVERED, "no log was published"
+        if name.after and name.after not in self.names:
+            return name.after, None, NOT_COVERED, "the checkpoint it starts from is gone"
+        earlier = self._documents(name.after) if name.after else None
+        later = self._documents(index)
+        if not later or earlier == []:
+            return name.after, None, NOT_COVERED, "no document can be read"
+        machine = _machine(later[0][1])
+        try:
+            log = decode_log(self._storage.get(log_name(*name)))
+            if (log.cluster, log.group, log.after, log.index) != tuple(name):
+                return name.after, None, DIFFERS, "these are the bytes of another log"
+            if earlier:
+                machine.restore(_commonest(earlier).state)
+            entries = log.read()
+            for entry in entries:
+                if isinstance(entry.given, int):
+                    machine.begin_term(entry.log_index, entry.term, entry.given)
+                else:
+                    machine.apply(entry.log_index, entry.term, entry.given)
+            state = machine.snapshot()
+        except Exception as error:
+            # A log that cannot be read, or that no machine could have applied: either is what is looked for.
+            return name.after, None, DIFFERS, f"{error}"
+        problems = [
+            f"node {name.node}: {difference}"
+            for name, document in later
+            if (difference := _difference(document, state, entries[-1].term))
+        ]
+        return name.after, len(entries), DIFFERS if problems else AGREES, "; ".join(problems) or None
+
+    def _documents(self, index: int) -> list[_Found]:
+        """The documents of a checkpoint that can be read; the audit of the documents names the others."""
+        if index not in self._found:
+            found = []
+            for name in self.names[index]:
+                try:
+                    found.append((name, read_document(self._storage.get(snapshot_name(*name)), name)))
+                except (StorageError, ValueError):
+                    continue
+            # The next replay starts from this one; states may be large.
+            self._found = {kept: self._found[kept] for kept in list(self._found)[-1:]} | {index: found}
+        return self._found[index]
+
+
+def _machine(document: SnapshotDocument) -> StateMachine:
+    """The machine before its first entry."""
+    if document.kind == Controller.kind:
+        return Controller(lambda index, state: None)
+    return PartitionStateMachine(msgpack.unpackb(document.state)["creation_epoch"], lambda index, state: None)
+
+
+def _commonest(found: list[_Found]) -> SnapshotDocument:
+    """What most replicas published; of two that are equally common the lower node's."""
+    counts = Counter(document.state for _, document in found)
+    return max((document for _, document in found), key=lambda document: counts[document.state])
+
+
+def _difference(document: SnapshotDocument, state: bytes, term: int) -> str | None:
+    if document.term != term:
+        return f"its document says term {document.term}, the log {term}"
+    if document.state == state:
+        return None
+    stored, replayed = msgpack.unpackb(document.state), msgpack.unpackb(state)
+    names = [name for name in {**stored, **replayed} if stored.get(name) != replayed.get(name)]
+    shown = [
+        f"{name} {stored.get(name)} instead of {replayed.get(name)}"
+        if isinstance(stored.get(name), int) and isinstance(replayed.get(name), int)
+        else name
+        for name in names
+    ]
+    return f"its state differs in {', '.join(map(str, shown)) or 'its encoding'}"

@@ -1,0 +1,84 @@
+"""What an audit says: a verdict, what it counted, and for each finding the place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Row = dict[str, str | int | None]
+
+
+class Verdict(Enum):
+    """What an audit says about a cluster's storage."""
+
+    PASSED = "passed"
+    """It looked at something, and all of it was right."""
+    FINDING = "finding"
+    """Something is wrong; `evidence` says where."""
+    NOTHING = "nothing"
+    """There was nothing to look at: no statement either way."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """One audit's answer. Evidence and remarks are rows for people; there may be more than are listed."""
+
+    name: str
+    question: str
+    verdict: Verdict
+    counts: dict[str, int]
+    """What was looked at and found, by a plain name."""
+    evidence: list[Row]
+    findings: int
+    """Rows of evidence there are, listed or not."""
+    remarks: list[Row]
+    """What is no finding and worth knowing: a replica whose document is missing, a log that was not kept."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "question": self.question,
+            "verdict": self.verdict.value,
+            "counts": self.counts,
+            "findings": self.findings,
+            "evidence": self.evidence,
+            "remarks": self.remarks,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the report draws; rows in the order of topics and partitions."""
+
+    records: list[Row]
+    """topic, partition, records, bytes, batches."""
+    batch_bytes: list[Row]
+    """bytes (upper bound of a bucket, a power of two), batches."""
+    offsets: list[Row]
+    """topic, partition, epoch, end_offset: the offset after the last record written in that epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRun:
+    """All audits' answers about one cluster's storage."""
+
+    url: str
+    cluster: str
+    results: list[AuditResult]
+    figures: Figures
+    seconds: float
+
+    @property
+    def finding(self) -> bool:
+        """Whether any audit found something."""
+        return any(result.verdict is Verdict.FINDING for result in self.results)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "cluster": self.cluster,
+            "finding": self.finding,
+            "seconds": round(self.seconds, 2),
+            "audits": [result.as_dict() for result in self.results],
+        }

@@ -1,0 +1,227 @@
+"""Asking all audits about one cluster's storage, or several, in one Spark session.
+
+Documents, batches and replays are read once and kept while the audits look at them; each audit is then a
+query. Several storages go through the same jobs, told apart by a number, because a job costs more than its
+rows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from snapshot.names import SnapshotName, snapshot_name
+from snapshot.spark.audits.batches import GroupPlace, batch_rows
+from snapshot.spark.audits.checks import AUDITS, Answer, Audit, Frames
+from snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
+from snapshot.spark.audits.replay import replay_rows
+from snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
+from snapshot.spark.audits.work import ClusterStorage
+from snapshot.storage import StorageError, open_storage
+from statemachine.controller import Controller
+from statemachine.controller_state import CONTROLLER_GROUP
+
+MAX_ROWS = 100
+"""Findings, and remarks, that are listed for each audit; all of them are counted."""
+
+Places = dict[int, GroupPlace]
+
+
+class NothingToAudit(ValueError):
+    """The storage cannot be read, or has no checkpoint of the cluster: one line that says what to do."""
+
+
+def check_input(url: str, options: Mapping[str, str], cluster: str) -> ClusterStorage:
+    """Open the storage and see that there is something to audit, before Spark is started for it; raises
+    NothingToAudit."""
+    try:
+        storage = ClusterStorage(open_storage(url, options), cluster)
+        _listed(storage)
+    except StorageError as error:
+        raise NothingToAudit(str(error)) from error
+    return storage
+
+
+def run_audits(url: str, options: Mapping[str, str], cluster: str, *, spark: SparkSession) -> AuditRun:
+    """Ask all audits about the storage of one cluster; raises NothingToAudit."""
+    try:
+        (run,) = audit_storages(spark, [ClusterStorage(open_storage(url, options), cluster)])
+    except StorageError as error:
+        raise NothingToAudit(str(error)) from error
+    return run
+
+
+def audit_storages(spark: SparkSession, storages: Sequence[ClusterStorage]) -> list[AuditRun]:
+    """Ask all audits about several storages at once; raises NothingToAudit if one of them has no checkpoint.
+
+    `seconds` of each is the time all of them took together.
+    """
+    began = time.perf_counter()
+    listings = [_listed(storage) for storage in storages]
+    places = [_places(storage, found) for storage, found in zip(storages, listings, strict=True)]
+    documents = document_rows(spark, storages, listings).cache()
+    batches = batch_rows(spark, storages, listings, places).cache()
+    replays = replay_rows(spark, storages, listings).cache()
+    newest_first = Window.partitionBy("root", "group").orderBy(f.desc("log_index"), "node")
+    newest = (
+        documents.where("error is null")
+        .withColumn("rank", f.row_number().over(newest_first))
+        .where("rank = 1")
+        .drop("rank")
+    )
+    frames = Frames(documents, newest, batches, replays)
+    results = _results(frames, places)
+    figures = _figures(frames, places)
+    seconds = time.perf_counter() - began
+    for kept in (documents, batches, replays):
+        kept.unpersist()
+    return [
+        AuditRun(
+            storage.storage.url,
+            storage.cluster,
+            results[root],
+            figures[root],
+            seconds,
+        )
+        for root, storage in enumerate(storages)
+    ]
+
+
+def _listed(storage: ClusterStorage) -> Listing:
+    try:
+        found = listing(storage)
+    except ValueError as error:
+        raise NothingToAudit(str(error)) from error
+    if not found.documents:
+        raise NothingToAudit(
+            f"{storage.storage.url} has no checkpoint of cluster {storage.cluster}: take one, or check the id"
+        )
+    return found
+
+
+def _places(storage: ClusterStorage, found: Listing) -> Places:
+    """Which partition each group is, by the controller's newest readable document; nothing without one."""
+    names = [name for name in found.documents if name.group == CONTROLLER_GROUP]
+    for name in sorted(names, key=lambda name: (-name.log_index, name.node)):
+        machine = _controller(storage, name)
+        if machine is not None:
+            return {
+                partition.group: GroupPlace(topic.topic_id, topic.name, number)
+                for topic in machine.topics
+                for number, partition in enumerate(topic.partitions)
+            }
+    return {}
+
+
+def _controller(storage: ClusterStorage, name: SnapshotName) -> Controller | None:
+    machine = Controller(lambda index, state: None)
+    try:
+        machine.restore(read_document(storage.storage.get(snapshot_name(*name)), name).state)
+    except (StorageError, ValueError):
+        return None
+    return machine
+
+
+_PLACE = {
+    "group": "long",
+    "log_index": "long",
+    "node": "int",
+    "base_offset": "long",
+    "object": "string",
+    "position": "long",
+    "problem": "string",
+}
+"""Columns of a finding, which not every audit has; those without a value are left out of its row."""
+
+
+def _results(frames: Frames, places: Sequence[Places]) -> list[list[AuditResult]]:
+    """Every audit's result for every storage. All audits go into two jobs: a job costs more than its rows."""
+    answers = [(audit, audit.ask(frames)) for audit in AUDITS]
+    counts: dict[tuple[int, str], dict[str, int]] = {}
+    for row in reduce(DataFrame.union, [_counted(audit, answer) for audit, answer in answers]).collect():
+        counts[row["root"], row["audit"]] = json.loads(row["counts"])
+    listed = _listed_rows(answers, places)
+    nothing: tuple[list[Row], int] = ([], 0)
+    results: list[list[AuditResult]] = [[] for _ in places]
+    for root in range(len(places)):
+        for audit, answer in answers:
+            counted = counts.get((root, audit.name)) or dict.fromkeys(answer.counts.columns[1:], 0)
+            evidence, number = listed.get((root, audit.name, False), nothing)
+            remarks, _ = listed.get((root, audit.name, True), nothing)
+            looked = Verdict.PASSED if counted[answer.looked_at] else Verdict.NOTHING
+            verdict = Verdict.FINDING if number else looked
+            results[root].append(
+                AuditResult(audit.name, audit.question, verdict, counted, evidence, number, remarks)
+            )
+    return results
+
+
+def _counted(audit: Audit, answer: Answer) -> DataFrame:
+    counts = f.to_json(f.struct(*(f.col(f"`{name}`") for name in answer.counts.columns[1:])))
+    return answer.counts.select("root", f.lit(audit.name).alias("audit"), counts.alias("counts"))
+
+
+def _listed_rows(
+    answers: Sequence[tuple[Audit, Answer]], places: Sequence[Places]
+) -> dict[tuple[int, str, bool], tuple[list[Row], int]]:
+    """By storage, audit and whether they are remarks: the first rows, and how many there are."""
+    parts = []
+    for audit, answer in answers:
+        for rows, remark in ((answer.findings, False), (answer.remarks, True)):
+            if rows is not None:
+                there = [
+                    f.col(name) if name in rows.columns else f.lit(None).cast(kind).alias(name)
+                    for name, kind in _PLACE.items()
+                ]
+                labels = (f.lit(audit.name).alias("audit"), f.lit(remark).alias("remark"))
+                parts.append(rows.select("root", *labels, *there))
+    of_audit = Window.partitionBy("root", "audit", "remark")
+    chosen = (
+        reduce(DataFrame.union, parts)
+        .withColumn("place", f.row_number().over(of_audit.orderBy(*_PLACE)))
+        .withColumn("all", f.count("*").over(of_audit))
+        .where(f.col("place") <= MAX_ROWS)
+    )
+    found: dict[tuple[int, str, bool], tuple[list[Row], int]] = {}
+    for row in sorted((row.asDict() for row in chosen.collect()), key=lambda row: int(row["place"])):
+        root, audit_name, remark, number = (row.pop(name) for name in ("root", "audit", "remark", "all"))
+        where = {name: row[name] for name in _PLACE if row[name] is not None}
+        found.setdefault((root, audit_name, remark), ([], number))[0].append(_named(where, places[root]))
+    return found
+
+
+def _named(row: dict[str, Any], places: Places) -> Row:
+    group = row["group"]
+    place = places.get(group)
+    topic = "(controller)" if group == CONTROLLER_GROUP else place.topic if place else None
+    return {"topic": topic, "partition": place.partition if place else None, **row}
+
+
+def _figures(frames: Frames, places: Sequence[Places]) -> list[Figures]:
+    """What the report draws, computed by Spark: a few rows, whatever the number of batches."""
+    batches = frames.batches.where("newest")
+    records = batches.groupBy("root", "group").agg(
+        f.sum("record_count").alias("records"), f.sum("length").alias("bytes"), f.count("*").alias("batches")
+    )
+    bucket = f.pow(f.lit(2), f.ceil(f.log2("length"))).cast("long").alias("bytes")
+    sizes = batches.groupBy("root", bucket).agg(f.count("*").alias("batches"))
+    offsets = (
+        batches.where("epoch is not null")
+        .groupBy("root", "group", "epoch")
+        .agg(f.max(f.col("base_offset") + f.col("record_count")).alias("end_offset"))
+    )
+    figures = [Figures([], [], []) for _ in places]
+    for row in sorted(sizes.collect(), key=lambda row: int(row["bytes"])):
+        figures[row["root"]].batch_bytes.append({"bytes": row["bytes"], "batches": row["batches"]})
+    for frame, keep in ((records, "records"), (offsets, "offsets")):
+        rows = [row.asDict() for row in frame.collect()]
+        for row in sorted(rows, key=lambda row: (row["group"], row.get("epoch", 0))):
+            root = row.pop("root")
+            getattr(figures[root], keep).append(_named(row, places[root]))
+    return figures

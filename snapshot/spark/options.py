@@ -1,0 +1,189 @@
+"""What a reader of the data source may ask for, under the names that users of Spark's Kafka source know.
+
+Names are taken without regard to case and underscores, so `starting_offset` and Kafka's `startingOffsets` are
+one. An option nobody knows is an error: a misspelt limit would otherwise read everything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+EARLIEST = -2
+LATEST = -1
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+_STORAGE = "storage."
+_ALIASES = {
+    "path": "url",
+    "topics": "topic",
+    "subscribe": "topic",
+    "partition": "partitions",
+    "startingoffsets": "startingoffset",
+    "endingoffsets": "endingoffset",
+}
+_KNOWN = (
+    "url",
+    "cluster",
+    "topic",
+    "assign",
+    "partitions",
+    "startingoffset",
+    "endingoffset",
+    "startingtimestamp",
+    "endingtimestamp",
+    "minpartitions",
+)
+
+
+class SourceError(ValueError):
+    """A read that cannot be done as asked: one line with the cause and the cure."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One end of the offsets: for some partitions by name, for all others `default`."""
+
+    default: int
+    named: Mapping[str, Mapping[int, int]]
+
+    def of(self, topic: str, partition: int) -> int:
+        """An offset, EARLIEST or LATEST."""
+        return self.named.get(topic, {}).get(partition, self.default)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """A checked request. Timestamps are Unix milliseconds; None is no bound."""
+
+    url: str
+    storage: Mapping[str, str]
+    cluster: str | None
+    topics: Mapping[str, frozenset[int] | None]
+    """Wanted partitions of each wanted topic; None for all of them."""
+    starting: Bound
+    ending: Bound
+    starting_timestamp: int | None
+    ending_timestamp: int | None
+    min_partitions: int | None
+
+
+def parse(options: Mapping[str, str]) -> ReadOptions:
+    """Read the options as Spark hands them over; raises SourceError."""
+    given: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    for name, value in options.items():
+        plain = name.lower()
+        if plain.startswith(_STORAGE):
+            storage[plain.removeprefix(_STORAGE)] = value
+            continue
+        plain = plain.replace("_", "")
+        plain = _ALIASES.get(plain, plain)
+        if plain not in _KNOWN:
+            raise SourceError(f"there is no option {name!r}: {', '.join(_KNOWN)}, or storage.<name>")
+        if given.setdefault(plain, value) != value:
+            raise SourceError(f"option {name!r} is given twice: {given[plain]!r} and {value!r}")
+    if not given.get("url"):
+        raise SourceError(
+            "option 'url' is missing: the folder or bucket of the cluster, as in its storage.url"
+        )
+    return ReadOptions(
+        url=given["url"],
+        storage=storage,
+        cluster=given.get("cluster"),
+        topics=_topics(given),
+        starting=_bound(given, "startingoffset", EARLIEST),
+        ending=_bound(given, "endingoffset", LATEST),
+        starting_timestamp=_time(given, "startingtimestamp"),
+        ending_timestamp=_time(given, "endingtimestamp"),
+        min_partitions=_positive(given, "minpartitions"),
+    )
+
+
+def _topics(given: Mapping[str, str]) -> dict[str, frozenset[int] | None]:
+    if "assign" in given:
+        if "topic" in given or "partitions" in given:
+            raise SourceError("option 'assign' names topics and partitions: give no 'topic' or 'partitions'")
+        assigned = _json(given, "assign", '{"topic": [0, 1]}')
+        if not assigned or not all(
+            isinstance(chosen, list) and all(type(number) is int for number in chosen)
+            for chosen in assigned.values()
+        ):
+            raise _wrong(given, "assign", 'JSON like {"topic": [0, 1]}')
+        return {topic: frozenset(chosen) for topic, chosen in assigned.items()}
+    names = [name.strip() for name in given.get("topic", "").split(",") if name.strip()]
+    if not names:
+        raise SourceError("option 'topic' is missing: one topic, or several with commas between them")
+    return dict.fromkeys(names, _partitions(given))
+
+
+def _partitions(given: Mapping[str, str]) -> frozenset[int] | None:
+    if "partitions" not in given:
+        return None
+    chosen: set[int] = set()
+    for part in given["partitions"].split(","):
+        span = _SPAN.fullmatch(part.strip())
+        if span is None:
+            raise _wrong(given, "partitions", "numbers and ranges like 0,2,5-9")
+        chosen.update(range(int(span[1]), int(span[2] or span[1]) + 1))
+    return frozenset(chosen)
+
+
+def _bound(given: Mapping[str, str], name: str, default: int) -> Bound:
+    text = given.get(name, "").strip().lower()
+    like = 'earliest, latest, an offset, or JSON like {"topic": {"0": 23, "1": -2}}'
+    if text in ("", "earliest", "latest"):
+        return Bound({"": default, "earliest": EARLIEST, "latest": LATEST}[text], {})
+    if text.isdigit():
+        return Bound(int(text), {})
+    named: dict[str, dict[int, int]] = {}
+    for topic, offsets in _json(given, name, like).items():
+        if not isinstance(offsets, dict):
+            raise _wrong(given, name, like)
+        for partition, offset in offsets.items():
+            if not partition.isdigit() or type(offset) is not int or offset < EARLIEST:
+                raise _wrong(given, name, like)
+            named.setdefault(topic, {})[int(partition)] = offset
+    return Bound(default, named)
+
+
+def _json(given: Mapping[str, str], name: str, like: str) -> dict[str, Any]:
+    try:
+        value = json.loads(given[name])
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise _wrong(given, name, like)
+    return value
+
+
+def _time(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    try:
+        if text.lstrip("-").isdigit():
+            return int(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise _wrong(
+            given, name, "milliseconds since 1970, or a time with its zone like 2026-01-31T12:00:00Z"
+        )
+    return round(moment.timestamp() * 1000)
+
+
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    if name not in given:
+        return None
+    if not given[name].isdigit() or int(given[name]) < 1:
+        raise _wrong(given, name, "a positive number")
+    return int(given[name])
+
+
+def _wrong(given: Mapping[str, str], name: str, like: str) -> SourceError:
+    return SourceError(f"option {name!r} is {given[name]!r}, not {like}")

@@ -1,0 +1,73 @@
+"""A Spark session that works at the first try on one machine, and says in one line why it cannot.
+
+Spark's own defaults pick another Python for its workers, open a web page's port, look up the machine's name
+and write screens of warnings; without Java it dies in a stack trace. A session's start costs seconds: take
+one for all jobs of a run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+_VERSION = re.compile(r'version "(\d+)')
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    # A shuffle's default of 200 tasks is meant for a cluster; adaptive execution only joins them later.
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+class NoJava(Exception):
+    """Spark needs Java and there is none, or one that is too old: one line with the cure."""
+
+
+def session(
+    app_name: str, master: str = "local[*]", configs: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start a session, or return the one that runs. `configs` are Spark's own; they win over ours.
+
+    Raises NoJava before Spark is started.
+    """
+    check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**_DEFAULTS, **(configs or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def check_java() -> None:
+    """Raise NoJava unless the Java that Spark would run is there and new enough."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    cure = f"install a JRE of version {OLDEST_JAVA} or later (Debian: openjdk-17-jre-headless)"
+    if java is None:
+        raise NoJava(f"Spark needs Java and there is none on the PATH: {cure}")
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoJava(
+            f"Spark needs Java, and {java} cannot be run ({error}): {cure}, or set JAVA_HOME"
+        ) from error
+    version = _VERSION.search(told.stderr + told.stdout)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        found = f"version {version[1]}" if version else "of an unknown version"
+        raise NoJava(f"Spark needs Java {OLDEST_JAVA}, {java} is {found}: {cure}, or set JAVA_HOME")

@@ -1,0 +1,134 @@
+"""The data source `strandline`: topics as data frames, read straight from object storage.
+
+    register(spark)
+    spark.read.format("strandline").option("url", "/data/objects").option("topic", "orders").load()
+
+No broker is asked, so a scan takes nothing from producers and consumers. Columns are those of Spark's Kafka
+source, so that a query moves over unchanged. See docs/spark.md.
+
+Filters are not pushed down: Spark up to 4.3 keeps a pushed filter when a data frame is used again, and then
+gives wrong answers without a word. Options prune partitions, offsets and times; a schema prunes columns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from snapshot.spark.decode import COLUMNS
+from snapshot.spark.fetch import read_windows
+from snapshot.spark.options import ReadOptions, SourceError, parse
+from snapshot.spark.plan import Window, plan
+from snapshot.storage import StorageError, open_storage
+
+SCHEMA = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+    .add("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())))
+    .add("leader_epoch", IntegerType())
+)
+"""All columns; their Arrow types are in COLUMNS."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make `spark.read.format("strandline")` work in a session."""
+    try:
+        cores = spark.sparkContext.defaultParallelism
+    except Exception:  # a session of Spark Connect has no context, and says so by an error of its own kind
+        cores = os.cpu_count() or 1
+
+    class Registered(StrandlineSource):
+        """The source with what only the session knows; its planner runs in another process."""
+
+        parallelism = cores
+
+    spark.dataSource.register(Registered)
+
+
+class StrandlineSource(DataSource):
+    """Spark makes one for each read."""
+
+    parallelism = 1
+    """Cores that tasks are packed for."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "strandline"
+
+    def schema(self) -> StructType:
+        parse(self.options)  # what is wrong with them is said when the frame is made, not when it is used
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StrandlineReader(parse(self.options), arrow_schema(schema), self.parallelism)
+
+
+@dataclass(frozen=True)
+class Split(InputPartition):
+    """What one task reads."""
+
+    windows: Sequence[Window]
+
+
+class StrandlineReader(DataSourceReader):
+    """Plans on the driver, reads in tasks; between the two it is pickled by Spark."""
+
+    def __init__(self, options: ReadOptions, schema: Any, parallelism: int) -> None:
+        self._options = options
+        self._schema = schema
+        self._parallelism = parallelism
+        try:
+            self._storage = open_storage(options.url, options.storage)
+        except StorageError as error:
+            raise SourceError(str(error)) from error
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Split(windows) for windows in plan(self._storage, self._options, self._parallelism)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Split), "tasks are given what partitions() made"
+        return read_windows(self._storage, partition.windows, self._schema)
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """The wanted columns as Arrow has them; raises SourceError for one that is not there, or of another type.
+
+    A user's schema may say of a column that it is never null, so this follows it.
+    """
+    known = [f"{field.name} {field.dataType.simpleString()}" for field in SCHEMA.fields]
+    fields = []
+    for wanted in schema.fields:
+        asked = f"{wanted.name} {wanted.dataType.simpleString()}"
+        if asked not in known:
+            raise SourceError(f"there is no column {asked!r}; choose from: {', '.join(known)}")
+        kind = COLUMNS[wanted.name]
+        if isinstance(wanted.dataType, ArrayType):
+            pair = wanted.dataType.elementType
+            assert isinstance(pair, StructType), "compared above"
+            inner = pa.struct(
+                [pa.field(name, kind.value_type.field(name).type, pair[name].nullable) for name in pair.names]
+            )
+            kind = pa.list_(pa.field("element", inner, wanted.dataType.containsNull))
+        fields.append(pa.field(wanted.name, kind, wanted.nullable))
+    return pa.schema(fields)

@@ -1,0 +1,262 @@
+"""A node that is small and real enough to be looked at: one process, one replica of each group, no broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from node.admin.server import AdminServer
+from node.checkpoints.publisher import Publisher
+from node.kafka.handler import Request
+from node.kafka.server import KafkaServer
+from node.kafka.server_config import ServerConfig
+from node.level_zero.batcher import Batcher, BatcherConfig
+from node.level_zero.cache import BatchCache
+from node.level_zero.local_store import LocalStore
+from node.level_zero.reader import Reader, ReaderConfig
+from node.level_zero.retries import RetryingStore, RetryPolicy
+from node.raft.config import RaftConfig
+from node.raft.disk import RealDisk
+from node.raft.group import RaftGroup
+from node.raft.host import HostSettings, RaftHost
+from node.raft.outcome import Applied
+from node.raft.wal import WalConfig
+from statemachine.controller import Controller
+from statemachine.controller_commands import Bootstrap, Command, CreateTopic, RegisterNode, encode
+from statemachine.epoch_window import EpochWindow, WindowCounters
+from statemachine.partition import PartitionStateMachine
+
+NODE = 1
+BOOT = 2**62 + 1
+CLUSTER = "the-cluster"
+
+
+@dataclass
+class FakeFence:
+    window: EpochWindow | None = None
+    counters: WindowCounters = field(default_factory=WindowCounters)
+
+
+@dataclass
+class FakePartition:
+    group: Any
+    machine: PartitionStateMachine
+    topic: str
+    number: int
+    leads: bool = True
+    fence: FakeFence = field(default_factory=FakeFence)
+
+
+@dataclass
+class FakeLeader:
+    node: int
+    term: int
+
+
+async def until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait until something holds that nobody tells of."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+class FakeReport:
+    def as_dict(self) -> dict[str, Any]:
+        part = {
+            "group": 1, "topic": "orders", "partition": 0, "index": 7,
+            "published_by": (1,), "missing": (), "error": None,
+        }  # fmt: skip
+        return {"complete": True, "cluster": CLUSTER, "checkpoints": (part,)}
+
+
+@dataclass
+class FakeCheckpoints:
+    """Answers after `gate` is set; `asked` is what was asked."""
+
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: list[tuple[Any, int, float]] = field(default_factory=list)
+    error: Exception | None = None
+
+    async def take(self, topics: Sequence[str] | None, lease_ms: int, seconds: float, /) -> FakeReport:
+        self.asked.append((topics, lease_ms, seconds))
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return FakeReport()
+
+
+class NoHandler:
+    async def handle(self, request: Request) -> None:
+        return None
+
+
+class SmallNode:
+    """See AdminSource. Its groups have one voter, so it leads them all soon after the start."""
+
+    node_id = NODE
+
+    def __init__(self, folder: Path) -> None:
+        loop = asyncio.get_running_loop()
+        self.executor = ThreadPoolExecutor(1)
+        self.registered = True
+        self.failures: list[tuple[RaftGroup, Exception]] = []
+        self.host = RaftHost(
+            HostSettings(
+                NODE, CLUSTER, b"secret", BOOT, str(folder / "data"),
+                raft=RaftConfig(heartbeat_seconds=0.02, election_min_seconds=0.2, election_max_seconds=0.25,
+                                time_gap_seconds=0.08),
+                wal=WalConfig(),
+            ),
+            loop=loop,
+            disk=RealDisk(),
+            wal_executor=self.executor,
+            snapshot_executor=self.executor,
+            rng=random.Random(1),
+            nonces=random.Random(2),
+            on_fatal=lambda error: self.failures.append((None, error)),  # type: ignore[arg-type]
+            on_group_failed=lambda group, error: self.failures.append((group, error)),
+        )  # fmt: skip
+        self.controller = self
+        self.machine = Controller(lambda index, state: None)
+        self.partitions: list[FakePartition] = []
+        self.leaders = self
+        self.epoch = self
+        local = LocalStore.open(
+            RealDisk(), str(folder / "objects"), owner="node1", loop=loop, executor=self.executor
+        )
+        self.store = RetryingStore(local, RetryPolicy(), loop=loop, rng=random.Random(3))
+        self.written, self.fetched = BatchCache(1 << 20), BatchCache(1 << 20)
+        self.batcher = Batcher(
+            self.store,
+            BatcherConfig(),
+            loop=loop,
+            rng=random.Random(4),
+            node=NODE,
+            shard=0,
+            epoch=self.current,
+        )
+        self.reader = Reader(
+            self.store, ReaderConfig(), loop=loop, written=self.written, fetched=self.fetched
+        )
+        self.kafka = KafkaServer(
+            NoHandler(), loop=loop, config=ServerConfig(), on_problem=lambda problem: None
+        )
+        self.checkpoints = FakeCheckpoints()
+        self.publisher = Publisher(local, NODE, loop=loop, executor=self.executor, rng=random.Random(5))
+
+    # What the controller's client, the table of leaders and the cluster epoch are to a broker.
+
+    def current(self) -> int:
+        return self.machine.cluster_epoch
+
+    def leader_of(self, group: int) -> FakeLeader | None:
+        replica = self.host.groups.get(group)
+        return FakeLeader(NODE, replica.term) if replica is not None and replica.is_leader else None
+
+    # Life.
+
+    async def start(self, topics: dict[str, int]) -> None:
+        self.host.open()
+        self.host.create_group(0, self.machine, (NODE,))
+        await self.host.start()
+        await self.kafka.start("127.0.0.1", 0)
+        await self.led(0)
+        await self.command(Bootstrap(CLUSTER))
+        await self.command(RegisterNode(NODE, BOOT, 0, "127.0.0.1", 9092, "127.0.0.1", 7101, 8080, 1, 1, 1))
+        for number, (name, partitions) in enumerate(topics.items(), 1):
+            identity, made_at = number.to_bytes(16, "big"), self.machine.applied_index
+            await self.command(CreateTopic(identity, name, partitions, 1, None, (), made_at))
+        for place in self.machine.group_changes(NODE, self.host.groups).create:
+            machine = PartitionStateMachine(place.creation_epoch, lambda index, state: None)
+            group = self.host.create_group(place.group, machine, place.replicas)
+            partition = FakePartition(group, machine, place.topic, place.partition)
+            partition.fence.window = EpochWindow.recovered(1, machine.max_applied_epoch)
+            self.partitions.append(partition)
+        for partition in self.partitions:
+            await self.led(partition.group.id)
+
+    async def led(self, group: int) -> None:
+        replica = self.host.groups[group]
+        await until(lambda: replica.is_leader and replica.applied > 0)
+
+    async def command(self, command: Command) -> Any:
+        group = self.host.groups[0]
+        outcome = await group.replicate(encode(command), group.term)
+        assert isinstance(outcome, Applied), outcome
+        return outcome.value
+
+    async def stop(self) -> None:
+        await self.kafka.stop(0.1)
+        await self.batcher.close()
+        await self.reader.close()
+        await self.host.stop(0.0)
+        self.executor.shutdown()
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        assert self.headers["content-type"] == "application/json", self
+        return json.loads(self.body)
+
+
+class Client:
+    """Speaks plain bytes, so that a test can say what no library would."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def raw(self, data: bytes) -> bytes:
+        """Everything that is answered until the other side closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        try:
+            return await reader.read(-1)
+        finally:
+            writer.close()
+
+    async def ask(
+        self, method: str, target: str, body: bytes = b"", kind: str = "application/json"
+    ) -> Answer:
+        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        if body:
+            head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        return parsed(await self.raw(head.encode() + b"\r\n" + body))
+
+    async def get(self, target: str) -> Any:
+        answer = await self.ask("GET", target)
+        assert answer.status == 200, answer
+        return answer.json()
+
+
+def parsed(data: bytes) -> Answer:
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return Answer(int(first.split()[1]), headers, body)
+
+
+@asynccontextmanager
+async def small_node(
+    folder: Path, topics: dict[str, int] | None = None
+) -> AsyncIterator[tuple[SmallNode, AdminServer, Client]]:
+    node = SmallNode(folder)
+    server = AdminServer(node, "127.0.0.1", 0)
+    try:
+        await node.start({"orders": 3, "returns": 1} if topics is None else topics)
+        await server.start()
+        yield node, server, Client(server.port)
+    finally:
+        await server.stop()
+        await node.stop()

@@ -1,0 +1,426 @@
+"""The HTTP API: what is answered, that it is what the description says, and what hostile input gets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from node.admin import http
+from node.admin.api import MAX_PAGE, Api
+from node.admin.loop_lag import LoopLag
+from node.admin.metrics import Metrics
+from node.admin.openapi import OPENAPI
+from node.admin.server import AdminListenError, AdminServer
+from node.checkpoints.coordinator import UnknownTopic
+from node.level_zero.batcher import Stored
+from statemachine.epoch_window import StaleClusterEpoch, Verdict
+from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
+from tests.mesh_nodes import on_loop
+
+TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
+    "array": (list,), "object": (dict,), "null": (type(None),),
+}  # fmt: skip
+
+
+def check(value: Any, schema: dict[str, Any], where: str = "answer") -> None:
+    """That a value is what a schema of OpenAPI says; only what the API's own schemas use."""
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    assert type(value) in {kind for name in kinds for kind in TYPES[name]}, (where, value, kinds)
+    assert value in schema.get("enum", [value]), (where, value)
+    if isinstance(value, list):
+        for item in value:
+            check(item, schema["items"], f"{where}[]")
+    if isinstance(value, dict) and "properties" in schema:
+        assert set(value) == set(schema["properties"]), where
+        for name, item in value.items():
+            check(item, schema["properties"][name], f"{where}.{name}")
+    elif isinstance(value, dict) and "additionalProperties" in schema:
+        for item in value.values():
+            check(item, schema["additionalProperties"], f"{where}.*")
+
+
+def schema_of(path: str, method: str = "get", code: str = "200") -> dict[str, Any]:
+    answer = OPENAPI["paths"][path][method]["responses"][code]
+    schema: dict[str, Any] = answer["content"]["application/json"]["schema"]
+    return schema
+
+
+def refused(answer: Answer, status: int) -> str:
+    assert answer.status == status, answer
+    error = answer.json()
+    check(error, schema_of("/api/cluster", code="4XX"))
+    return str(error["error"])
+
+
+@on_loop
+async def test_the_description_has_exactly_the_paths_that_are_answered(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {}) as (node, server, client):
+        api = Api(node, Metrics(node, server.lag, Counter()))
+        routes = [route for route in api.app().routes if isinstance(route, Route)]
+        answered = sorted(
+            (method.lower(), route.path)
+            for route in routes
+            for method in route.methods or ()
+            if method != "HEAD"
+        )
+        described = sorted((method, path) for path, item in OPENAPI["paths"].items() for method in item)
+        assert answered == described
+        assert await client.get("/api/openapi.json") == OPENAPI
+
+
+@on_loop
+async def test_every_answer_is_what_the_description_says(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        result = await node.batcher.stage(bytes(16), 0, b"x" * 100)
+        assert isinstance(result, Stored)
+        fence = node.partitions[0].fence
+        fence.counters.granted(Verdict.NEW)
+        fence.counters.rejected(StaleClusterEpoch(1, 4, 5))
+        for path in (
+            "/health",
+            "/api/cluster",
+            "/api/nodes",
+            "/api/topics",
+            "/api/partitions",
+            "/api/groups",
+        ):
+            check(await client.get(path), schema_of(path), path)
+        check(await client.get("/api/topics/orders"), schema_of("/api/topics/{name}"))
+
+        nodes = (await client.get("/api/nodes"))["nodes"]
+        assert [(n["node"], n["leads"], n["replicas"], n["connected"]) for n in nodes] == [(NODE, 4, 4, True)]
+        assert (await client.get("/api/cluster"))["controller"]["leader"] == NODE
+        partition = (await client.get("/api/partitions?topic=orders&limit=1"))["partitions"][0]
+        assert partition["window"] == {"term": 1, "oldest": 1, "newest": 1, "size": 1}
+        assert partition["fences"]["new_epoch"] == 1
+        assert partition["fences"]["last_gap"] == 3
+        assert partition["held_back_by"] == "window"
+        node.partitions[0].fence.window = None
+        check(await client.get("/api/partitions"), schema_of("/api/partitions"))
+
+
+@on_loop
+async def test_pages_together_are_everything_once(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {"a": 5, "b": 4, "c": 1}) as (_, _, client):
+        for path, key, of in (
+            ("/api/partitions", "group", 10),
+            ("/api/groups", "group", 11),
+            ("/api/topics", "name", 3),
+        ):
+            seen, after = [], ""
+            while True:
+                page = await client.get(f"{path}?limit=2{after}")
+                rows = page[path.rsplit("/", 1)[1]]
+                assert rows, "a page that need not have been asked for"
+                seen += [row[key] for row in rows]
+                if page["next"] is None:
+                    break
+                assert len(rows) == 2
+                assert page["next"] == seen[-1]
+                after = f"&after={page['next']}"
+            assert len(seen) == of
+            assert seen == sorted(set(seen))
+        assert [p["topic"] for p in (await client.get("/api/partitions?topic=b"))["partitions"]] == ["b"] * 4
+
+
+@on_loop
+async def test_health_names_what_is_wrong_the_worst_first(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        assert (await client.get("/health")) == {"status": "healthy", "node": NODE, "problems": []}
+        node.registered = False
+        groups = node.host.groups
+        node.host.guard(groups[3], lambda: (_ for _ in ()).throw(ValueError("broken")).__next__())
+        node.host.remove_group(2)
+        answer = await client.ask("GET", "/health")
+        assert answer.status == 503
+        check(answer.json(), schema_of("/health", code="503"))
+        told = [(p["reason"], p["count"], p["groups"]) for p in answer.json()["problems"]]
+        assert told == [
+            ("groups_failed", 1, [3]),
+            ("not_registered", 1, []),
+            ("groups_missing", 1, [2]),
+            ("groups_leaderless", 1, [3]),
+        ]
+        failed = (await client.get("/api/groups?after=2&limit=1"))["groups"][0]
+        assert failed["failure"] == "broken"
+
+
+@on_loop
+async def test_a_group_without_leader_is_unhealthy_until_it_has_one(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {"a": 1}) as (node, _, client):
+        group = node.host.groups[0]
+        group.adopt_term(group.term + 1)
+        answer = (await client.ask("GET", "/health")).json()
+        assert [problem["reason"] for problem in answer["problems"]] == ["no_controller"]
+        await node.led(0)
+        assert (await client.ask("GET", "/health")).status == 200
+
+
+@on_loop
+async def test_a_checkpoint_is_taken_as_asked_and_one_at_a_time(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        ask = b'{"topics": ["orders", "orders"], "lease_seconds": 1.5, "timeout_seconds": 7}'
+        first = asyncio.create_task(client.ask("POST", "/api/checkpoints", ask))
+        await until(lambda: bool(node.checkpoints.asked))
+        assert "wait for it" in refused(await client.ask("POST", "/api/checkpoints", b"{}"), 409)
+        node.checkpoints.gate.set()
+        check((await first).json(), schema_of("/api/checkpoints", "post"))
+        assert (await client.ask("POST", "/api/checkpoints", b"{}")).status == 200
+        assert node.checkpoints.asked == [(["orders"], 1500, 7.0), (None, 3_600_000, 60.0)]
+        node.checkpoints.error = UnknownTopic("there is no topic x")
+        assert refused(await client.ask("POST", "/api/checkpoints", b'{"topics": ["x"]}'), 404)
+        node.checkpoints.error = RuntimeError("a bug")
+        assert "log" in refused(await client.ask("POST", "/api/checkpoints", b"{}"), 500)
+        node.checkpoints.error = None
+        assert (await client.ask("POST", "/api/checkpoints", b"{}")).status == 200
+
+
+BAD_BODIES = [
+    (b"[]", "object"), (b"null", "object"), (b'"x"', "object"), (b"{", "not JSON"), (b"\xff{}", "not JSON"),
+    (b"[" * 60_000, "not JSON"), (b'{"topic": ["a"]}', "'topic'"), (b'{"topics": []}', "topics"),
+    (b'{"topics": "orders"}', "topics"), (b'{"topics": [1]}', "topics"), (b'{"topics": {}}', "topics"),
+    (b'{"topics": [' + b'"a",' * 1000 + b'"b"]}', "topics"), (b'{"lease_seconds": true}', "lease_seconds"),
+    (b'{"lease_seconds": 0}', "lease_seconds"), (b'{"lease_seconds": 1e300}', "lease_seconds"),
+    (b'{"lease_seconds": NaN}', "lease_seconds"), (b'{"lease_seconds": "5"}', "lease_seconds"),
+    (b'{"timeout_seconds": 601}', "timeout_seconds"), (b'{"timeout_seconds": null}', "timeout_seconds"),
+    (b'{"timeout_seconds": ' + b"9" * 5000 + b"}", "not JSON"),
+    (b'{"timeout_seconds": ' + b"9" * 400 + b"}", "timeout_seconds"),
+]  # fmt: skip
+
+
+@on_loop
+async def test_what_is_not_a_checkpoint_request_is_refused(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {}) as (node, _, client):
+        for body, why in BAD_BODIES:
+            answer = await client.ask("POST", "/api/checkpoints", body)
+            assert why in refused(answer, 400), (body[:80], answer)
+        refused(await client.ask("POST", "/api/checkpoints", b"{}", "text/plain"), 415)
+        refused(await client.ask("POST", "/api/checkpoints"), 415)
+        refused(await client.ask("POST", "/api/checkpoints", b" " * (http.MAX_BODY_BYTES + 1)), 413)
+        assert node.checkpoints.asked == []
+
+
+@on_loop
+async def test_what_is_not_a_request_of_this_api_is_refused(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {}) as (_, _, client):
+        for target in (
+            "/",
+            "/nothing",
+            "/api",
+            "/api/cluster/",
+            "//health",
+            "/api/topics/a/b",
+            "/%00",
+            "/\x7f",
+        ):
+            answer = await client.ask("GET", target)
+            refused(answer, 400 if target == "/\x7f" else 404)
+        for target in ("/api/topics/none", "/api/topics/%F0%9F%90%9F", "/api/topics/..%2f..%2fetc"):
+            refused(await client.ask("GET", target), 404)
+        for query in ("limit=0", f"limit={MAX_PAGE + 1}", "limit=x", "limit=-1", "limit=", "limit=1e3",
+                      "limit=%D9%A1", "limit=" + "9" * 5000, "after=" + "9" * 19, "x=1",
+                      "topic=a&y"):  # fmt: skip
+            refused(await client.ask("GET", f"/api/groups?{query}"), 400)
+        for method, target in (("POST", "/health"), ("DELETE", "/api/topics/a"), ("GET", "/api/checkpoints"),
+                               ("TRACE", "/metrics")):  # fmt: skip
+            assert method in refused(await client.ask(method, target), 405)
+
+
+@on_loop
+async def test_what_is_not_http_is_refused_and_the_server_lives(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {}) as (_, _, client):
+        for data in (
+            b"\x00\x00\x00\x10kafka request\r\n\r\n",
+            b"GET / HTTP/eleven\r\n\r\n",
+            b"GET /health HTTP/1.1\r\n\r\n",
+            b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+            b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (http.MAX_HEAD_BYTES + 1),
+        ):
+            answer = parsed(await client.raw(data))
+            refused(answer, 400)
+        # A websocket is not spoken; the request is answered as if it had not been asked for.
+        upgrade = (
+            b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+        )
+        assert parsed(await client.raw(upgrade)).status == 200
+        # One that breaks off within its body leaves nothing behind.
+        head = b"POST /api/checkpoints HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(head + b"Content-Length: 10\r\n\r\n{")
+        await writer.drain()
+        writer.close()
+        assert (await client.ask("GET", "/health")).status == 200
+
+
+@on_loop
+async def test_requests_at_once_are_bounded_but_for_health(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {}) as (node, _, client):
+        head = b"POST /api/checkpoints HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        head += b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+        held = []
+        for _ in range(http.MAX_REQUESTS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            writer.write(head)
+            held.append((reader, writer))
+        while True:
+            answer = await client.ask("GET", "/api/cluster")
+            if answer.status == 503:
+                break
+        assert "try again" in refused(answer, 503)
+        assert answer.headers["retry-after"] == "1"
+        assert (await client.ask("GET", "/health")).status == 200
+        for _, writer in held:
+            writer.close()
+        async with asyncio.timeout(5):
+            while (await client.ask("GET", "/api/cluster")).status != 200:
+                pass
+        assert not node.checkpoints.asked
+
+
+@on_loop
+async def test_connections_are_bounded(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {}) as (_, _, client):
+        held = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(http.MAX_CONNECTIONS)]
+        assert await client_gets_nothing(client)
+        for _, writer in held:
+            writer.close()
+        async with asyncio.timeout(5):
+            while await client_gets_nothing(client):
+                pass
+
+
+async def client_gets_nothing(client: Client) -> bool:
+    try:
+        return await client.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") == b""
+    except ConnectionError:
+        return True
+
+
+def test_who_does_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(http, "BODY_SECONDS", 0.1)
+
+    @on_loop
+    async def run() -> None:
+        async with small_node(tmp_path, {}) as (_, _, client):
+            for sent in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /hea"):
+                async with asyncio.timeout(3):
+                    try:
+                        answer = await client.raw(sent)
+                    except ConnectionError:
+                        continue
+                assert answer == b"" or parsed(answer).status == 200
+            head = b"POST /api/checkpoints HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            head += b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+            assert "complete" in refused(parsed(await client.raw(head)), 408)
+
+    run()
+
+
+def test_who_does_not_take_its_answer_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def page(_: Metrics) -> bytes:
+        return bytes(32 << 20)
+
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(Metrics, "page", page)
+
+    @on_loop
+    async def run() -> None:
+        async with small_node(tmp_path, {}) as (_, server, client):
+            with socket.create_connection(("127.0.0.1", client.port)) as peer:
+                peer.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                await until(lambda: len(server._state.connections) == 1)
+                await until(lambda: not server._state.connections)
+
+    run()
+
+
+def test_a_request_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.admin.server.SECONDS", {"/api/checkpoints": 0.1})
+
+    @on_loop
+    async def run() -> None:
+        async with small_node(tmp_path, {}) as (node, _, client):
+            assert "0.1 s" in refused(await client.ask("POST", "/api/checkpoints", b"{}"), 503)
+            node.checkpoints.gate.set()
+            assert (await client.ask("POST", "/api/checkpoints", b"{}")).status == 200
+
+    run()
+
+
+@on_loop
+async def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    node = SmallNode(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AdminListenError) as raised:
+            AdminServer(node, "127.0.0.1", port).bind()
+    text = str(raised.value)
+    assert f"127.0.0.1:{port}" in text
+    assert "in use" in text
+    assert "admin.port" in text
+    assert "\n" not in text
+    free = AdminServer(node, "127.0.0.1", 0)
+    free.bind()
+    assert free.port > 0
+    await free.stop()
+    node.executor.shutdown()
+
+
+@on_loop
+async def test_stopping_gives_an_answer_under_way_its_time_and_not_more(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {}) as (node, server, client):
+
+        async def begin() -> asyncio.Task[bytes]:
+            head = b"POST /api/checkpoints HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            count = len(node.checkpoints.asked)
+            task = asyncio.create_task(client.raw(head + b"Content-Length: 2\r\n\r\n{}"))
+            await until(lambda: len(node.checkpoints.asked) > count)
+            return task
+
+        answered = await begin()
+        idle, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        asyncio.get_running_loop().call_later(0.05, node.checkpoints.gate.set)
+        await server.stop(5.0)
+        assert parsed(await answered).status == 200
+        assert await idle.read(-1) == b""
+        writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await client.raw(b"")
+
+        node.checkpoints.gate.clear()
+        again = AdminServer(node, "127.0.0.1", 0)
+        await again.start()
+        client.port = again.port
+        cut = await begin()
+        async with asyncio.timeout(2):
+            await again.stop(0.05)
+        with contextlib.suppress(ConnectionError):
+            assert b"200 OK" not in await cut
+
+
+def test_loop_lag_is_how_late_the_timer_was() -> None:
+    async def run() -> LoopLag:
+        lag = LoopLag(asyncio.get_running_loop(), time.perf_counter)
+        lag.start()
+        await asyncio.sleep(0.25)
+        time.sleep(0.15)  # noqa: ASYNC251  # what is to be noticed
+        await asyncio.sleep(0.05)
+        lag.stop()
+        await asyncio.sleep(0.15)
+        return lag
+
+    lag = asyncio.run(run())
+    assert lag.seconds.count == 3
+    late = lag.seconds.bounds.index(0.05)
+    assert sum(lag.seconds.counts[late + 1 :]) == 1

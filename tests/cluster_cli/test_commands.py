@@ -1,0 +1,229 @@
+"""The commands against three real nodes, run in this process, or in one of their own where signals matter."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from cluster import cli
+from cluster.ports import free_ports
+from tests.real_cluster import RealCluster, running_cluster
+
+STRANDLINE = Path(sys.executable).with_name("strandline")
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    with running_cluster(tmp_path_factory.mktemp("commands") / "cluster") as running:
+        yield running
+
+
+@pytest.fixture
+def run(cluster: RealCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def strandline(*arguments: str, here: bool = True) -> Done:
+        where = ["--cluster", str(cluster.folder)] if here else []
+        monkeypatch.setattr(sys, "argv", ["strandline", *arguments, *where])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capfd.readouterr()
+        return Done(int(ended.value.code or 0), out, err)
+
+    return strandline
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Callable[[str], str]:
+    def write(text: str) -> str:
+        path = tmp_path / "lines"
+        path.write_bytes(text.encode())
+        return str(path)
+
+    return write
+
+
+def as_json(done: Done) -> Any:
+    assert done.status == 0, done.err
+    return json.loads(done.out)
+
+
+def test_a_topic_from_its_creation_to_its_end(run: Run) -> None:
+    assert run("topic", "create", "birds", "--partitions", "2", "--config", "retention.ms=3600000") == (
+        0, "created: birds\n", ""
+    )  # fmt: skip
+    assert run("topic", "create", "birds").err == (
+        "strandline: topic birds cannot be created: Topic 'birds' already exists (TOPIC_ALREADY_EXISTS);"
+        " choose another name, or add --if-not-exists\n"
+    )
+    assert run("topic", "create", "birds", "--if-not-exists").out == "exists: birds\n"
+    listed = as_json(run("topic", "list", "--json"))["topics"]
+    assert {"topic": "birds", "partitions": 2, "replication_factor": 3} in listed
+    described = as_json(run("topic", "describe", "birds", "--json"))
+    assert described["configs"] == {"retention.ms": "3600000"}
+    assert [each["partition"] for each in described["partitions"]] == [0, 1]
+    assert all(sorted(each["replicas"]) == [1, 2, 3] for each in described["partitions"])
+    assert "retention.ms=3600000" in run("topic", "describe", "birds").out
+    assert run("topic", "delete", "birds").out == "deleted: birds\n"
+    gone = run("topic", "describe", "birds")
+    assert gone.status == 1
+    assert "UNKNOWN_TOPIC_OR_PART" in gone.err
+    assert gone.err.count("\n") == 1
+
+
+def test_lines_come_back_as_they_were(run: Run, lines: Callable[[str], str]) -> None:
+    run("topic", "create", "words")
+    text = "a,1\nb,2,3\nä,\n,4\r\nlast,5"
+    done = as_json(run("produce", "words", "--file", lines(text), "--key-separator", ",", "--json"))
+    assert (done["records"], done["partitions"]) == (5, {"0": 5})
+    assert run("consume", "words").out == "1\n2,3\n\n4\n5\n"
+    assert run("consume", "words", "--format", "key-value").out == "a\t1\nb\t2,3\nä\t\n\t4\nlast\t5\n"
+
+
+def test_places_and_bounds(run: Run, lines: Callable[[str], str]) -> None:
+    run("topic", "create", "numbers")
+    began = time.time()
+    run("produce", "numbers", "--file", lines("".join(f"{number}\n" for number in range(100))))
+    assert run("consume", "numbers", "--from", "97").out == "97\n98\n99\n"
+    assert run("consume", "numbers", "--max", "2").out == "0\n1\n"
+    assert run("consume", "numbers", "--from", "end").out == ""
+    assert run("consume", "numbers", "--from", "1h").out.count("\n") == 100
+    assert run("consume", "numbers", "--partition", "0", "--from", "98", "--max", "1").out == "98\n"
+    (record,) = run("consume", "numbers", "--from", "5", "--max", "1", "--json").out.splitlines()
+    plain = json.loads(record)
+    assert (plain["offset"], plain["key"], plain["value"]) == (5, None, "5")
+    assert began - 5 < plain["timestamp_ms"] / 1000 < time.time() + 5
+    missing = run("consume", "numbers", "--partition", "4")
+    assert (missing.status, missing.out) == (2, "")
+    assert missing.err == "strandline: topic numbers has no partition 4; it has 0 to 0\n"
+    beyond = run("consume", "numbers", "--from", "500")
+    assert (beyond.status, beyond.out) == (0, "")
+
+
+def test_mistakes_are_told_in_one_line(run: Run, lines: Callable[[str], str], tmp_path: Path) -> None:
+    run("topic", "create", "mistakes")
+    keyless = run("produce", "mistakes", "--file", lines("a,1\nb\n"), "--key-separator", ",")
+    assert (keyless.status, keyless.out) == (2, "")
+    assert keyless.err == (
+        "strandline: line 2 has no key separator, 1 record before it acknowledged;"
+        " correct the line, or leave --key-separator away\n"
+    )
+    assert "cannot be read" in run("produce", "mistakes", "--file", str(tmp_path / "none")).err
+    assert run("produce", "mistakes", "--compression", "rar", "--file", lines("a\n")).status == 2
+    assert run("consume", "mistakes", "--format", "xml").status == 2
+    assert run("checkpoint", "no-such-topic").err.count("\n") == 1
+
+
+def test_nobody_there(run: Run, lines: Callable[[str], str]) -> None:
+    nobody = f"127.0.0.1:{free_ports([1])[1].kafka}"
+    told = (
+        1, "",
+        f"strandline: no Kafka broker answers at {nobody}; start a cluster with `strandline cluster up`,"
+        " or name one with --bootstrap or --cluster\n",
+    )  # fmt: skip
+    assert run("topic", "list", "--bootstrap", nobody, here=False) == told
+    assert run("consume", "x", "--bootstrap", nobody, here=False) == told
+    file = lines("a\n")
+    assert run("produce", "x", "--file", file, "--timeout", "1", "--bootstrap", nobody, here=False) == told
+
+
+def test_a_reader_that_goes_away_ends_it_without_a_word(
+    run: Run, cluster: RealCluster, lines: Callable[[str], str]
+) -> None:
+    run("topic", "create", "long")
+    run("produce", "long", "--file", lines("x" * 100 + "\n" + ("x" * 100 + "\n") * 20_000))
+    done = subprocess.run(
+        f"{STRANDLINE} consume long --cluster {cluster.folder} | head -n 1; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.stdout == "x" * 100 + "\n141\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_following_ends_with_ctrl_c(
+    run: Run, cluster: RealCluster, lines: Callable[[str], str], number: signal.Signals
+) -> None:
+    topic = f"follow-{number}"
+    run("topic", "create", topic)
+    command = [str(STRANDLINE), "consume", topic, "--follow", "--cluster", str(cluster.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        try:
+            run("produce", topic, "--file", lines("one\n"))
+            assert reader.stdout.readline() == "one\n"
+            run("produce", topic, "--file", lines("two\n"))
+            assert reader.stdout.readline() == "two\n"
+            reader.send_signal(number)
+            assert reader.wait(10) == (0 if number == signal.SIGINT else -signal.SIGTERM)
+            assert reader.stderr.read() == ""
+        finally:
+            reader.kill()
+
+
+def test_checkpoint(run: Run) -> None:
+    run("topic", "create", "kept", "--partitions", "2")
+    report = as_json(run("checkpoint", "kept", "--json"))
+    assert report["complete"]
+    assert [(part["topic"], part["partition"]) for part in report["checkpoints"]] == [
+        ("kept", 0), ("kept", 1), (None, None)
+    ]  # fmt: skip
+    assert run("checkpoint", "kept").out == "checkpoint of 3 groups: 9 documents published\n"
+
+
+def test_a_cluster_that_loses_a_node_goes_on(run: Run, lines: Callable[[str], str]) -> None:
+    run("topic", "create", "survives")
+    assert as_json(run("cluster", "up", "--json"))["started"] == []
+    assert run("cluster", "up").out.startswith("already up: 3 nodes at 127.0.0.1:")
+    assert run("cluster", "kill", "2").out.startswith("killed: node 2 (pid ")
+    status = run("cluster", "status", "--json")
+    assert status.status == 1
+    assert [node["pid"] is None for node in json.loads(status.out)["nodes"]] == [False, True, False]
+    assert run("produce", "survives", "--file", lines("still here\n")).status == 0
+    assert run("consume", "survives").out == "still here\n"
+    assert run("cluster", "start", "2").out.startswith("started: node 2 (pid ")
+    assert run("cluster", "start", "2").out.startswith("already up: node 2 (pid ")
+    healthy = run("cluster", "status")
+    assert healthy.status == 0
+    assert healthy.out.count(" healthy") == 3
+
+
+def test_one_node_in_the_foreground(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [STRANDLINE, "node", "--config", str(tmp_path / "none.toml")],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "none.toml" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["cluster", "up"], ["cluster", "kill"], ["node"], ["topic", "create"], ["produce"], ["consume"],
+        ["checkpoint"], ["audit"],
+    ],
+)  # fmt: skip
+def test_help_shows_an_example_and_json(run: Run, command: list[str]) -> None:
+    done = run(*command, "--help", here=False)
+    assert done.status == 0
+    assert f"strandline {' '.join(command)}" in done.out.partition("Example")[2]
+    assert "--json" in done.out

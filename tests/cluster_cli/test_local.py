@@ -1,0 +1,255 @@
+"""LocalCluster, with a stand-in for the nodes: what it starts, what it never touches, what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.failure import MISUSED, CommandFailed
+from cluster.local import LocalCluster
+from cluster.local_files import Description
+from cluster.ports import Ports, free_ports
+from node.config import load
+
+STAND_IN = (sys.executable, "-P", str(Path(__file__).with_name("stand_in.py")))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path / "cluster", program=STAND_IN)
+    try:
+        yield cluster
+    finally:
+        with contextlib.suppress(CommandFailed):
+            cluster.down(2.0)
+
+
+def up(local: LocalCluster, *settings: str, nodes: int = 2, timeout: float = 20.0) -> list[int]:
+    return local.up(nodes, choose_ports=free_ports, settings=settings, timeout=timeout)
+
+
+def pids(local: LocalCluster) -> dict[int, int]:
+    return {node.node: node.pid for node in local.description.nodes.values() if node.pid is not None}
+
+
+def test_up_starts_what_does_not_run_and_down_stops_it(local: LocalCluster) -> None:
+    assert up(local) == [1, 2]
+    first = pids(local)
+    assert [status.problem for status in local.status()] == [None, None]
+    assert up(local) == []
+    assert pids(local) == first
+    before = local.description
+    assert local.down(5.0) == [1, 2]
+    assert pids(local) == {}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in first.values())
+    assert local.down(5.0) == []
+    assert up(local) == [1, 2]
+    after = local.description
+    assert (after.cluster, after.bootstrap) == (before.cluster, before.bootstrap)
+
+
+def test_nodes_outlive_their_terminal(local: LocalCluster) -> None:
+    up(local, nodes=1)
+    (pid,) = pids(local).values()
+    assert os.getsid(pid) == pid
+
+
+def test_kill_and_start_again(local: LocalCluster) -> None:
+    up(local)
+    first = pids(local)
+    assert local.kill(2) == first[2]
+    assert sorted(pids(local)) == [1]
+    assert [status.problem is None for status in local.status()] == [True, False]
+    with pytest.raises(CommandFailed, match="node 2 does not run; start it"):
+        local.kill(2)
+    assert local.start(2, timeout=20.0)
+    assert pids(local)[2] != first[2]
+    assert pids(local)[1] == first[1]
+    assert not local.start(2)
+
+
+def test_up_completes_a_cluster_of_which_a_node_was_killed(local: LocalCluster) -> None:
+    up(local)
+    local.kill(1)
+    assert up(local) == [1]
+
+
+def test_a_node_that_is_not_there_is_a_mistake(local: LocalCluster) -> None:
+    up(local, nodes=1)
+    with pytest.raises(CommandFailed, match=r"there is no node 7 in .*; there are 1") as caught:
+        local.kill(7)
+    assert caught.value.status == MISUSED
+
+
+def test_configurations_are_the_owners_alone_and_a_node_takes_them(local: LocalCluster) -> None:
+    up(local)
+    assert stat.S_IMODE(local.folder.stat().st_mode) == 0o700
+    secrets = set()
+    for node in local.description.nodes.values():
+        assert stat.S_IMODE(node.config.stat().st_mode) == 0o600
+        assert stat.S_IMODE(node.log.stat().st_mode) == 0o600
+        config = load(str(node.config), {}, [])
+        assert (config.node.id, config.kafka.port, config.admin.port) == (
+            node.node, node.ports.kafka, node.ports.admin
+        )  # fmt: skip
+        assert config.mesh.port == node.ports.mesh
+        assert config.storage.url == str(local.folder / "objects")
+        secrets.add(config.cluster.secret)
+    (secret,) = secrets
+    assert len(secret) == 64
+    assert stat.S_IMODE((local.folder / "cluster.json").stat().st_mode) == 0o600
+    assert secret not in (local.folder / "cluster.json").read_text()
+
+
+def test_each_cluster_has_its_own_secret_and_name(tmp_path: Path) -> None:
+    made = [Description.new(tmp_path / str(number), {1: Ports(1, 2, 3)}, None, ()) for number in range(2)]
+    for each in made:
+        each.create()
+    assert made[0].cluster != made[1].cluster
+    read = [tomllib.loads(each.nodes[1].config.read_text())["cluster"]["secret"] for each in made]
+    assert read[0] != read[1]
+
+
+def test_a_node_that_dies_is_told_by_its_last_words_and_the_others_are_stopped(local: LocalCluster) -> None:
+    with pytest.raises(CommandFailed, match=r"node 2 died: the disk is full; the cause is in .*node-2\.log"):
+        up(local, "mode=dies", "only=2")
+    assert pids(local) == {}
+
+
+def test_a_node_that_stays_sick_is_told_by_its_reason(local: LocalCluster) -> None:
+    with pytest.raises(
+        CommandFailed, match=r"node 1 is not healthy after 1 s: no leader is known; see .*log"
+    ):
+        up(local, "mode=sick", "only=1", timeout=1.0)
+    assert pids(local) == {}
+
+
+def test_a_node_started_alone_goes_on_running_when_it_is_not_healthy(local: LocalCluster) -> None:
+    up(local)
+    local.kill(1)
+    description = local.description
+    description.settings = ("mode=sick",)
+    description.save()
+    with pytest.raises(CommandFailed, match="node 1 is not healthy"):
+        local.start(1, timeout=0.5)
+    assert sorted(pids(local)) == [1, 2]
+
+
+def test_a_node_that_does_not_stop_is_killed_and_named(local: LocalCluster) -> None:
+    up(local, "mode=stubborn", "only=2")
+    with pytest.raises(CommandFailed, match=r"node 2 did not stop within 0\.5 s and was killed"):
+        local.down(0.5)
+    assert pids(local) == {}
+
+
+def test_a_paused_node_can_be_stopped(local: LocalCluster) -> None:
+    up(local, nodes=1)
+    process = local.description.nodes[1].process
+    assert process is not None
+    process.signal(signal.SIGSTOP)
+    assert local.down(10.0) == [1]
+
+
+def test_a_port_in_use_is_named_with_who_has_it_and_nothing_is_made(local: LocalCluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CommandFailed) as caught:
+            local.up(1, choose_ports=lambda _: {1: Ports(port, 1, 2)})
+    assert str(caught.value).startswith(f"port {port} (Kafka of node 1) is in use by pid {os.getpid()} (")
+    assert str(caught.value).endswith("end that process, or make a new cluster with --free-ports")
+    assert Description.load(local.folder) is None
+
+
+@pytest.mark.parametrize("lie", [{"started": 1}, {"command": ["node"]}, {"boot": "another"}])
+def test_a_stranger_with_the_pid_of_a_node_is_left_alone(local: LocalCluster, lie: dict[str, object]) -> None:
+    up(local, nodes=1)
+    truth = local.description.nodes[1].process
+    assert truth is not None
+    path = local.folder / "cluster.json"
+    description = json.loads(path.read_text())
+    honest = json.dumps(description)
+    description["nodes"][0]["process"].update(lie)
+    path.write_text(json.dumps(description))
+    assert local.down(1.0) == []
+    with pytest.raises(CommandFailed, match="does not run"):
+        local.kill(1)
+    assert truth.alive()
+    path.write_text(honest)
+    assert local.down(5.0) == [1]
+
+
+def test_a_pid_that_went_to_another_process_is_left_alone(local: LocalCluster) -> None:
+    up(local, nodes=1)
+    local.kill(1)
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        path = local.folder / "cluster.json"
+        description = json.loads(path.read_text())
+        description["nodes"][0]["process"]["pid"] = stranger.pid
+        path.write_text(json.dumps(description))
+        assert local.down(1.0) == []
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_two_commands_at_once_start_each_node_once(local: LocalCluster) -> None:
+    started: list[list[int]] = []
+    threads = [threading.Thread(target=lambda: started.append(up(local))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(started) == [[], [1, 2]]
+    assert sorted(pids(local)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"nodes": 3}, "has 2 nodes"),
+        ({"storage": "s3://elsewhere"}, "has its objects in"),
+        ({"settings": ["log.level=debug"]}, r"has the settings \(none\)"),
+    ],
+)
+def test_what_a_cluster_was_made_with_stays(
+    local: LocalCluster, wanted: dict[str, object], told: str
+) -> None:
+    up(local)
+    with pytest.raises(CommandFailed, match=told) as caught:
+        local.up(**wanted)  # type: ignore[arg-type]
+    assert caught.value.status == MISUSED
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 99}', '{"format": 1, "cluster": "x"}'])
+def test_a_damaged_description_is_a_mistake_that_is_named(local: LocalCluster, content: str) -> None:
+    local.folder.mkdir()
+    (local.folder / "cluster.json").write_text(content)
+    with pytest.raises(CommandFailed, match=r"cluster\.json cannot be read") as caught:
+        local.status()
+    assert caught.value.status == MISUSED
+
+
+def test_looking_for_a_cluster_makes_no_folder(local: LocalCluster) -> None:
+    for look in (local.status, local.down, lambda: local.kill(1)):
+        with pytest.raises(CommandFailed, match="there is no cluster in"):
+            look()
+    assert not local.folder.exists()
+
+
+def test_a_failed_start_is_quick(local: LocalCluster) -> None:
+    began = time.monotonic()
+    with pytest.raises(CommandFailed):
+        up(local, "mode=dies", timeout=60.0)
+    assert time.monotonic() - began < 15

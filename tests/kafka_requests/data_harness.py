@@ -1,0 +1,285 @@
+"""Partitions that a test moves by hand, around the real state machine, and short ways to ask for data."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+
+from node.kafka.apis import APIS, ApiKey
+from node.kafka.codec import RequestHeader
+from node.kafka.handler import Request
+from node.kafka.record_batch import read_header
+from node.kafka.requests.handler import BrokerHandler
+from node.partition.batch import AppendFailed, AppendResult, ProducedBatch, StoredBatch
+from statemachine.controller_commands import DeleteTopic
+from statemachine.controller_state import Topic
+from statemachine.partition import PartitionStateMachine
+from statemachine.partition_commands import Appended, AppendInline, InlineBatch, Rejected, SetStartOffset
+from tests.kafka_requests.admin_harness import TERM, Node, entity_of
+from tests.statemachine.partitions import Replica
+
+NOW = 1_700_000_000_000
+REFUSALS = {
+    "invalid_producer_epoch": ErrorCode.invalid_producer_epoch,
+    "out_of_order_sequence_number": ErrorCode.out_of_order_sequence_number,
+}
+
+
+class FakePartition:
+    """Has the methods of `node.partition.partition.Partition` that requests use."""
+
+    def __init__(self, term: int = TERM) -> None:
+        self.replica = Replica(term=term)
+        self.leads = True
+        self.group_id = 0
+        self.hold = False
+        """Appends wait for `settle`."""
+        self.held: list[tuple[ProducedBatch, asyncio.Future[AppendResult]]] = []
+        self.appended: list[ProducedBatch] = []
+        self.fail: AppendFailed | None = None
+        self.confirms = True
+        self.confirmed = 0
+        self.on_confirm: Callable[[], None] = lambda: None
+        self.read_error: Exception | None = None
+        self.read_seconds = 0.0
+        self.reads: list[tuple[int, int, int]] = []
+        self.watchers: list[Callable[[], None]] = []
+
+    @property
+    def machine(self) -> PartitionStateMachine:
+        return self.replica.machine
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.machine.term
+
+    @property
+    def high_watermark(self) -> int:
+        return self.machine.high_watermark
+
+    @property
+    def start_offset(self) -> int:
+        return self.machine.start_offset
+
+    # What requests call.
+
+    def append(self, batch: ProducedBatch) -> asyncio.Future[AppendResult]:
+        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        self.appended.append(batch)
+        self.held.append((batch, future))
+        if not self.hold:
+            self.settle()
+        return future
+
+    async def confirm(self) -> bool:
+        self.confirmed += 1
+        await asyncio.sleep(0.001)
+        self.on_confirm()
+        return self.confirms
+
+    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch]:
+        self.reads.append((offset, end, max_bytes))
+        if self.read_seconds:
+            await asyncio.sleep(self.read_seconds)
+        if self.read_error is not None:
+            raise self.read_error
+        extents = self.machine.extents_between(offset, end, max_bytes)
+        return [StoredBatch(one.base_offset, one.end_offset, one.term, one.data) for one in extents]  # type: ignore[union-attr]
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        assert callback not in self.watchers
+        self.watchers.append(callback)
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        self.watchers.remove(callback)
+
+    # What a test does.
+
+    def settle(self) -> None:
+        """Let the appends that wait end."""
+        for batch, future in self.held:
+            future.set_result(self.fail or self._apply(batch))
+        self.held.clear()
+        self.moved()
+
+    def write(self, *batches: bytes) -> None:
+        """Append batches as somebody else's, and tell who watches."""
+        for data in batches:
+            head = read_header(data)
+            self._apply(ProducedBatch(data, head.record_count, head.max_timestamp, -1, -1, -1, 0))
+        self.moved()
+
+    def moved(self) -> None:
+        for callback in list(self.watchers):
+            callback()
+
+    def resign(self) -> None:
+        self.leads = False
+        self.moved()
+
+    def trim(self, offset: int) -> None:
+        self.replica.apply(SetStartOffset(offset))
+        self.moved()
+
+    def _apply(self, batch: ProducedBatch) -> AppendResult:
+        inline = InlineBatch(
+            batch.record_count,
+            batch.max_timestamp,
+            bytes(batch.data),
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+        )
+        (results,) = self.replica.apply(AppendInline([inline]))  # type: ignore[misc]
+        (result,) = results  # type: ignore[misc]
+        if isinstance(result, Rejected):
+            return AppendFailed(REFUSALS[result.reason.value], result.reason.value)
+        assert isinstance(result, Appended)
+        return result
+
+
+class DataNode(Node):
+    """Node 1, which leads every partition of the topics made here."""
+
+    def __init__(self, **topics: Any) -> None:
+        super().__init__(**topics)
+        self.fakes: dict[tuple[bytes, int], FakePartition] = {}
+        self.partitions = self  # type: ignore[assignment]
+        self.leaders.others = {}
+        self.now_ms = NOW
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def get(self, topic_id: bytes, number: int) -> FakePartition | None:
+        return self.fakes.get((topic_id, number))
+
+    def topic(self, name: str = "t", partitions: int = 1, **configs: Any) -> Topic:
+        made = self.cluster.create(name, partitions, **configs)
+        self.controller.hear()
+        for number in range(partitions):
+            self.fakes[made.topic_id, number] = FakePartition()
+        return made
+
+    def partition(self, name: str = "t", number: int = 0) -> FakePartition:
+        topic = self.controller.machine.topic(name)
+        assert topic is not None
+        return self.fakes[topic.topic_id, number]
+
+    def delete(self, name: str) -> None:
+        """The topic goes, as on a real node: first the controller's replica knows, then the rest."""
+        topic = self.controller.machine.topic(name)
+        assert topic is not None
+        self.cluster.apply(DeleteTopic(topic.topic_id))
+        self.controller.hear()
+        for key in [key for key in self.fakes if key[0] == topic.topic_id]:
+            self.fakes.pop(key).resign()
+
+    # Requests. Where a version has ids in place of names, the name becomes the id.
+
+    async def produce(
+        self,
+        batches: Mapping[Any, bytes | None],
+        version: int | None = None,
+        *,
+        acks: int = -1,
+        seconds: float = 1.0,
+        transactional_id: str | None = None,
+    ) -> Any:
+        """`batches`: records by (topic, partition) or by the partition of topic t; answers by the same."""
+        asked = self._topics(batches, lambda number, data: {"index": number, "records": data})
+        data = [{"name": name, "topic_id": self._id(name), "partition_data": parts} for name, parts in asked]
+        fields: dict[str, Any] = {
+            "transactional_id": transactional_id,
+            "acks": acks,
+            "timeout": timedelta(seconds=seconds),
+            "topic_data": data,
+        }
+        if acks == 0:
+            return await self.unframed(ApiKey.PRODUCE, version, **fields)
+        response = await self.ask(ApiKey.PRODUCE, version, **fields)
+        assert response.throttle_time == timedelta(0)
+        return response
+
+    async def unframed(self, key: ApiKey, version: int | None, **fields: Any) -> Any:
+        """What the request's function returns, for answers that no frame holds."""
+        version = APIS[key].last if version is None else version
+        payload = entity_of(load_request_schema(key, version), fields)
+        request = Request(RequestHeader(key, version, 1, None), payload, "127.0.0.1", 100, 1)
+        return await BrokerHandler(self.context).handle(request)
+
+    async def fetch(
+        self,
+        offsets: Mapping[Any, int | dict[str, Any]],
+        version: int | None = None,
+        *,
+        max_wait: float = 0.0,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 30,
+        **fields: Any,
+    ) -> Any:
+        """`offsets`: the offset, or fields of FetchPartition, by (topic, partition) or by the partition."""
+
+        def part(number: int, wanted: int | dict[str, Any]) -> dict[str, Any]:
+            more = {"fetch_offset": wanted} if isinstance(wanted, int) else wanted
+            return {"partition": number, "partition_max_bytes": 1 << 20, **more}
+
+        data = [
+            {"topic": name, "topic_id": self._id(name), "partitions": parts}
+            for name, parts in self._topics(offsets, part)
+        ]
+        response = await self.ask(
+            ApiKey.FETCH,
+            version,
+            max_wait=timedelta(seconds=max_wait),
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            **{"isolation_level": 0, "topics": data, **fields},
+        )
+        assert response.throttle_time == timedelta(0)
+        return response
+
+    async def list_offsets(
+        self,
+        times: Iterable[tuple[int, int]],
+        version: int | None = None,
+        *,
+        topic: str = "t",
+        seconds: float = 1.0,
+        **more: Any,
+    ) -> list[Any]:
+        """`times`: (partition, timestamp); the partitions' answers in that order."""
+        parts = [{"partition_index": number, "timestamp": time, **more} for number, time in times]
+        response = await self.ask(
+            ApiKey.LIST_OFFSETS,
+            version,
+            replica_id=-1,
+            isolation_level=0,
+            topics=[{"name": topic, "partitions": parts}],
+            timeout=timedelta(seconds=seconds),
+        )
+        return [*response.topics[0].partitions]
+
+    def _topics(
+        self, wanted: Mapping[Any, Any], part: Callable[[int, Any], Any]
+    ) -> list[tuple[Any, list[Any]]]:
+        """Neighbours of one topic are one entry, in the order given."""
+        found: list[tuple[Any, list[Any]]] = []
+        for key, value in wanted.items():
+            name, number = key if isinstance(key, tuple) else ("t", key)
+            if not found or found[-1][0] != name:
+                found.append((name, []))
+            found[-1][1].append(part(number, value))
+        return found
+
+    def _id(self, name: Any) -> Any:
+        topic = self.controller.machine.topic(name) if isinstance(name, str) else None
+        if name is None or isinstance(name, uuid.UUID) or topic is None:
+            return name if not isinstance(name, str) else uuid.UUID(int=404)
+        return uuid.UUID(bytes=topic.topic_id)

@@ -1,0 +1,11 @@
+"""The table of requests is the table of what is advertised."""
+
+from __future__ import annotations
+
+from node.kafka.apis import APIS, ApiKey
+from node.kafka.requests.handler import TABLE
+
+
+def test_what_is_advertised_is_answered() -> None:
+    # ApiVersions is answered by the connection itself.
+    assert set(TABLE) == set(APIS) - {ApiKey.API_VERSIONS}

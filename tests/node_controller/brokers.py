@@ -1,0 +1,142 @@
+"""Whole brokers on simulated machines: production classes, a virtual clock, a simulated network and store."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from node.broker import Broker
+from node.config import (
+    AdminSection,
+    CacheSection,
+    ClusterSection,
+    KafkaSection,
+    LogSection,
+    MeshSection,
+    NodeConfig,
+    NodeSection,
+    Peer,
+    StorageSection,
+    TopicsSection,
+)
+from node.level_zero.batcher import BatcherConfig
+from node.raft.wal import WalConfig
+from statemachine.controller_commands import CreateTopic
+from statemachine.controller_state import Topic
+from tests.simulation.node import SimNode
+from tests.simulation.store import SimStore
+from tests.simulation.world import World
+
+MESH_PORT, KAFKA_PORT, ADMIN_PORT = 9000, 9092, 9644
+WAL = WalConfig(segment_bytes=1 << 20)
+
+
+class Brokers:
+    """Nodes 1..n of one cluster. Close it, or use `with`, when the run is over."""
+
+    def __init__(self, nodes: int = 3, seed: int = 1, *, start: bool = True) -> None:
+        self.world = World(seed)
+        self.store = SimStore(self.world)
+        self.brokers: dict[int, Broker] = {}
+        self.fatal: dict[int, Exception] = {}
+        self.nodes = range(1, nodes + 1)
+        for node in self.nodes:
+            self.world.add_node(node)
+        if start:
+            for node in self.nodes:
+                self.start(node)
+            self.wait(lambda: all(self.registered(node) for node in self.nodes))
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.world.check()
+        self.world.close()
+
+    def config(self, node: int) -> NodeConfig:
+        peers = tuple(Peer(each, self.world.nodes[each].host, MESH_PORT) for each in self.nodes)
+        host = self.world.nodes[node].host
+        return NodeConfig(
+            NodeSection(node, "/data"),
+            ClusterSection("simulated", "secret", peers),
+            MeshSection(host, MESH_PORT),
+            KafkaSection(host, KAFKA_PORT),
+            AdminSection(host, ADMIN_PORT),
+            StorageSection("memory://"),
+            TopicsSection(replication_factor=min(3, len(self.nodes))),
+            BatcherConfig(),
+            CacheSection(),
+            LogSection(),
+        )
+
+    # Nodes.
+
+    def start(self, node: int) -> None:
+        """Power on, or start again after a crash or a stop."""
+        self.world.nodes[node].start(self._main)
+
+    def _main(self, sim: SimNode) -> None:
+        loop = sim.loop
+        broker = self.brokers[sim.id] = Broker(
+            self.config(sim.id), loop=loop, disk=sim.disk, store=self.store.client(sim), wal_executor=None,
+            snapshot_executor=sim.executor, rng=sim.rng("broker"), nonces=sim.rng("nonces"),
+            boot_id=1 + sim.rng("boot").getrandbits(60), wall_ms=lambda: int(1000 * loop.time()),
+            on_fatal=lambda error: self.fatal.__setitem__(sim.id, error), wal=WAL,
+        )  # fmt: skip
+        broker.open()
+        sim.spawn(broker.start())
+
+    def crash(self, node: int, kind: str = "kill") -> None:
+        self.world.nodes[node].crash(kind)
+        self.brokers.pop(node, None)
+
+    def stop(self, node: int) -> float:
+        """Stop a node cleanly; the virtual seconds it took."""
+        began = self.world.now
+        self.run(node, self.brokers[node].stop())
+        took = self.world.now - began
+        self.crash(node)
+        return took
+
+    def registered(self, node: int) -> bool:
+        broker = self.brokers.get(node)
+        return broker is not None and broker.registered
+
+    # Work.
+
+    def wait(self, done: Any, seconds: float = 20.0) -> None:
+        """Let virtual time pass until `done()`."""
+        assert self.world.run_until(done, timeout=seconds), f"not within {seconds} s"
+
+    def run(self, node: int, coro: Coroutine[Any, Any, Any], seconds: float = 60.0) -> Any:
+        """The result of a coroutine that runs on a node."""
+        task = self.world.nodes[node].spawn(coro)
+        self.wait(task.done, seconds)
+        return task.result()
+
+    def submit(self, node: int, command: Any, seconds: float = 10.0) -> Any:
+        return self.run(node, self.brokers[node].controller.submit(command, seconds))
+
+    def create_topic(self, node: int, name: str, partitions: int = 1, replicas: int = 3) -> Topic:
+        broker = self.brokers[node]
+        topic_id = broker.rng.randbytes(16)
+        made_at = broker.controller.machine.applied_index
+        topic = self.submit(node, CreateTopic(topic_id, name, partitions, replicas, None, [], made_at))
+        assert isinstance(topic, Topic), topic
+        return topic
+
+    def leader(self) -> int:
+        """The node that leads the controller; waits until there is exactly one."""
+
+        def leading() -> list[int]:
+            return [node for node, broker in self.brokers.items() if broker.host.groups[0].is_leader]
+
+        self.wait(lambda: len(leading()) == 1)
+        return leading()[0]
+
+    def follower(self) -> int:
+        """Some node that does not lead the controller."""
+        leader = self.leader()
+        return next(node for node in self.brokers if node != leader)

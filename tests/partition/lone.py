@@ -1,0 +1,292 @@
+"""A partition whose object store and log do what a test says, on a loop that a test turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgpack
+
+from node.level_zero.batcher import Batcher, Result, Stored, UploadFailed
+from node.level_zero.cache import BatchCache
+from node.level_zero.reader import Reader
+from node.level_zero.store import Buffer
+from node.partition.batch import AppendResult, ProducedBatch
+from node.partition.partition import Partition
+from node.raft.group import RaftGroup
+from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
+from statemachine.controller import PartitionGroup
+from statemachine.extents import Extent
+from statemachine.object_names import object_id
+from tests.manual_loop import ManualLoop
+
+T = TypeVar("T")
+TOPIC = bytes(range(16))
+CREATION_EPOCH = 5
+NOW = 1_700_000_000_000
+
+
+class TaskLoop(ManualLoop):
+    """Counts the tasks that are made on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks = 0
+
+    def create_task(self, coro: Coroutine[Any, Any, T], **_: Any) -> asyncio.Task[T]:  # type: ignore[override]
+        self.tasks += 1
+        return asyncio.Task(coro, loop=self)
+
+
+class HandBatcher:
+    """Uploads that end when a test says; `staged` has all there ever were."""
+
+    def __init__(self, loop: ManualLoop) -> None:
+        self.staged: list[tuple[Buffer, asyncio.Future[Result]]] = []
+        self.refusing: str | None = None
+        self._loop = loop
+
+    def stage(self, topic_id: bytes, partition: int, data: Buffer) -> asyncio.Future[Result]:
+        assert (topic_id, partition) == (TOPIC, 2)
+        if len(data) > 1000:
+            raise ValueError("it fits no object")
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self.staged.append((data, future))
+        if self.refusing is not None:
+            future.set_result(Overloaded(self.refusing))
+        return future
+
+    def stored(self, number: int, epoch: int = CREATION_EPOCH) -> None:
+        """The upload of the batch staged as this one ends well."""
+        data, future = self.staged[number]
+        future.set_result(Stored(epoch, object_id(0, 1, number.to_bytes(16, "big")), 16, len(data)))
+
+    def failed(self, number: int, reason: str = "no disk") -> None:
+        self.staged[number][1].set_result(UploadFailed("l0/0", reason, unknown=True))
+
+
+class Entry(NamedTuple):
+    command: bytes
+    term: int
+    future: asyncio.Future[Outcome]
+
+
+class HandGroup:
+    """A log that commits when a test says, and leads when a test says."""
+
+    id = 64
+
+    def __init__(self, loop: ManualLoop, partition: Partition) -> None:
+        self.term = 0
+        self.is_leader = False
+        self.refusal: NotLeader | Overloaded | None = None
+        self.proposed: list[Entry] = []
+        self.index = 0
+        self.confirmed = True
+        self.barriers: list[asyncio.Future[Outcome]] = []
+        self._next = 0
+        self._loop = loop
+        self._machine = partition.machine_for_group
+        self._callbacks: list[Callable[[bool, int], None]] = []
+
+    def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
+        self._callbacks.append(callback)
+
+    def replicate(self, command: bytes, term: int) -> asyncio.Future[Outcome]:
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        if not self.is_leader or term != self.term:
+            future.set_result(NotLeader(None))
+        elif self.refusal is not None:
+            future.set_result(self.refusal)
+        else:
+            self.proposed.append(Entry(command, term, future))
+        return future
+
+    async def barrier(self) -> Outcome:
+        if not self.is_leader:
+            return NotLeader(None)
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        self.barriers.append(future)
+        if self.confirmed:
+            self.pass_barriers()
+        return await future
+
+    def pass_barriers(self) -> None:
+        while self.barriers:
+            self.barriers.pop().set_result(Applied(None, self.index, self.term))
+
+    def lead(self, term: int) -> None:
+        """Elected; the entries before are applied and the barrier, if it is confirmed, passes."""
+        self.commit()
+        self.term, self.is_leader = term, True
+        self.index += 1
+        self._machine.begin_term(self.index, term, 1)
+        for callback in self._callbacks:
+            callback(True, term)
+        self._loop.run()
+
+    def lose(self) -> None:
+        self.is_leader = False
+        while self.barriers:
+            self.barriers.pop().set_result(NotLeader(2))
+        for callback in self._callbacks:
+            callback(False, self.term)
+        self._loop.run()
+
+    def commit(self) -> None:
+        """Apply what was proposed, and let everybody act on it."""
+        self.apply()
+        self._loop.run()
+
+    def apply(self) -> None:
+        while self._next < len(self.proposed):
+            entry = self.proposed[self._next]
+            self._next += 1
+            self.index += 1
+            result = self._machine.apply(self.index, self.term, entry.command)
+            if not entry.future.done():
+                entry.future.set_result(Applied(result, self.index, self.term))
+
+    def drop(self, outcome: Outcome) -> None:
+        """What was proposed and not applied never will be."""
+        for entry in self.proposed[self._next :]:
+            entry.future.set_result(outcome)
+        self._next = len(self.proposed)
+        self._loop.run()
+
+    def entries(self) -> list[list[Any]]:
+        """The commands of every entry ever proposed."""
+        return [msgpack.unpackb(entry.command)[2] for entry in self.proposed]
+
+
+class HandEpoch:
+    def __init__(self) -> None:
+        self.known = CREATION_EPOCH
+
+    def current(self) -> int:
+        return self.known
+
+    def learn(self, epoch: int) -> None:
+        self.known = max(self.known, epoch)
+
+
+class HandReader:
+    """Gives what a test put into `answers`, in turn: batches, or an error."""
+
+    def __init__(self) -> None:
+        self.answers: list[Callable[[], list[bytes]]] = []
+        self.asked: list[tuple[Sequence[Extent], Sequence[Extent]]] = []
+
+    async def read(self, extents: Sequence[Extent], ahead: Sequence[Extent] = ()) -> list[bytes]:
+        self.asked.append((extents, ahead))
+        if self.answers:
+            return self.answers.pop(0)()
+        return [b"x" * extent.length for extent in extents]
+
+
+class Records:
+    """A recorder that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def begin_term(self, index: int, term: int, node: int) -> None:
+        self.heard.append(("begin_term", index, term, node))
+
+    def applied(self, index: int, term: int, command: bytes) -> None:
+        self.heard.append(("applied", index, term))
+
+    def checkpoint(self, index: int, state: bytes) -> None:
+        self.heard.append(("checkpoint", index))
+
+    def restored(self) -> None:
+        self.heard.append(("restored",))
+
+
+class Lone:
+    """The partition and its surroundings; leads in term 1 from the start unless told otherwise."""
+
+    def __init__(self, *, leading: bool = True) -> None:
+        self.loop = TaskLoop()  # type: ignore[abstract]
+        self.batcher = HandBatcher(self.loop)
+        self.reader = HandReader()
+        self.written = BatchCache(1 << 20)
+        self.epoch = HandEpoch()
+        self.records = Records()
+        self.wall = NOW
+        self.partition = Partition(
+            place=PartitionGroup(64, TOPIC, "orders", 2, (1, 2, 3), CREATION_EPOCH),
+            loop=self.loop,
+            batcher=cast(Batcher, self.batcher),
+            reader=cast(Reader, self.reader),
+            written=self.written,
+            epoch=self.epoch,
+            wall_ms=lambda: self.wall,
+            recorder=self.records,
+        )
+        self.group = HandGroup(self.loop, self.partition)
+        self.partition.attach(cast(RaftGroup, self.group))
+        self.answers: list[tuple[str, AppendResult]] = []
+        self.numbers: dict[str, int] = {}
+        if leading:
+            self.group.lead(1)
+            assert self.partition.leads
+
+    def __enter__(self) -> Lone:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.partition.close()
+        self.loop.run()
+
+    def append(
+        self,
+        name: str,
+        *,
+        producer: int = -1,
+        sequence: int = -1,
+        producer_epoch: int = 0,
+        connection: int = 0,
+        count: int = 1,
+        size: int = 100,
+    ) -> asyncio.Future[AppendResult]:
+        """A batch under a name; its answer comes into `answers`, its number at the batcher into `numbers`."""
+        self.numbers[name] = len(self.batcher.staged)
+        batch = ProducedBatch(
+            bytes(size), count, NOW, producer, producer_epoch if producer >= 0 else -1, sequence, connection
+        )
+        future = self.partition.append(batch)
+        future.add_done_callback(
+            lambda ended: None if ended.cancelled() else self.answers.append((name, ended.result()))
+        )
+        self.loop.run()
+        return future
+
+    def stored(self, *names: str, epoch: int = CREATION_EPOCH) -> None:
+        """The uploads of these batches end well, in one turn of the loop."""
+        for name in names:
+            self.batcher.stored(self.numbers[name], epoch)
+        self.loop.run()
+
+    def failed(self, name: str) -> None:
+        self.batcher.failed(self.numbers[name])
+        self.loop.run()
+
+    def codes(self) -> dict[str, str]:
+        """How the batches were answered so far: an offset, or an error's name."""
+        return {
+            name: getattr(result, "code", None).name  # type: ignore[union-attr]
+            if hasattr(result, "code")
+            else str(getattr(result, "base_offset", None))
+            for name, result in self.answers
+        }
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=self.loop)
+        self.loop.run()
+        return task
+
+
+def unknown() -> Unknown:
+    return Unknown("lost leadership")

@@ -1,0 +1,350 @@
+"""A partition on one node: leadership, reads, commands, watchers, and what its recorder hears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from node.level_zero.store import ObjectNotFound
+from node.partition.batch import AppendFailed, StoredBatch
+from node.partition.fence import Hold
+from node.partition.partition import TICK_SECONDS
+from node.raft.outcome import NotLeader
+from snapshot.level_zero_format import BadObject
+from statemachine.epoch_window import EpochWindow
+from statemachine.extents import ObjectExtent
+from statemachine.partition_commands import (
+    AdvanceEpoch,
+    Append,
+    Checkpoint,
+    CheckpointTaken,
+    EpochAdvanced,
+    Kind,
+    Rejected,
+    Rejection,
+    SetStartOffset,
+    StartOffsetSet,
+    Ticked,
+    encode,
+)
+from tests.partition.lone import CREATION_EPOCH, Lone
+
+
+def filled(lone: Lone, *epochs: int) -> None:
+    """One batch of 100 bytes and one record for each epoch, applied."""
+    for epoch in epochs:
+        name = f"filled {len(lone.batcher.staged)}"
+        lone.append(name, connection=1)
+        lone.stored(name, epoch=epoch)
+        lone.group.commit()
+
+
+def ends(lone: Lone) -> tuple[int, int | None, int | None] | None:
+    """Term and ends of the present window."""
+    window = lone.partition.fence.window
+    return None if window is None else (window.term, window.oldest, window.newest)
+
+
+# Leadership.
+
+
+def test_leads_only_once_all_of_earlier_terms_is_applied() -> None:
+    with Lone(leading=False) as lone:
+        lone.group.confirmed = False
+        lone.group.lead(1)
+        assert not lone.partition.leads
+        lone.append("early", producer=1, sequence=0)
+        assert lone.codes() == {"early": "not_leader_or_follower"}
+        lone.append("behind", producer=1, sequence=1)
+        lone.group.pass_barriers()
+        lone.loop.run()
+        assert (lone.partition.leads, lone.partition.leader_epoch) == (True, 1)
+        lone.append("gap", producer=1, sequence=1)
+        assert lone.codes()["gap"] == "not_leader_or_follower", "the first one is still missing"
+
+
+def test_a_barrier_that_passes_as_the_term_ends_opens_nothing() -> None:
+    with Lone(leading=False) as lone:
+        lone.group.confirmed = False
+        lone.group.lead(1)
+        lone.group.pass_barriers()
+        lone.group.lose()
+        assert not lone.partition.leads
+        lone.group.confirmed = True
+        lone.group.lead(2)
+        assert lone.partition.leader_epoch == 2
+
+
+def test_a_leader_at_the_time_it_is_attached_leads() -> None:
+    with Lone(leading=False) as lone:
+        lone.group._callbacks.clear()
+        lone.group.lead(1)
+        assert not lone.partition.leads
+        lone.partition.attach(lone.partition.group)
+        lone.loop.run()
+        assert lone.partition.leads
+
+
+def test_trap_3_a_leader_elected_again_starts_from_what_is_applied() -> None:
+    with Lone() as lone:
+        filled(lone, 6)
+        lone.append("lost", connection=1)
+        lone.stored("lost", epoch=9)
+        assert ends(lone) == (1, 6, 9)
+        lone.group.lose()
+        assert ends(lone) is None
+        lone.group.drop(NotLeader(2))
+        lone.group.lead(3)
+        assert ends(lone) == (3, 6, 6)
+
+
+def test_a_leader_whose_slide_was_applied_keeps_its_upper_end() -> None:
+    with Lone() as lone:
+        filled(lone, 6, 9)
+        lone.group.lose()
+        lone.group.lead(2)
+        assert ends(lone) == (2, 9, 9)
+
+
+def test_who_does_not_lead_does_not_confirm() -> None:
+    with Lone() as lone:
+        assert lone.run(lone.partition.confirm()).result()
+        lone.group.lose()
+        assert not lone.run(lone.partition.confirm()).result()
+        lone.partition.close()
+        assert not lone.run(lone.partition.confirm()).result()
+
+
+# Watchers.
+
+
+def test_watchers_hear_once_a_turn_of_records_and_leadership() -> None:
+    with Lone() as lone:
+        heard: list[int] = []
+
+        def watcher() -> None:
+            heard.append(lone.partition.high_watermark)
+
+        lone.partition.watch(watcher)
+        for number in range(3):
+            lone.append(f"{number}", connection=number)
+            lone.stored(f"{number}")
+        assert heard == []
+        lone.group.commit()
+        assert heard == [3]
+        lone.group.lose()
+        lone.group.lead(2)
+        assert heard == [3, 3, 3]
+        lone.partition.close()
+        lone.loop.run()
+        assert len(heard) == 4
+        lone.partition.unwatch(watcher)
+        lone.partition.unwatch(watcher)
+
+
+def test_a_watcher_that_fails_does_not_keep_it_from_the_others() -> None:
+    with Lone() as lone:
+        problems: list[str] = []
+        lone.loop.call_exception_handler = lambda context: problems.append(context["message"])  # type: ignore[method-assign]
+        heard: list[int] = []
+
+        def bad() -> None:
+            raise RuntimeError("no")
+
+        lone.partition.watch(bad)
+        lone.partition.watch(lambda: heard.append(1))
+        filled(lone, 5)
+        assert heard == [1]
+        assert problems == ["a watcher of orders-2 failed"]
+
+
+# Reading.
+
+
+def test_reads_what_was_written_with_offsets_and_terms() -> None:
+    with Lone() as lone:
+        filled(lone, 5)
+        lone.group.lose()
+        lone.group.lead(4)
+        filled(lone, 6)
+        batches = lone.run(lone.partition.read(0, 10, 1000)).result()
+        assert batches == [StoredBatch(0, 1, 1, b"x" * 100), StoredBatch(1, 2, 4, b"x" * 100)]
+        assert [b.base_offset for b in lone.run(lone.partition.read(0, 10, 1)).result()] == [0]
+        assert lone.run(lone.partition.read(2, 10, 1000)).result() == []
+
+
+def test_reads_ahead_unless_served_from_what_it_wrote() -> None:
+    with Lone() as lone:
+        filled(lone, 5, 5, 5)
+        lone.run(lone.partition.read(0, 10, 1))
+        lone.written._batches.clear()
+        lone.run(lone.partition.read(0, 10, 1))
+        assert [[e.base_offset for e in ahead] for _, ahead in lone.reader.asked] == [[], [1, 2]]
+
+
+def gone(lone: Lone, then: Callable[[], object] = lambda: None) -> Callable[[], list[bytes]]:
+    """The first extent's object is not there; and then something happens."""
+
+    def answer() -> list[bytes]:
+        extent = lone.reader.asked[-1][0][0]
+        assert isinstance(extent, ObjectExtent)
+        then()
+        raise ObjectNotFound("get_range", extent.object_name)
+
+    return answer
+
+
+def test_an_object_that_is_gone_means_plan_again() -> None:
+    with Lone() as lone:
+        filled(lone, 5, 6)
+        task = lone.run(lone.partition.execute(SetStartOffset(1)))
+        lone.reader.answers.append(gone(lone, lone.group.apply))
+        batches = lone.run(lone.partition.read(0, 10, 1000)).result()
+        assert task.result() == StartOffsetSet(1)
+        assert [batch.base_offset for batch in batches] == [1]
+        assert lone.group.barriers == []
+
+
+def test_an_object_that_a_confirmed_leader_names_is_damage() -> None:
+    with Lone() as lone:
+        filled(lone, 5)
+        lone.reader.answers.append(gone(lone))
+        with pytest.raises(BadObject, match="no such object") as caught:
+            lone.run(lone.partition.read(0, 10, 1000)).result()
+        assert (caught.value.start, caught.value.end) == (16, 116)
+
+
+def test_damage_is_told_only_after_the_leader_is_confirmed() -> None:
+    with Lone() as lone:
+        filled(lone, 5, 6)
+        lone.run(lone.partition.execute(SetStartOffset(1)))
+        lone.group.confirmed = False
+        lone.reader.answers.append(gone(lone))
+        task = lone.run(lone.partition.read(0, 10, 1000))
+        assert not task.done()
+        lone.group.commit()
+        lone.group.pass_barriers()
+        lone.loop.run()
+        assert [batch.base_offset for batch in task.result()] == [1]
+
+
+def test_an_object_missing_at_who_does_not_lead_is_no_damage() -> None:
+    with Lone() as lone:
+        filled(lone, 5)
+        lone.group.lose()
+        lone.reader.answers.append(gone(lone))
+        with pytest.raises(ObjectNotFound):
+            lone.run(lone.partition.read(0, 10, 1000)).result()
+
+
+def test_plans_are_bounded() -> None:
+    with Lone() as lone:
+        filled(lone, *[5] * 10)
+
+        def trim(number: int) -> Callable[[], object]:
+            def then() -> None:
+                lone.group.replicate(encode(1, 0, [SetStartOffset(number)]), 1)
+                lone.group.apply()
+
+            return then
+
+        lone.reader.answers += [gone(lone, trim(number)) for number in range(1, 10)]
+        with pytest.raises(ObjectNotFound):
+            lone.run(lone.partition.read(0, 20, 1)).result()
+        assert len(lone.reader.asked) == 4
+
+
+# Commands.
+
+
+def test_commands_are_carried_out_by_the_leader_only() -> None:
+    with Lone() as lone:
+        filled(lone, 5)
+        task = lone.run(lone.partition.execute(Checkpoint(1000)))
+        lone.group.commit()
+        result = task.result()
+        assert isinstance(result, CheckpointTaken)
+        too_high = lone.run(lone.partition.execute(SetStartOffset(2))).result()
+        assert isinstance(too_high, AppendFailed)
+        assert too_high.code.name == "offset_out_of_range"
+        waiting = lone.run(lone.partition.execute(SetStartOffset(1)))
+        lone.group.lose()
+        lone.group.drop(NotLeader(2))
+        for refused in (waiting, lone.run(lone.partition.execute(SetStartOffset(1)))):
+            answer = refused.result()
+            assert isinstance(answer, AppendFailed)
+            assert answer.code.name == "not_leader_or_follower"
+
+
+def test_batches_do_not_come_as_commands() -> None:
+    with Lone() as lone:
+        window = lone.partition.fence.window
+        assert window is not None
+        with pytest.raises(ValueError, match="append"):
+            lone.run(lone.partition.execute(Append(window, []))).result()
+
+
+def test_an_epoch_is_advanced_under_the_fence() -> None:
+    with Lone() as lone:
+        hold = lone.partition.fence.try_acquire(CREATION_EPOCH)
+        assert isinstance(hold, Hold)
+        task = lone.run(lone.partition.execute(AdvanceEpoch(EpochWindow(0, 8, 8))))
+        lone.append("0", connection=1)
+        lone.stored("0", epoch=8)
+        assert lone.group.proposed == [], "the slide waits for the hold, and the batch behind the slide"
+        hold.release()
+        lone.loop.run()
+        assert [entry[0][:3] for entry in lone.group.entries()] == [
+            [Kind.ADVANCE_EPOCH, 5, 8],
+            [Kind.APPEND, 5, 8],
+        ]
+        lone.group.commit()
+        assert task.result() == EpochAdvanced(5, 8)
+        assert lone.partition.fence.holds == 0
+        lower = lone.run(lone.partition.execute(AdvanceEpoch(EpochWindow(0, 4, 4)))).result()
+        assert lower == Rejected(Rejection.LOWER_EPOCH, 8)
+
+
+def test_an_epoch_that_waits_when_leadership_goes() -> None:
+    with Lone() as lone:
+        hold = lone.partition.fence.try_acquire(CREATION_EPOCH)
+        assert isinstance(hold, Hold)
+        task = lone.run(lone.partition.execute(AdvanceEpoch(EpochWindow(0, 8, 8))))
+        lone.group.lose()
+        answer = task.result()
+        assert isinstance(answer, AppendFailed)
+        hold.release()
+
+
+def test_a_leader_ticks_for_producers_that_expire() -> None:
+    with Lone() as lone:
+        lone.loop.advance(3 * TICK_SECONDS)
+        assert lone.group.proposed == [], "nobody to forget"
+        lone.append("0", producer=1, sequence=0)
+        lone.stored("0")
+        lone.group.commit()
+        lone.wall += 8 * 24 * 3600 * 1000
+        lone.loop.advance(TICK_SECONDS)
+        lone.group.commit()
+        assert lone.group.proposed[-1].future.result().value == [Ticked(lone.wall, 1)]  # type: ignore[union-attr]
+        lone.group.lose()
+        before = len(lone.group.proposed)
+        lone.loop.advance(3 * TICK_SECONDS)
+        assert len(lone.group.proposed) == before
+
+
+def test_the_recorder_hears_of_an_entry_before_it_is_applied() -> None:
+    with Lone() as lone:
+        filled(lone, 5)
+        lone.run(lone.partition.execute(Checkpoint(1000)))
+        lone.group.commit()
+        machine = lone.partition.machine_for_group
+        machine.restore(machine.snapshot())
+        assert lone.records.heard == [
+            ("begin_term", 1, 1, 1),
+            ("applied", 2, 1),
+            ("applied", 3, 1),
+            ("checkpoint", 3),
+            ("restored",),
+        ]

@@ -1,0 +1,200 @@
+"""Apache Kafka itself on this machine: three KRaft nodes, each broker and controller, on the loopback.
+
+Its jars come from Maven Central, once, into a cache folder; `KAFKA_LIBS` names a folder that has them.
+Nothing is tuned for or against it: heap and collector are those of Kafka's own start script, and the settings
+are what a cluster of three needs to keep three copies.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+from cluster.own_process import OwnProcess
+from cluster.ports import LOOPBACK, Ports, free_ports
+
+VERSION: Final = "4.1.0"
+NODES: Final = (1, 2, 3)
+_MODULES: Final = ("kafka_2.13", "kafka-tools", "kafka-clients")
+_FETCH_SECONDS: Final = 600
+_FORMAT_SECONDS: Final = 60
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 20.0
+
+
+class NoKafka(Exception):
+    """Kafka cannot be had or does not start here; one line that says why and what to do."""
+
+
+def jars() -> Path:
+    """The folder with Kafka's jars; fetches them when they are nowhere. Raises NoKafka."""
+    named = os.environ.get("KAFKA_LIBS")
+    if named:
+        if not list(Path(named).glob("kafka_2.13-*.jar")):
+            raise NoKafka(f"KAFKA_LIBS={named} holds no kafka_2.13 jar: name another folder, or unset it")
+        return Path(named)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strandline" / "peers"
+    libs = cache / f"kafka-{VERSION}"
+    if not libs.is_dir():
+        _fetch(cache, libs)
+    return libs
+
+
+def _fetch(cache: Path, libs: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise NoKafka(
+            "Kafka's jars are fetched with Maven: install it, or set KAFKA_LIBS to a folder of them"
+        )
+    cache.mkdir(parents=True, exist_ok=True)
+    wanted = [("org.apache.kafka", module, VERSION) for module in _MODULES]
+    wanted.append(("org.slf4j", "slf4j-simple", "1.7.36"))
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in wanted
+    )
+    project = cache / "pom.xml"
+    project.write_text(
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>strandline</groupId><artifactId>peers</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>\n"
+    )
+    partial = libs.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    done = subprocess.run(
+        ["mvn", "-q", "-B", "-f", project, "dependency:copy-dependencies", f"-DoutputDirectory={partial}"],
+        capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        last = (done.stdout + done.stderr).strip().splitlines()
+        raise NoKafka(f"Maven could not fetch Kafka {VERSION}: {last[0] if last else done.returncode}")
+    partial.rename(libs)  # whole or not there
+
+
+class KafkaCluster:
+    """Three brokers in `folder`, which is made and formatted here. Raises NoKafka."""
+
+    name = f"Kafka {VERSION}"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._libs = jars()
+        self._java = _java()
+        self._ports: dict[int, Ports] = free_ports(NODES)
+        self._processes: dict[int, OwnProcess] = {}
+        self._format()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{LOOPBACK}:{ports.kafka}" for ports in self._ports.values())
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes.values() if process.alive()]
+
+    def up(self) -> None:
+        """Start, and wait until every broker takes connections."""
+        for node in NODES:
+            self.start(node)
+        deadline = time.monotonic() + _START_SECONDS
+        for node in NODES:
+            self._wait_listening(node, deadline)
+
+    def start(self, node: int) -> None:
+        """Start one on what it has; returns at once."""
+        heap = [
+            "-Xms1g",
+            "-Xmx1g",
+            "-XX:+UseG1GC",
+            "-XX:MaxGCPauseMillis=20",
+            "-XX:InitiatingHeapOccupancyPercent=35",
+        ]
+        command = [*self._command("kafka.Kafka", *heap), str(self._config(node))]
+        self._processes[node] = OwnProcess.spawn(command, self._log(node), dict(os.environ))
+
+    def kill(self, node: int) -> None:
+        """SIGKILL; returns when it is gone."""
+        self._processes[node].signal(signal.SIGKILL)
+        self._processes[node].wait(_STOP_SECONDS)
+
+    def down(self) -> None:
+        """Stop what runs, by force what does not stop."""
+        for process in self._processes.values():
+            process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in self._processes.values():
+            if not process.wait(max(0.0, deadline - time.monotonic())):
+                process.signal(signal.SIGKILL)
+                process.wait(_STOP_SECONDS)
+
+    def _format(self) -> None:
+        """What Kafka wants done to its folders before it starts."""
+        self._folder.mkdir(parents=True)
+        # The shell scripts of Kafka make it the same way; one that began with "-" would read as an option.
+        identity = "S" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        tool = [*self._command("kafka.tools.StorageTool"), "format"]
+        for node in NODES:
+            self._config(node).write_text(self._properties(node))
+            done = subprocess.run(
+                [*tool, "-t", identity, "-c", str(self._config(node))],
+                capture_output=True, text=True, timeout=_FORMAT_SECONDS, check=False,
+            )  # fmt: skip
+            if done.returncode != 0:
+                raise NoKafka(f"Kafka's StorageTool refuses: {(done.stdout + done.stderr).strip()[-300:]}")
+
+    def _wait_listening(self, node: int, deadline: float) -> None:
+        while True:
+            try:
+                socket.create_connection((LOOPBACK, self._ports[node].kafka), timeout=1).close()
+                return
+            except OSError as error:
+                if not self._processes[node].alive() or time.monotonic() > deadline:
+                    log = self._log(node).read_text(errors="replace").strip()
+                    raise NoKafka(f"Kafka's node {node} does not start: {log[-300:]}") from error
+                time.sleep(0.05)
+
+    def _command(self, main: str, *options: str) -> list[str]:
+        log_level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return [self._java, *options, log_level, "-cp", f"{self._libs}/*", main]
+
+    def _config(self, node: int) -> Path:
+        return self._folder / f"node-{node}.properties"
+
+    def _log(self, node: int) -> Path:
+        return self._folder / f"node-{node}.log"
+
+    def _properties(self, node: int) -> str:
+        ports = self._ports
+        voters = ",".join(f"{each}@{LOOPBACK}:{ports[each].mesh}" for each in NODES)
+        here = f"PLAINTEXT://{LOOPBACK}:{ports[node].kafka}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": node,
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"{here},CONTROLLER://{LOOPBACK}:{ports[node].mesh}",
+            "advertised.listeners": here,
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self._folder / f"data-{node}",
+            "default.replication.factor": len(NODES),
+            "min.insync.replicas": 2,
+            "offsets.topic.replication.factor": len(NODES),
+            "offsets.topic.num.partitions": 5,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if found is None or not Path(found).exists():
+        raise NoKafka("Kafka needs Java 17 or newer: run scripts/setup, or set JAVA_HOME")
+    return found

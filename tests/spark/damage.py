@@ -1,0 +1,146 @@
+"""Damage to a copy of a stored cluster, done so that digests and checksums are right where they can be.
+
+A bit that rots is found by any digest. What audits are for is a wrong thing that was written down well: so a
+document is decoded, changed, and encoded again under its own name.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+from crc32c import crc32c
+
+from snapshot.document import decode
+from snapshot.level_zero_format import Batch, encode, parse
+from snapshot.log_document import LogDocument, decode_log, pack_entry
+from snapshot.names import SnapshotName, checkpoint_prefix, log_name, parse_name, snapshot_name
+from snapshot.spark.audits.documents import EXTENTS
+from statemachine.extents import ObjectExtent
+from statemachine.object_names import parse_object_name
+from tests.spark.stored_cluster import CLUSTER, NODES, StoredCluster
+
+State = dict[str, Any]
+
+
+class Copy:
+    """A copy of a cluster's storage in a folder of its own; `cluster` is the one it was made from."""
+
+    def __init__(self, cluster: StoredCluster, root: Path) -> None:
+        shutil.copytree(cluster.root, root)
+        self.cluster, self.root = cluster, root
+
+    def path(self, key: str) -> Path:
+        return self.root / key
+
+    def group(self, topic: str, number: int) -> int:
+        return self.cluster.partitions[topic, number].group
+
+    def indexes(self, group: int) -> list[int]:
+        """Log indexes of a group's checkpoints, oldest first."""
+        folder = self.path(checkpoint_prefix(CLUSTER, group, 0)).parent
+        return sorted(int(path.name) for path in folder.iterdir())
+
+    def change_state(
+        self, group: int, index: int, change: Callable[[State], None], nodes: Iterable[int] = NODES
+    ) -> None:
+        """Change the state in some replicas' documents of a checkpoint; digests are made anew."""
+        for node in nodes:
+            path = self.path(snapshot_name(CLUSTER, group, index, node))
+            document = decode(path.read_bytes())
+            state = msgpack.unpackb(document.state)
+            change(state)
+            path.write_bytes(replace(document, state=msgpack.packb(state)).encode())
+
+    def change_newest(self, group: int, change: Callable[[State], None]) -> int:
+        """Change all replicas' documents of a group's newest checkpoint; returns its index."""
+        index = self.indexes(group)[-1]
+        self.change_state(group, index, change)
+        return index
+
+    def extents(self, group: int) -> list[ObjectExtent]:
+        for partition in self.cluster.partitions.values():
+            if partition.group == group:
+                return [extent for extent in partition.machine.extents if isinstance(extent, ObjectExtent)]
+        raise KeyError(group)
+
+    def without_logs(self) -> Copy:
+        """Remove every log, so that nothing can be replayed."""
+        for path in self.root.glob("snapshots/*/*/*/log-*"):
+            path.unlink()
+        return self
+
+    def change_log(self, group: int, index: int, change: Callable[[list[Any]], None]) -> None:
+        """Change the entries of the log that leads to a checkpoint."""
+        indexes = [0, *self.indexes(group)]
+        path = self.path(log_name(CLUSTER, group, indexes[indexes.index(index) - 1], index))
+        log = decode_log(path.read_bytes())
+        entries = log.read()
+        change(entries)
+        packed = b"".join(pack_entry(*entry) for entry in entries)
+        path.write_bytes(LogDocument(log.cluster, log.kind, log.group, log.after, log.index, packed).encode())
+
+    def rewrite_batch(self, extent: ObjectExtent, change: Callable[[bytearray], None]) -> None:
+        """Change one batch in its object; the CRCs of batch, section and footer are made anew."""
+        path = self.path(extent.object_name)
+        data = path.read_bytes()
+        batches = []
+        for section in parse(extent.object_name, data).sections:
+            at = section.position
+            while at < section.end:
+                length = struct.unpack_from(">i", data, at + 8)[0] + 12
+                batch = bytearray(data[at : at + length])
+                if at == extent.position:
+                    change(batch)
+                    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+                batches.append(Batch(section.topic_id, section.partition, bytes(batch)))
+                at += length
+        name = parse_object_name(extent.object_name)
+        path.write_bytes(b"".join(encode(name.epoch, name.object_id, batches).parts))
+
+    def flip(self, key: str, position: int) -> None:
+        """Change one bit of a file and leave everything else."""
+        data = bytearray(self.path(key).read_bytes())
+        data[position] ^= 0x10
+        self.path(key).write_bytes(data)
+
+    def documents(self) -> list[SnapshotName]:
+        found = []
+        for path in sorted(self.root.glob("snapshots/**/*")):
+            if path.is_file():
+                name = parse_name(path.relative_to(self.root).as_posix())
+                if isinstance(name, SnapshotName):
+                    found.append(name)
+        return found
+
+
+def change_extents(change: Callable[[Any], Any]) -> Callable[[State], None]:
+    """A change of a state's extents, given as a numpy array of EXTENTS; what it returns takes their place."""
+
+    def changed(state: State) -> None:
+        rows = np.frombuffer(state["extents"], EXTENTS).copy()
+        state["extents"] = change(rows).tobytes()
+
+    return changed
+
+
+def set_extent(number: int, **fields: int) -> Callable[[State], None]:
+    """Set fields of one extent."""
+
+    def change(rows: Any) -> Any:
+        for name, value in fields.items():
+            rows[name][number] = value
+        return rows
+
+    return change_extents(change)
+
+
+def set_fields(**fields: Any) -> Callable[[State], None]:
+    """Set fields of a state."""
+    return lambda state: state.update(fields)

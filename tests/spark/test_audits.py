@@ -1,0 +1,460 @@
+"""Each audit finds what it looks for, and nothing else turns red but what has to.
+
+One cluster is stored, copied once for each kind of damage, and all copies are audited in one pass.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable, Mapping, Set
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from snapshot.document import decode
+from snapshot.names import snapshot_name
+from snapshot.spark.audits import (
+    AuditResult,
+    AuditRun,
+    ClusterStorage,
+    NothingToAudit,
+    Verdict,
+    audit_storages,
+    run_audits,
+    write_report,
+)
+from snapshot.spark.audits import __main__ as command
+from snapshot.spark.audits.documents import EXTENTS
+from snapshot.storage import open_storage
+from statemachine.extents import ObjectExtent
+from statemachine.object_names import object_name
+from tests.spark.damage import Copy, change_extents, set_extent, set_fields
+from tests.spark.stored_cluster import CLUSTER, StoredCluster, build_cluster
+
+# All copies are audited by whichever test comes first: some 15 seconds on two idle cores.
+pytestmark = pytest.mark.timeout(300)
+
+PRODUCER_EPOCH_AT, BASE_SEQUENCE_AT, COUNT_AT = 51, 53, 57
+
+
+class Damage(NamedTuple):
+    """What is done to a copy, which audits must find it, and what the first of them must say and where."""
+
+    do: Callable[[Copy], Any]
+    found_by: Set[str] = frozenset()
+    says: str = ""
+    place: Mapping[str, Any] = MappingProxyType({})
+
+
+def _batch(copy: Copy, topic: str, number: int, producer: int, nth: int) -> ObjectExtent:
+    """The nth extent of a partition that a producer wrote."""
+    found = []
+    for extent in copy.extents(copy.group(topic, number)):
+        data = copy.path(extent.object_name).read_bytes()[extent.position :][: extent.length]
+        if struct.unpack_from(">q", data, 43)[0] == producer:
+            found.append(extent)
+    return found[nth]
+
+
+def _set(form: str, at: int, change: Callable[[int], int]) -> Callable[[bytearray], None]:
+    def do(batch: bytearray) -> None:
+        struct.pack_into(form, batch, at, change(struct.unpack_from(form, batch, at)[0]))
+
+    return do
+
+
+def _newest(copy: Copy, topic: str, number: int, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change all replicas alike; no log says otherwise, so that nothing can be replayed."""
+    copy.without_logs().change_newest(copy.group(topic, number), change)
+
+
+def _one_replica(copy: Copy) -> None:
+    group = copy.group("clicks", 0)
+    copy.change_state(group, copy.indexes(group)[-1], lambda s: s.update(time=s["time"] + 1), nodes=[2])
+
+
+def _rot_document(copy: Copy) -> None:
+    group = copy.group("clicks", 0)
+    copy.flip(snapshot_name(CLUSTER, group, copy.indexes(group)[0], 3), 200)
+
+
+def _misplace_document(copy: Copy) -> None:
+    group = copy.group("clicks", 1)
+    first, second, _ = copy.indexes(group)
+    for node in (1, 2, 3):
+        name = snapshot_name(CLUSTER, group, second, node)
+        shutil.copy(copy.path(snapshot_name(CLUSTER, group, first, node)), copy.path(name))
+    copy.without_logs()
+
+
+def _remove_documents(copy: Copy, *nodes: int) -> None:
+    group = copy.group("orders", 1)
+    for node in nodes:
+        copy.path(snapshot_name(CLUSTER, group, copy.indexes(group)[-1], node)).unlink()
+
+
+def _old_only(copy: Copy) -> tuple[int, Any]:
+    """The first extent that only an older, leased checkpoint still names; and that checkpoint."""
+    group = copy.group("orders", 0)
+    index = copy.indexes(group)[0]
+    document = decode(copy.path(snapshot_name(CLUSTER, group, index, 1)).read_bytes())
+    return index, np.frombuffer(msgpack.unpackb(document.state)["extents"], EXTENTS)[0]
+
+
+def _rot_old_object(copy: Copy) -> None:
+    _, extent = _old_only(copy)
+    copy.flip(object_name(int(extent["epoch"]), bytes(extent["object_id"])), int(extent["position"]) + 70)
+
+
+def _rot_batch(copy: Copy) -> None:
+    extent = copy.extents(copy.group("clicks", 0))[5]
+    copy.flip(extent.object_name, extent.position + extent.length - 1)
+
+
+def _rot_footer(copy: Copy) -> None:
+    extent = copy.extents(copy.group("clicks", 0))[5]
+    copy.flip(extent.object_name, copy.path(extent.object_name).stat().st_size - 30)
+
+
+def _remove_object(copy: Copy) -> None:
+    copy.path(copy.extents(copy.group("clicks", 0))[5].object_name).unlink()
+
+
+def _swap_objects(copy: Copy) -> None:
+    first, second = (copy.extents(copy.group("clicks", 0))[n].object_name for n in (5, 6))
+    shutil.copy(copy.path(second), copy.path(first))
+
+
+def _other_partition(copy: Copy) -> None:
+    """The fifth batch of one partition is named where the other's is; same counts, so offsets stay right."""
+    extents = copy.extents(copy.group("orders", 1))
+    other = next(
+        extent
+        for extent in copy.extents(copy.group("orders", 0))
+        if extent.record_count == extents[5].record_count and extent.epoch <= 8
+    )
+
+    def change(rows: Any) -> Any:
+        row = rows[5:6].copy()
+        for name in ("max_timestamp", "length", "epoch", "position"):
+            row[name] = getattr(other, name)
+        row["object_id"] = np.void(other.object_id)
+        rows[5] = row[0]
+        return rows
+
+    _newest(copy, "orders", 1, change_extents(change))
+
+
+def _drop_entry(copy: Copy) -> None:
+    group = copy.group("orders", 0)
+    copy.change_log(group, copy.indexes(group)[1], lambda entries: entries.pop(3))
+
+
+def _rot_log(copy: Copy) -> None:
+    for path in copy.root.glob(f"snapshots/*/{copy.group('orders', 0):010d}/*/log-*"):
+        copy.flip(path.relative_to(copy.root).as_posix(), 100)
+
+
+def _all_replicas(copy: Copy) -> None:
+    copy.change_newest(copy.group("orders", 2), lambda state: state.update(time=state["time"] + 5))
+
+
+REFERENCES, OFFSETS, SEQUENCES = "references_exist_and_crc", "offsets_contiguous", "producer_sequences"
+EPOCHS, AGREE, REPLAY, WINDOW = "epochs_never_regress", "replicas_agree", "replay", "no_window"
+ORDERS, CLICKS = {"topic": "orders", "partition": 0}, {"topic": "clicks", "partition": 0}
+
+DAMAGES = {
+    "none": Damage(lambda copy: None),
+    "logs gone": Damage(Copy.without_logs),
+    "one document missing": Damage(lambda copy: _remove_documents(copy, 2)),
+    "one replica differs": Damage(_one_replica, {AGREE, REPLAY}, "replicas differ: nodes 1, 3: ", CLICKS),
+    "document rots": Damage(_rot_document, {AGREE}, "node 3's document: snapshot's SHA-256", CLICKS),
+    "documents misplaced": Damage(
+        _misplace_document, {AGREE}, "these are the bytes of group 5, entry 2", {"partition": 1}
+    ),
+    "one document left": Damage(
+        lambda copy: _remove_documents(copy, 1, 3), {AGREE}, "only one replica", {"partition": 1}
+    ),
+    "window in a state": Damage(
+        lambda copy: _newest(copy, "orders", 0, set_fields(window=[4, 8])), {WINDOW}, "a field window", ORDERS
+    ),
+    "previous epoch goes back": Damage(
+        lambda copy: _newest(copy, "orders", 0, set_fields(previous_applied_epoch=2)),
+        {EPOCHS},
+        "the previous applied epoch goes back from 3 to 2",
+        ORDERS,
+    ),
+    "highest epoch goes back": Damage(
+        lambda copy: _newest(copy, "clicks", 0, set_fields(max_applied_epoch=3, previous_applied_epoch=3)),
+        {EPOCHS},
+        "the highest applied epoch goes back from 4 to 3",
+        CLICKS,
+    ),
+    "cluster epoch goes back": Damage(
+        lambda copy: copy.without_logs().change_newest(0, set_fields(cluster_epoch=3)),
+        {EPOCHS},
+        "the cluster epoch goes back from 4 to 3",
+        {"topic": "(controller)"},
+    ),
+    "term goes back": Damage(
+        lambda copy: _newest(copy, "clicks", 0, set_fields(term=3)),
+        {EPOCHS},
+        "the term goes back from 4 to 3",
+    ),
+    "previous above highest": Damage(
+        lambda copy: _newest(copy, "orders", 0, set_fields(previous_applied_epoch=9)),
+        {EPOCHS},
+        "the previous applied epoch 9 is above the highest, 8",
+        ORDERS,
+    ),
+    "creation above previous": Damage(
+        lambda copy: _newest(copy, "orders", 0, set_fields(creation_epoch=5)),
+        {EPOCHS},
+        "the creation epoch 5 is above the previous applied one, 4",
+        ORDERS,
+    ),
+    "object gone": Damage(_remove_object, {REFERENCES}, "there is no such object"),
+    "object under another's name": Damage(_swap_objects, {REFERENCES}, "these are the bytes of l0/"),
+    "batch rots": Damage(_rot_batch, {REFERENCES}, "checksum does not match", CLICKS),
+    "footer rots": Damage(_rot_footer, {REFERENCES}, "footer's checksum"),
+    "old object rots": Damage(_rot_old_object, {REFERENCES}, "checksum does not match", ORDERS),
+    "timestamp of an extent": Damage(
+        lambda copy: _newest(copy, "clicks", 0, set_extent(4, max_timestamp=5)),
+        {REFERENCES},
+        "the extent's newest timestamp is 5, the batch's",
+        CLICKS,
+    ),
+    "another partition's batch": Damage(
+        _other_partition, {REFERENCES, SEQUENCES}, "the bytes are of partition 0", {"partition": 1}
+    ),
+    "extent missing": Damage(
+        lambda copy: _newest(copy, "clicks", 0, change_extents(lambda rows: np.delete(rows, 4))),
+        {OFFSETS},
+        "begins at offset 10, the one before ends at 8",
+        {**CLICKS, "base_offset": 10},
+    ),
+    "first extent missing": Damage(
+        lambda copy: _newest(copy, "clicks", 0, change_extents(lambda rows: rows[1:])),
+        {OFFSETS},
+        "the first batch, at 2, does not hold the start, 0",
+        CLICKS,
+    ),
+    "last extent missing": Damage(
+        lambda copy: _newest(copy, "clicks", 0, change_extents(lambda rows: rows[:-1])),
+        {OFFSETS},
+        "the batches end at offset 34, the high watermark is 36",
+        CLICKS,
+    ),
+    "extents all missing": Damage(
+        lambda copy: _newest(copy, "clicks", 0, change_extents(lambda rows: rows[:0])),
+        {OFFSETS},
+        "no batch from offset 0 to 36",
+        CLICKS,
+    ),
+    "batch holds more records": Damage(
+        lambda copy: copy.rewrite_batch(
+            copy.extents(copy.group("clicks", 0))[3], _set(">i", COUNT_AT, lambda count: count + 1)
+        ),
+        {OFFSETS, REFERENCES},
+        "the batch holds 3 records, its offsets are counted for 2",
+        {**CLICKS, "base_offset": 6},
+    ),
+    "sequence twice": Damage(
+        lambda copy: copy.rewrite_batch(
+            _batch(copy, "orders", 0, 7, 3), _set(">i", BASE_SEQUENCE_AT, lambda first: first - 3)
+        ),
+        {SEQUENCES},
+        " twice: ",
+        ORDERS,
+    ),
+    "sequence missing": Damage(
+        lambda copy: copy.rewrite_batch(
+            _batch(copy, "orders", 1, 8, -1), _set(">i", BASE_SEQUENCE_AT, lambda first: first + 2)
+        ),
+        {SEQUENCES},
+        "producer 8 epoch 0 misses sequences from 63 to 65",
+        {"topic": "orders", "partition": 1},
+    ),
+    "producer's epoch goes back": Damage(
+        lambda copy: copy.rewrite_batch(
+            _batch(copy, "orders", 0, 9, -1), _set(">h", PRODUCER_EPOCH_AT, lambda epoch: epoch - 1)
+        ),
+        {SEQUENCES},
+        "producer 9 epoch 0 goes back from epoch 1",
+        ORDERS,
+    ),
+    "all replicas differ from the log": Damage(
+        _all_replicas, {REPLAY}, "its state differs in time", {"topic": "orders", "partition": 2}
+    ),
+    "entry missing in a log": Damage(_drop_entry, {REPLAY}, "after replaying from 13: node 1: ", ORDERS),
+    "log rots": Damage(_rot_log, {REPLAY}, "SHA-256", ORDERS),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> StoredCluster:
+    return build_cluster(tmp_path_factory.mktemp("stored") / "objects")
+
+
+@pytest.fixture(scope="module")
+def runs(
+    spark: SparkSession, cluster: StoredCluster, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, AuditRun]:
+    storages = []
+    for number, damage in enumerate(DAMAGES.values()):
+        copy = Copy(cluster, tmp_path_factory.mktemp("damaged") / str(number))
+        damage.do(copy)
+        storages.append(ClusterStorage(open_storage(str(copy.root)), CLUSTER))
+    return dict(zip(DAMAGES, audit_storages(spark, storages), strict=True))
+
+
+def result(run: AuditRun, name: str) -> AuditResult:
+    (found,) = [result for result in run.results if result.name == name]
+    return found
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found_by_the_audit_that_looks_for_it_and_no_other(
+    name: str, runs: dict[str, AuditRun]
+) -> None:
+    damage, run = DAMAGES[name], runs[name]
+    found = {result.name: result.evidence for result in run.results if result.verdict is Verdict.FINDING}
+    assert set(found) == damage.found_by, found
+    assert run.finding is bool(damage.found_by)
+    if damage.found_by:
+        texts = [row for rows in found.values() for row in rows if damage.says in str(row["problem"])]
+        assert texts, found
+        assert {key: texts[0][key] for key in damage.place} == damage.place
+
+
+def test_the_undamaged_cluster_was_looked_at_as_a_whole(
+    runs: dict[str, AuditRun], cluster: StoredCluster
+) -> None:
+    run = runs["none"]
+    assert {result.verdict for result in run.results} == {Verdict.PASSED}
+    partitions = cluster.partitions.values()
+    checkpoints = sum(map(len, (p.checkpoint_indexes for p in partitions))) + 3
+    assert result(run, AGREE).counts == {
+        "documents": 3 * checkpoints,
+        "checkpoints": checkpoints,
+        "missing documents": 0,
+    }
+    assert result(run, REPLAY).counts["replayed"] == checkpoints
+    assert result(run, OFFSETS).counts["partitions"] == 5
+    # Whole batches: the first one may begin below the start offset.
+    assert result(run, OFFSETS).counts["records"] == sum(
+        extent.record_count for p in partitions for extent in p.machine.extents
+    )
+    objects = len([path for path in (cluster.root / "l0").rglob("*") if path.is_file()])
+    # Of the 24 objects three hold retries alone, to which nothing refers.
+    assert result(run, REFERENCES).counts["objects"] == objects - 3
+    assert result(run, REFERENCES).counts["inline batches"] == 3
+    assert result(run, SEQUENCES).counts["producers"] == 3
+
+
+def test_without_logs_replay_says_nothing_and_that_it_says_nothing(runs: dict[str, AuditRun]) -> None:
+    replay = result(runs["logs gone"], REPLAY)
+    assert replay.verdict is Verdict.NOTHING
+    assert replay.counts["not covered"] == len(replay.remarks) == 18
+    assert replay.remarks[0]["problem"] == "not covered: no log was published"
+
+
+def test_a_missing_document_is_a_remark(runs: dict[str, AuditRun]) -> None:
+    agree = result(runs["one document missing"], AGREE)
+    assert agree.counts["missing documents"] == 1
+    (remark,) = agree.remarks
+    assert remark == {
+        "topic": "orders",
+        "partition": 1,
+        "group": 2,
+        "log_index": 23,
+        "problem": "no document of node 2",
+    }
+
+
+def test_only_the_batches_in_a_bad_section_are_named(runs: dict[str, AuditRun]) -> None:
+    evidence = result(runs["batch rots"], REFERENCES).evidence
+    assert [(row["topic"], row["base_offset"]) for row in evidence] == [("clicks", 10)]
+    everything = result(runs["footer rots"], REFERENCES).evidence
+    assert {row["topic"] for row in everything} == {"orders", "clicks"}
+    assert len({row["object"] for row in everything}) == 1
+
+
+def test_a_checkpoint_under_a_lease_is_looked_at_for_what_only_it_names(runs: dict[str, AuditRun]) -> None:
+    evidence = result(runs["old object rots"], REFERENCES).evidence
+    assert [(row["log_index"], row["base_offset"]) for row in evidence] == [(13, 0)]
+
+
+def test_batches_that_cannot_be_read_are_no_gap_in_a_producers_sequence(runs: dict[str, AuditRun]) -> None:
+    sequences = result(runs["object gone"], SEQUENCES)
+    assert sequences.verdict is Verdict.PASSED
+    assert sequences.counts["unreadable batches"] == result(runs["object gone"], REFERENCES).findings > 1
+
+
+def test_which_replica_is_wrong_is_told_by_the_replay(runs: dict[str, AuditRun]) -> None:
+    (row,) = result(runs["one replica differs"], REPLAY).evidence
+    assert "node 2: its state differs in time" in str(row["problem"])
+    assert "node 1" not in str(row["problem"])
+
+
+def test_reports(runs: dict[str, AuditRun], tmp_path: Path) -> None:
+    run = runs["one replica differs"]
+    write_report(run, json=tmp_path / "audit.json", html=tmp_path / "audit.html")
+    told = json.loads((tmp_path / "audit.json").read_text())
+    assert told["finding"] is True
+    assert [audit["verdict"] for audit in told["audits"]].count("finding") == 2
+    assert told["audits"][0]["evidence"][0]["topic"] == "clicks"
+    page = (tmp_path / "audit.html").read_text()
+    assert page.count("<svg") == page.count("<figure") == 3
+    assert "2 of 7 audits found something" in page
+    assert "replicas differ: nodes 1, 3: " in page
+    assert "orders-0" in page
+    for outside in ("<script", "<link", "@import", 'src="', "url(http"):
+        assert outside not in page
+    write_report(run, html=tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_text() == page
+
+
+def test_the_command_prints_verdicts_and_exits_by_them(
+    runs: dict[str, AuditRun],
+    cluster: StoredCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    arguments = ["--url", cluster.url, "--cluster", CLUSTER, "--json", str(tmp_path / "a.json")]
+    for name, code in (("none", 0), ("sequence missing", 1)):
+        monkeypatch.setattr(command, "run_audits", lambda *args, name=name, **more: runs[name])
+        assert command.main(arguments) == code
+        assert json.loads((tmp_path / "a.json").read_text())["finding"] is bool(code)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("passed   replicas_agree: 54 documents, 18 checkpoints")
+    assert any("misses sequences from" in line for line in out)
+
+
+@pytest.mark.parametrize(
+    ("url", "cluster_id", "reason"),
+    [
+        ("/nonexistent/objects", CLUSTER, "there is no such folder"),
+        (None, "elsewhere", "has no checkpoint of cluster elsewhere"),
+        (None, "no/such", "cannot stand in an object's name"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    url: str | None, cluster_id: str, reason: str, cluster: StoredCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--url", url or cluster.url, "--cluster", cluster_id]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+
+
+def test_a_storage_without_checkpoints_is_no_pass(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(NothingToAudit, match="take one, or check the id"):
+        run_audits(str(tmp_path), {}, CLUSTER, spark=spark)

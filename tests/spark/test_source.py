@@ -1,0 +1,130 @@
+"""`spark.read.format("strandline")` on a stored cluster, in a real Spark; and the page that tells how."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from snapshot.spark.source import register
+from tests.spark.stored_cluster import StoredCluster, build_cluster
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> StoredCluster:
+    return build_cluster(tmp_path_factory.mktemp("read") / "objects")
+
+
+@pytest.fixture
+def source(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+def frame(
+    source: SparkSession, cluster: StoredCluster, schema: str | None = None, **options: str
+) -> DataFrame:
+    reader = source.read.format("strandline").options(url=cluster.url, **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def test_a_topic_is_read_from_start_offset_to_high_watermark(
+    source: SparkSession, cluster: StoredCluster
+) -> None:
+    read = frame(source, cluster, topic="orders,clicks", min_partitions="3")
+    assert read.rdd.getNumPartitions() == 3
+    columns = ("topic", "partition", "offset", "key", "value", "leader_epoch", "headers", "timestampType")
+    found = sorted(tuple(row) for row in read.select(*columns).collect())
+    expected = [
+        (topic, number, r.offset, r.key, r.value, r.leader_epoch, None, 0)
+        for (topic, number), partition in cluster.partitions.items()
+        for r in partition.readable
+    ]
+    assert [tuple(map(_plain, row)) for row in found] == sorted(expected)
+
+
+def _plain(value: object) -> object:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def test_times_are_moments(source: SparkSession, cluster: StoredCluster) -> None:
+    read = frame(source, cluster, topic="clicks")
+    oldest = min(record.timestamp for record in cluster.partitions["clicks", 0].readable)
+    (row,) = read.selectExpr("unix_millis(min(timestamp))").collect()
+    assert row[0] == oldest
+
+
+def test_options_prune_and_a_frame_can_be_used_again(source: SparkSession, cluster: StoredCluster) -> None:
+    records = cluster.partitions["orders", 1].readable
+    read = frame(source, cluster, assign='{"orders": [1]}', startingOffsets=str(records[4].offset))
+    assert read.count() == len(records) - 4
+    # A source that lets Spark push filters down answers the second of these with the first one's filter.
+    assert read.where("offset = 7").count() == 1
+    assert read.where("offset > 7").count() == sum(record.offset > 7 for record in records)
+
+
+def test_a_schema_prunes_columns(source: SparkSession, cluster: StoredCluster) -> None:
+    read = frame(source, cluster, "offset bigint not null, value binary", topic="clicks")
+    assert read.columns == ["offset", "value"]
+    found = [(row.offset, bytes(row.value)) for row in read.orderBy("offset").collect()]
+    assert found == [(r.offset, r.value) for r in cluster.partitions["clicks", 0].readable]
+
+
+def test_headers_with_a_schema_of_their_own(source: SparkSession, cluster: StoredCluster) -> None:
+    kind = "headers array<struct<key: string, value: binary>>"
+    assert frame(source, cluster, kind, topic="clicks").where("headers is null").count() > 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        (None, {"topic": "nope"}, "there is no topic 'nope' in the newest checkpoint, but clicks, orders"),
+        (None, {"topic": "orders", "startingOfset": "1"}, "there is no option 'startingofset'"),
+        ("value string", {"topic": "orders"}, "there is no column 'value string'; choose from: key binary"),
+    ],
+)
+def test_what_is_wrong_is_the_last_line(
+    source: SparkSession, cluster: StoredCluster, schema: str | None, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        frame(source, cluster, schema, **options).count()
+    lines = [line for line in str(caught.value).splitlines() if "SourceError" in line]
+    assert message in lines[-1]
+
+
+def test_damage_is_an_error_that_names_the_object(source: SparkSession, tmp_path: Path) -> None:
+    cluster = build_cluster(tmp_path / "objects", batches_a_round=1)
+    path = next(path for path in sorted((cluster.root / "l0").rglob("*")) if path.is_file())
+    data = bytearray(path.read_bytes())
+    data[16 + 61 + 5] ^= 1
+    path.write_bytes(bytes(data))
+    name = path.relative_to(cluster.root).as_posix()
+    with pytest.raises(PySparkException, match=f"object {name}, bytes 16 to .*checksum does not match"):
+        frame(source, cluster, topic="orders,clicks").count()
+
+
+def test_the_examples_of_the_page_run(
+    source: SparkSession, cluster: StoredCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(examples) >= 3
+    names = {"spark": source, "url": cluster.url}
+    for example in examples:
+        exec(example.replace('"/var/lib/strandline/objects"', "url").replace("spark.stop()", ""), names)
+    assert "orders" in capsys.readouterr().out
+
+
+def test_the_page_names_every_option_and_column() -> None:
+    from snapshot.spark import options
+    from snapshot.spark.decode import COLUMNS
+
+    page = PAGE.read_text()
+    named = {name.lower().replace("_", "") for name in re.findall(r"`(\w+)`", page)}
+    assert set(options._KNOWN) | set(options._ALIASES) - named == set(options._KNOWN)
+    assert set(options._KNOWN) <= named
+    assert {name for name in COLUMNS if f"`{name}`" not in page} == set()

@@ -1,0 +1,106 @@
+"""One contract for a folder and a bucket, and a topic read from S3's protocol (moto's server)."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import obstore
+import pytest
+from obstore.store import from_url
+
+from snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
+from tests.spark.stored_cluster import StoredCluster, build_cluster
+from tests.spark.test_source_plan import read, readable
+
+KEYS = {"a/b/1": b"one", "a/b-c": b"dash", "a/b/2": b"two", "a0": b"zero", "z/1/2": bytes(1000)}
+
+
+def check(storage: Storage) -> None:
+    assert storage.list("") == sorted(KEYS)
+    assert storage.list("a/") == ["a/b-c", "a/b/1", "a/b/2"]
+    assert storage.list("a/b/") == ["a/b/1", "a/b/2"]
+    assert storage.list("none/") == []
+    assert storage.folders("") == ["a", "z"]
+    assert storage.folders("a/") == ["b"]
+    assert storage.folders("none/") == []
+    assert storage.get("a/b-c") == b"dash"
+    assert type(storage.get_range("a/b-c", 1, 2)) is bytes
+    assert storage.get_range("a/b-c", 1, 2) == b"as"
+    for missing in ("a/b/3", "a/b"):
+        with pytest.raises(ObjectMissing, match=f"there is no object {missing}"):
+            storage.get(missing)
+        with pytest.raises(ObjectMissing, match=f"there is no object {missing}"):
+            storage.get_range(missing, 0, 1)
+    for start, length in ((2, 3), (4, 1)):
+        with pytest.raises(StorageError, match="object a/b-c"):
+            storage.get_range("a/b-c", start, length)
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    for key, data in KEYS.items():
+        path = tmp_path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    partial = tmp_path / ".partial" / "node-1"
+    partial.mkdir(parents=True)
+    (partial / "7").write_bytes(b"unfinished")
+    check(open_storage(str(tmp_path)))
+    check(pickle.loads(pickle.dumps(open_storage(str(tmp_path)))))  # noqa: S301 - as Spark sends it to tasks
+
+
+@pytest.mark.parametrize("url", ["file:///data", "ftp://host/x", "/there/is/none"])
+def test_what_cannot_be_opened_is_named(url: str) -> None:
+    with pytest.raises(StorageError, match=url):
+        open_storage(url)
+
+
+def test_an_option_that_is_none_is_named() -> None:
+    with pytest.raises(StorageError, match=r"s3://bucket.*no_such_option"):
+        open_storage("s3://bucket", {"no_such_option": "1"})
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    command = [sys.executable, "-m", "tests.level_zero.moto_server"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        server.stdin.close()
+        server.wait(10)
+
+
+def bucket(endpoint: str, name: str, objects: Mapping[str, bytes]) -> Storage:
+    """A bucket with these objects below a prefix, and another one beside it."""
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT"), timeout=10).close()
+    options = {
+        "endpoint": endpoint,
+        "region": "us-east-1",
+        "access_key_id": "test",
+        "secret_access_key": "test",
+    }
+    whole = from_url(f"s3://{name}", config=options, client_options={"allow_http": True})  # type: ignore[call-overload]
+    for key, data in {**{f"prefix/{key}": data for key, data in objects.items()}, "prefix-2/a": b"x"}.items():
+        obstore.put(whole, key, data, use_multipart=False)
+    return open_storage(f"s3://{name}/prefix", options)
+
+
+@pytest.mark.s3
+def test_a_bucket(endpoint: str) -> None:
+    storage = bucket(endpoint, "contract", KEYS)
+    check(storage)
+    check(pickle.loads(pickle.dumps(storage)))  # noqa: S301 - as Spark sends it to tasks
+
+
+@pytest.mark.s3
+def test_a_topic_in_a_bucket(endpoint: str, tmp_path: Path) -> None:
+    cluster: StoredCluster = build_cluster(tmp_path / "objects", batches_a_round=2)
+    files = [path for path in cluster.root.rglob("*") if path.is_file()]
+    objects = {path.relative_to(cluster.root).as_posix(): path.read_bytes() for path in files}
+    storage = bucket(endpoint, "topics", objects)
+    assert read(storage, {"topic": "orders,clicks"}) == readable(cluster, "orders", "clicks")

@@ -1,0 +1,152 @@
+"""A real node process: how it starts, what keeps it from starting, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SECONDS = 40.0
+"""Far more than anything here takes, on a machine that is busy."""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def write_config(folder: Path, **changed: str) -> Path:
+    """One node that is a cluster by itself; `changed` replaces lines by their key."""
+    lines = {
+        "data": f'[node]\nid = 1\ndata = "{folder}/data"',
+        "nodes": f'[cluster]\nid = "alone"\nsecret = "of a test"\nnodes = ["1@127.0.0.1:{free_port()}"]',
+        "kafka": "[kafka]\nport = 0",
+        "admin": "[admin]\nport = 0",
+        "url": f'[storage]\nurl = "{folder}/objects"',
+    } | changed
+    path = folder / "node.toml"
+    path.write_text("\n".join(lines.values()) + "\n")
+    return path
+
+
+@contextlib.contextmanager
+def started(config: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "node.process", "--config", str(config), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def healthy(folder: Path, process: subprocess.Popen[str]) -> dict[str, int]:
+    """Wait until the node serves; what it says of itself."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[1]
+        with contextlib.suppress(OSError, ValueError, urllib.error.URLError):
+            told: dict[str, int] = json.loads((folder / "data" / "node.json").read_text())
+            with urllib.request.urlopen(f"http://127.0.0.1:{told['admin_port']}/health", timeout=5):
+                return told
+        time.sleep(0.05)
+    raise AssertionError("it does not become healthy")
+
+
+def refusal(process: subprocess.Popen[str]) -> str:
+    """The one line of a node that could not start."""
+    _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2, errors
+    lines = [line for line in errors.splitlines() if line.strip()]
+    assert len(lines) == 1, errors
+    return lines[0]
+
+
+def test_it_says_where_it_listens_and_stops_cleanly_on_a_signal(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    for _ in range(2):  # The second time it finds what the first left.
+        with started(config) as process:
+            told = healthy(tmp_path, process)
+            assert told["pid"] == process.pid
+            assert told["node"] == 1
+            socket.create_connection(("127.0.0.1", told["kafka_port"]), 5).close()
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=SECONDS)
+            assert process.returncode == 0, errors
+            assert "node 1 stopped" in errors
+            assert "Traceback" not in errors
+            assert not (tmp_path / "data" / "node.json").exists()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int]]]:
+    """A node that runs: its folder, and what it says of itself."""
+    folder = tmp_path_factory.mktemp("running")
+    with started(write_config(folder)) as process:
+        yield folder, healthy(folder, process)
+        assert process.poll() is None
+
+
+def test_a_wrong_key_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with started(write_config(tmp_path), "--set", "kafka.prot=1") as process:
+        assert "kafka.prot: there is no such key: did you mean kafka.port?" in refusal(process)
+
+
+@pytest.mark.parametrize("storage", ["objects", "other-objects"])
+def test_a_second_process_on_the_same_folder_is_refused(
+    running: tuple[Path, dict[str, int]], storage: str
+) -> None:
+    folder, _ = running
+    override = f"storage.url={folder}/{storage}"
+    with started(folder / "node.toml", "--set", override) as process:
+        line = refusal(process)
+        assert "another process uses this folder" in line or "stop the other process" in line
+
+
+@pytest.mark.parametrize("which", ["kafka", "admin", "mesh"])
+def test_a_port_in_use_is_named(running: tuple[Path, dict[str, int]], tmp_path: Path, which: str) -> None:
+    _, told = running
+    port = told[f"{which}_port"]
+    override = f"cluster.nodes=1@127.0.0.1:{port}" if which == "mesh" else f"{which}.port={port}"
+    with started(write_config(tmp_path), "--set", override) as process:
+        line = refusal(process)
+        assert f"{which}: cannot listen on 127.0.0.1:{port}" in line
+        assert "stop the process" in line
+
+
+def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a file"
+    file.write_text("")
+    config = write_config(tmp_path, url=f'[storage]\nurl = "{file}/objects"')
+    with started(config) as process:
+        assert "storage.url" in refusal(process)
+
+
+def test_a_damaged_log_stops_it_with_the_file_named(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    with started(config) as process:
+        healthy(tmp_path, process)
+    segment = sorted((tmp_path / "data" / "wal").glob("*.log"))[0]
+    with segment.open("r+b") as file:
+        file.write(bytes(64))
+    with started(config) as process:
+        _, errors = process.communicate(timeout=SECONDS)
+        assert process.returncode == 1
+        assert str(tmp_path / "data" / "wal") in errors
+        assert "Traceback" not in errors

@@ -1,0 +1,159 @@
+"""Every mistake in a configuration is one line: where it stands, which key, what is wrong, what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.config import ConfigError, NodeConfig, Peer, load
+
+GOOD = """
+[node]
+id = 2
+data = "/var/lib/strandline"
+[cluster]
+id = "flights"
+secret = "a long random text"
+nodes = ["1@127.0.0.1:7101", "2@127.0.0.1:7102", "3@127.0.0.1:7103"]
+[storage]
+url = "/srv/objects"
+"""
+
+
+def loaded(tmp_path: Path, text: str = GOOD, overrides: tuple[str, ...] = (), **environ: str) -> NodeConfig:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    return load(str(path), environ, overrides)
+
+
+def problem(tmp_path: Path, text: str = GOOD, overrides: tuple[str, ...] = (), **environ: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text, overrides, **environ)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line.replace(str(tmp_path), "")
+
+
+def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
+    config = loaded(tmp_path)
+    assert config.node.id == 2
+    assert config.cluster.nodes[1] == Peer(2, "127.0.0.1", 7102)
+    assert (config.mesh.host, config.mesh.port) == ("127.0.0.1", 7102)
+    assert (config.kafka.host, config.kafka.port) == ("127.0.0.1", 9092)
+    assert config.topics.replication_factor == 3
+    assert config.topics.auto_create
+    assert config.cluster.epoch_seconds == 10.0
+    assert not config.insecure
+
+
+def test_variables_override_the_file_and_flags_override_both(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        overrides=("batching.target_bytes=512KiB", 'log.format="json"'),
+        STRANDLINE_BATCHING_TARGET_BYTES="1MiB",
+        STRANDLINE_BATCHING_LINGER_SECONDS="250ms",
+        STRANDLINE_KAFKA_PORT="0",
+        STRANDLINE_CLUSTER_NODES="2@127.0.0.1:1,9@127.0.0.1:2",
+        STRANDLINE_STORAGE_OPTIONS_REGION="eu-1",
+        STRANDLINE_TOPICS_AUTO_CREATE="false",
+        HOME="/root",
+    )
+    assert config.batching.target_bytes == 512 * 1024
+    assert config.batching.linger_seconds == 0.25
+    assert config.kafka.port == 0
+    assert [peer.id for peer in config.cluster.nodes] == [2, 9]
+    assert config.topics.replication_factor == 2
+    assert config.storage.options == {"region": "eu-1"}
+    assert config.log.format == "json"
+    assert not config.topics.auto_create
+
+
+def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
+    text = (
+        GOOD.replace("/srv/objects", "s3://bucket/prefix") + '[storage.options]\nregion = "eu"\nretries = 3\n'
+    )
+    config = loaded(tmp_path, text, ("storage.options.endpoint=http://127.0.0.1:9",))
+    assert config.storage.url == "s3://bucket/prefix"
+    assert config.storage.options == {"region": "eu", "retries": "3", "endpoint": "http://127.0.0.1:9"}
+
+
+@pytest.mark.parametrize(
+    ("override", "cause", "cure"),
+    [
+        ("node.idd=1", "node.idd: there is no such key", "did you mean node.id?"),
+        ("kafka.auto_create=true", "no such key", "did you mean topics.auto_create?"),
+        ("node.id=0", "node.id: 0 is not a whole number", "from 1 to 65535"),
+        ("node.id=true", "node.id: True is not a whole number", "from 1"),
+        ("node.id=4", "node.id: 4 is none of cluster.nodes (1, 2, 3)", "add it there"),
+        (
+            "cluster.epoch_seconds=10 parsecs",
+            "cluster.epoch_seconds: '10 parsecs' is not a duration",
+            "250ms",
+        ),
+        ("cluster.epoch_seconds=0s", "more than nothing", ""),
+        ("batching.target_bytes=4MB", "batching.target_bytes: '4MB' is not a size", "4MiB"),
+        ("batching.target_bytes=-1", "batching.target_bytes: -1 is not a size", "bytes"),
+        ("batching.target_bytes=1GiB", "batching: target_bytes must be", "not above max_object_bytes"),
+        ("batching.puts_per_second=0", "is not a number above 0", "leave it out"),
+        ("cluster.nodes=1@127.0.0.1", "is not a node", "id@host:port"),
+        ("cluster.nodes=1@h:1,1@h:2", "1 is given to two nodes", "its own id"),
+        ("cluster.nodes=1@h:1,2@h:1", "h:1 is given to two nodes", "its own address"),
+        ("cluster.secret=", "cluster.secret: '' is not text, or empty", ""),
+        ("cluster.id=a/b", "cannot be part of object names", "letters"),
+        ("kafka.port=70000", "kafka.port: 70000 is not a whole number", "65535"),
+        ("kafka.host=0.0.0.0", "kafka.host: 0.0.0.0 can be reached from other", "insecure = true"),
+        ("admin.host=example.org", "admin.host: example.org", "insecure = true"),
+        ("mesh.host=::", "mesh.host: ::", "insecure = true"),
+        ("storage.url=objects", "storage.url: 'objects' is neither", "absolute path"),
+        ("storage.url=ftp://x", "storage.url: 'ftp://x' is neither", "s3://"),
+        ("topics.replication_factor=4", "4 replicas need as many nodes", "lower it"),
+        ("topics.auto_create=1", "topics.auto_create: 1 is neither true nor false", ""),
+        ("log.level=loud", "log.level: 'loud' is none of", "debug, info"),
+        ("node.id", "there is no '='", "--set section.key=value"),
+    ],
+)
+def test_a_mistake_is_one_line_with_key_cause_and_cure(
+    tmp_path: Path, override: str, cause: str, cure: str
+) -> None:
+    line = problem(tmp_path, overrides=(override,))
+    assert cause in line
+    assert cure in line
+
+
+def test_the_line_names_where_the_value_stands(tmp_path: Path) -> None:
+    assert problem(tmp_path, GOOD + "[log]\nlevel = 7\n").startswith("/node.toml: log.level: 7")
+    assert problem(tmp_path, STRANDLINE_LOG_LEVEL="7").startswith("STRANDLINE_LOG_LEVEL: log.level: 7")
+    assert problem(tmp_path, overrides=("log.level=7",)).startswith("--set log.level=7: log.level: 7")
+    assert problem(tmp_path, STRANDLINE_LOG_LEVLE="7").startswith(
+        "STRANDLINE_LOG_LEVLE: log.levle: there is no"
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["node.id", "node.data", "cluster.id", "cluster.secret", "cluster.nodes", "storage.url"]
+)
+def test_what_has_no_default_must_be_given(tmp_path: Path, key: str) -> None:
+    name = key.split(".")[1]
+    lines = GOOD.splitlines()
+    if key in ("node.id", "cluster.id"):
+        lines.remove("id = 2" if key == "node.id" else 'id = "flights"')
+    else:
+        lines = [line for line in lines if not line.startswith(name)]
+    assert f"{key} is not set" in problem(tmp_path, "\n".join(lines))
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file or directory: give --config"):
+        load(str(tmp_path / "none.toml"), {}, ())
+    assert "this is not TOML" in problem(tmp_path, "node = [")
+    assert "this is not TOML" in problem(tmp_path, GOOD + "[node]\n")
+    assert "there is no such key" in problem(tmp_path, "surprise = 1\n" + GOOD)
+    assert "did you mean" in problem(tmp_path, "node = 1\n")
+
+
+def test_other_machines_may_reach_it_when_that_is_meant(tmp_path: Path) -> None:
+    text = "insecure = true\n" + GOOD.replace("127.0.0.1", "10.0.0.1")
+    config = loaded(tmp_path, text, ("kafka.host=0.0.0.0",))
+    assert config.mesh.host == "10.0.0.1"
+    assert "insecure" in problem(tmp_path, GOOD.replace("127.0.0.1", "10.0.0.1"))
