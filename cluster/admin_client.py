@@ -15,8 +15,6 @@ from typing import Any, Final
 from cluster.failure import CommandFailed, one_line
 
 _ANSWER_LIMIT: Final = 64 * 1024 * 1024
-# Never by way of a proxy: these are addresses of this machine or of this network.
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Unreachable(Exception):
@@ -48,6 +46,8 @@ class AdminClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        # Never by way of a proxy: these are addresses of this machine or of this network.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def request(self, method: str, path: str, body: Any = None, *, timeout: float = 10.0) -> Answer:
         """One request; an answer with whatever status, Unreachable without one. `timeout` in seconds."""
@@ -59,7 +59,7 @@ class AdminClient:
             headers={"Accept": "application/json", "Content-Type": "application/json"},
         )
         try:
-            with _OPENER.open(request, timeout=timeout) as response:
+            with self._opener.open(request, timeout=timeout) as response:
                 data = response.read(_ANSWER_LIMIT)
                 if response.length:
                     raise Unreachable("the answer breaks off")

@@ -1,4 +1,4 @@
-"""Finds the partitions of a node: requests name them by topic and number, Raft and the controller by group."""
+"""Finds the partitions of a node: requests name them by topic and number, Raft by their group."""
 
 from __future__ import annotations
 

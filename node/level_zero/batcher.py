@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.level_zero.measures import BatcherMeasures, Why
-from snapshot.level_zero_format import Batch, encode, overhead
 from node.level_zero.store import Buffer, ObjectStore, OutcomeUnknown, StoreError
 from node.raft.outcome import Overloaded
+from snapshot.level_zero_format import Batch, encode, overhead
 from statemachine.object_names import object_id, object_name
 
 MIB = 1024 * 1024

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from node.level_zero.cache import BatchCache
 from node.level_zero.measures import ReaderMeasures
-from snapshot.level_zero_format import BadObject, verify_batch
 from node.level_zero.store import Buffer, NotDone, ObjectStore, RangeNotFound, StoreError
+from snapshot.level_zero_format import BadObject, verify_batch
 from statemachine.extents import Extent, InlineExtent, ObjectExtent
 
 KIB = 1024

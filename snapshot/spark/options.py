@@ -17,7 +17,7 @@ EARLIEST = -2
 LATEST = -1
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 _STORAGE = "storage."
-_ALIASES = {
+ALIASES = {
     "path": "url",
     "topics": "topic",
     "subscribe": "topic",
@@ -25,7 +25,7 @@ _ALIASES = {
     "startingoffsets": "startingoffset",
     "endingoffsets": "endingoffset",
 }
-_KNOWN = (
+KNOWN = (
     "url",
     "cluster",
     "topic",
@@ -81,9 +81,9 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
             storage[plain.removeprefix(_STORAGE)] = value
             continue
         plain = plain.replace("_", "")
-        plain = _ALIASES.get(plain, plain)
-        if plain not in _KNOWN:
-            raise SourceError(f"there is no option {name!r}: {', '.join(_KNOWN)}, or storage.<name>")
+        plain = ALIASES.get(plain, plain)
+        if plain not in KNOWN:
+            raise SourceError(f"there is no option {name!r}: {', '.join(KNOWN)}, or storage.<name>")
         if given.setdefault(plain, value) != value:
             raise SourceError(f"option {name!r} is given twice: {given[plain]!r} and {value!r}")
     if not given.get("url"):

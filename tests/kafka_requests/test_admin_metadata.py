@@ -337,15 +337,15 @@ def test_version_0_leaves_offline_replicas_out_and_says_so() -> None:
 def test_the_controller_is_its_leader_and_while_that_is_fenced_the_node_that_is_asked() -> None:
     async def test() -> None:
         cluster = Cluster()
-        node = Node(cluster, 2)
+        node = Node(cluster, 3)
         assert (await node.ask(METADATA, topics=[])).controller_id == 1
         cluster.fence(1)
         node.controller.hear()
-        assert (await node.ask(METADATA, topics=[])).controller_id == 2
-        cluster.fence(2)
-        node.controller.hear()
         assert (await node.ask(METADATA, topics=[])).controller_id == 3
         cluster.fence(3)
+        node.controller.hear()
+        assert (await node.ask(METADATA, topics=[])).controller_id == 2
+        cluster.fence(2)
         node.controller.hear()
         assert (await node.ask(METADATA, topics=[])).controller_id == -1
 

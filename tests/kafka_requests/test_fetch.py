@@ -251,6 +251,42 @@ def plain(logs: list[list[int]], room: int, each: int) -> list[int]:
 
 
 @simulated
+async def test_a_batch_read_before_it_was_measured_is_left_out_if_it_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_module, "LIKELY_BATCH_BYTES", 0)
+    node = DataNode()
+    node.topic(partitions=3)
+    for number, size in enumerate((400, 600, 200)):
+        node.partition(number=number).write(sized(size))
+    response = await node.fetch({0: 0, 1: 0, 2: 0}, max_bytes=700)
+    assert [bases(part) for part in parts(response)] == [[0], [], [0]]
+
+
+@simulated
+async def test_a_partition_that_cannot_be_read_does_not_count_as_the_first() -> None:
+    node = DataNode()
+    node.topic(partitions=2)
+    for number in range(2):
+        node.partition(number=number).write(sized(500))
+    node.partition(number=0).read_error = NotDone("get_range", "l0/x", "down", retriable=True)
+    response = await node.fetch({0: 0, 1: 0}, max_bytes=10)
+    assert codes(response) == [ErrorCode.kafka_storage_error, ErrorCode.none]
+    assert [bases(part) for part in parts(response)] == [[], [0]]
+
+
+@simulated
+async def test_reads_that_overlap_share_what_room_there_is() -> None:
+    node = DataNode()
+    node.topic(partitions=4)
+    for number in range(4):
+        node.partition(number=number).write(sized(400))
+        node.partition(number=number).read_seconds = 1.0
+    response = await node.fetch(dict.fromkeys(range(4), 0), max_bytes=1000)
+    assert [bases(part) for part in parts(response)] == [[0], [0], [], []]
+
+
+@simulated
 async def test_reads_that_wait_for_the_store_overlap() -> None:
     node = DataNode()
     node.topic(partitions=9)

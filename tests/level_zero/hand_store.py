@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from snapshot.level_zero_format import Footer, parse
 from node.level_zero.store import Buffer, ObjectStore, StoreError
+from snapshot.level_zero_format import Footer, parse
 
 
 @dataclass

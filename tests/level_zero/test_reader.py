@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.level_zero.cache import BatchCache
-from snapshot.level_zero_format import BadObject, Batch, encode
 from node.level_zero.reader import Range, Reader, ReaderConfig, plan
 from node.level_zero.store import NotDone, ObjectNotFound
+from snapshot.level_zero_format import BadObject, Batch, encode
 from statemachine.extents import Extent, InlineExtent, ObjectExtent
 from statemachine.object_names import object_id, object_name
 from tests.level_zero.samples import TOPIC, record_batch, run, started

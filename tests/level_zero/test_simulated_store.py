@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from node.level_zero.batcher import Batcher, BatcherConfig, Stored
-from snapshot.level_zero_format import BadObject, parse
 from node.level_zero.retries import RetryingStore, RetryPolicy
 from node.level_zero.store import NotDone, OutcomeUnknown, StoreError
+from snapshot.level_zero_format import BadObject, parse
 from tests.level_zero.samples import TOPIC, record_batch, run, started
 from tests.level_zero.store_contract import check_contract
 from tests.simulation.store import SimStore

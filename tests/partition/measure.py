@@ -70,8 +70,9 @@ async def measure(batches: int, producers: int, in_flight: int, size: int = 1000
     """Microseconds a batch, with so many producers and so many batches under way of each."""
     loop = asyncio.get_running_loop()
     written, epoch = BatchCache(16 * MIB), HandEpoch()
+    store = NoStore()  # type: ignore[abstract]
     batcher = Batcher(
-        NoStore(), BatcherConfig(), loop=loop, rng=random.Random(1), node=1, shard=0, epoch=epoch.current
+        store, BatcherConfig(), loop=loop, rng=random.Random(1), node=1, shard=0, epoch=epoch.current
     )  # fmt: skip
     partition = Partition(
         place=PartitionGroup(1, TOPIC, "orders", 0, (1,), CREATION_EPOCH),

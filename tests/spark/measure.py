@@ -16,9 +16,7 @@ REPEATS = 5
 ALL = tuple(COLUMNS)
 
 
-def measure(
-    record_bytes: int, batch_bytes: int = 900_000, columns: tuple[str, ...] = ALL
-) -> tuple[float, float]:
+def measure(record_bytes: int, batch_bytes: int, columns: tuple[str, ...]) -> tuple[float, float]:
     """MB per CPU-second and ns a record, the best of REPEATS, for uncompressed batches of one partition."""
     rng = random.Random(1)
     count = max(batch_bytes // record_bytes, 1)
@@ -65,9 +63,7 @@ def main() -> None:
     ):
         speed, nanoseconds = measure(record_bytes, batch_bytes, columns)
         what = "all columns" if columns == ALL else ", ".join(columns)
-        print(
-            f"{record_bytes:5} B, batches of {batch_bytes}: {speed:5.0f} MB/CPU-s, {nanoseconds:4.0f} ns  {what}"
-        )
+        print(f"{record_bytes:5} B in {batch_bytes}: {speed:5.0f} MB/CPU-s, {nanoseconds:4.0f} ns  {what}")
 
 
 if __name__ == "__main__":

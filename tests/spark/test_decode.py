@@ -217,6 +217,24 @@ def test_records_that_lie_under_a_right_checksum_are_named(body: bytes, reason: 
     assert caught.value.name == "l0/some"
 
 
+@pytest.mark.parametrize("extra", [b"more", b"\0"])
+def test_bytes_after_the_last_record_are_refused(extra: bytes) -> None:
+    records = [Record(b"one"), Record(b"two")]
+    data = build(records, payload=build(records)[61:] + extra)
+    with pytest.raises(BadObject, match="2 records end at byte"):
+        rows(stored(data))
+
+
+def test_large_runs_of_one_object_are_not_joined_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "JOIN_BELOW", 10)
+    one, other = build(), build([Record(b"four")])
+    apart = [stored(one), stored(other, 3)]
+    whole = one + other
+    together = [apart[0]._replace(data=whole), apart[1]._replace(data=whole, start=len(one))]
+    assert [len(found) for found in Decoder(ALL).decode(apart)] == [3, 1]
+    assert [len(found) for found in Decoder(ALL).decode(together)] == [4]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60), st.integers(1, 5), st.sampled_from(Compression))
 def test_any_bytes_are_decoded_or_refused(payload: bytes, count: int, compression: Compression) -> None:

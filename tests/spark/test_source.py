@@ -9,6 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from snapshot.spark import options
+from snapshot.spark.decode import COLUMNS
 from snapshot.spark.source import register
 from tests.spark.stored_cluster import StoredCluster, build_cluster
 
@@ -26,10 +28,8 @@ def source(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def frame(
-    source: SparkSession, cluster: StoredCluster, schema: str | None = None, **options: str
-) -> DataFrame:
-    reader = source.read.format("strandline").options(url=cluster.url, **options)
+def frame(source: SparkSession, cluster: StoredCluster, schema: str | None = None, **given: str) -> DataFrame:
+    reader = source.read.format("strandline").options(url=cluster.url, **given)
     return (reader.schema(schema) if schema else reader).load()
 
 
@@ -81,7 +81,7 @@ def test_headers_with_a_schema_of_their_own(source: SparkSession, cluster: Store
 
 
 @pytest.mark.parametrize(
-    ("schema", "options", "message"),
+    ("schema", "given", "message"),
     [
         (None, {"topic": "nope"}, "there is no topic 'nope' in the newest checkpoint, but clicks, orders"),
         (None, {"topic": "orders", "startingOfset": "1"}, "there is no option 'startingofset'"),
@@ -89,10 +89,10 @@ def test_headers_with_a_schema_of_their_own(source: SparkSession, cluster: Store
     ],
 )
 def test_what_is_wrong_is_the_last_line(
-    source: SparkSession, cluster: StoredCluster, schema: str | None, options: dict[str, str], message: str
+    source: SparkSession, cluster: StoredCluster, schema: str | None, given: dict[str, str], message: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
-        frame(source, cluster, schema, **options).count()
+        frame(source, cluster, schema, **given).count()
     lines = [line for line in str(caught.value).splitlines() if "SourceError" in line]
     assert message in lines[-1]
 
@@ -120,11 +120,7 @@ def test_the_examples_of_the_page_run(
 
 
 def test_the_page_names_every_option_and_column() -> None:
-    from snapshot.spark import options
-    from snapshot.spark.decode import COLUMNS
-
     page = PAGE.read_text()
     named = {name.lower().replace("_", "") for name in re.findall(r"`(\w+)`", page)}
-    assert set(options._KNOWN) | set(options._ALIASES) - named == set(options._KNOWN)
-    assert set(options._KNOWN) <= named
+    assert {*options.KNOWN, *options.ALIASES} - named == set()
     assert {name for name in COLUMNS if f"`{name}`" not in page} == set()

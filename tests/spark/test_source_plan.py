@@ -98,6 +98,16 @@ def test_an_object_is_fetched_once_for_all_its_partitions(cluster: StoredCluster
     assert len(names) == len(set(names)) > 10
 
 
+def test_tasks_are_cut_along_objects(cluster: StoredCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "WINDOW_BYTES", 2500)
+    storage = Watched(open_storage(cluster.url))
+    windows = sum(map(len, plan(storage, parse({"url": cluster.url, "topic": "orders,clicks"}), 2)))
+    read(storage, {"topic": "orders,clicks"})
+    objects = len({key for key, _, _ in storage.ranges})
+    assert windows > 4
+    assert len(storage.ranges) <= objects + windows
+
+
 @pytest.mark.parametrize(
     ("total", "cores", "least", "tasks"),
     [(1, 2, None, 1), (100, 2, None, 2), (500, 2, None, 6), (10_000, 4, None, 12), (100, 2, 9, 9)],

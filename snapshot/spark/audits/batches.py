@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     BinaryType,

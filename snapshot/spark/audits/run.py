@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from snapshot.names import SnapshotName, snapshot_name
+from snapshot.spark.audits.audit import Answer, Audit, Frames
 from snapshot.spark.audits.batches import GroupPlace, batch_rows
-from snapshot.spark.audits.checks import AUDITS, Answer, Audit, Frames
+from snapshot.spark.audits.checks import AUDITS
 from snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
 from snapshot.spark.audits.replay import replay_rows
 from snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
@@ -220,8 +221,8 @@ def _figures(frames: Frames, places: Sequence[Places]) -> list[Figures]:
     for row in sorted(sizes.collect(), key=lambda row: int(row["bytes"])):
         figures[row["root"]].batch_bytes.append({"bytes": row["bytes"], "batches": row["batches"]})
     for frame, keep in ((records, "records"), (offsets, "offsets")):
-        rows = [row.asDict() for row in frame.collect()]
-        for row in sorted(rows, key=lambda row: (row["group"], row.get("epoch", 0))):
-            root = row.pop("root")
-            getattr(figures[root], keep).append(_named(row, places[root]))
+        rows = [counted.asDict() for counted in frame.collect()]
+        for counted_row in sorted(rows, key=lambda row: (row["group"], row.get("epoch", 0))):
+            root = counted_row.pop("root")
+            getattr(figures[root], keep).append(_named(counted_row, places[root]))
     return figures

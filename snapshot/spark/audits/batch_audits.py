@@ -1,0 +1,147 @@
+"""The audits of what a partition's newest checkpoint refers to: batches, offsets, producers' sequences.
+
+docs/audits.md has a section for each, under its name.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, Window
+from pyspark.sql import functions as f
+
+from snapshot.spark.audits.audit import Answer, Frames, broken
+from statemachine.producers import MAX_SEQUENCE
+
+
+def references_exist_and_crc(frames: Frames) -> Answer:
+    batches = frames.batches
+    findings = batches.where("problem is not null").select(
+        "root", "group", "log_index", "base_offset", "object", "position", "problem"
+    )
+    counts = batches.groupBy("root").agg(
+        f.count("*").alias("batches"),
+        f.countDistinct("object").alias("objects"),
+        f.count_if(f.col("object").isNull()).alias("inline batches"),
+        f.sum("length").alias("bytes"),
+    )
+    return Answer(counts, "batches", findings)
+
+
+def offsets_contiguous(frames: Frames) -> Answer:
+    partitions = frames.newest.where("kind = 'partition'")
+    extents = frames.batches.where("newest")
+    order = Window.partitionBy("root", "group").orderBy("number")
+    expected = f.lag(f.col("base_offset") + f.col("record_count")).over(order)
+    gaps = extents.withColumn("expected", expected).where("base_offset != expected").select(
+        "root", "group", "log_index", "base_offset",
+        f.concat(
+            f.lit("a batch begins at offset "), "base_offset",
+            f.lit(", the one before ends at "), "expected",
+        ).alias("problem"),
+    )  # fmt: skip
+    miscounted = extents.where("header_records != record_count").select(
+        "root", "group", "log_index", "base_offset",
+        f.concat(
+            f.lit("the batch holds "), "header_records", f.lit(" records, its offsets are counted for "),
+            "record_count",
+        ).alias("problem"),
+    )  # fmt: skip
+    ends = extents.groupBy("root", "group").agg(
+        f.min_by("base_offset", "number").alias("first"),
+        f.min_by(f.col("base_offset") + f.col("record_count"), "number").alias("first_end"),
+        f.max_by(f.col("base_offset") + f.col("record_count"), "number").alias("last_end"),
+        f.sum("record_count").alias("records"),
+    )
+    whole = partitions.join(ends, ["root", "group"], "left")
+    edges = broken(
+        whole,
+        [
+            (
+                f.col("last_end").isNull() & (f.col("start_offset") != f.col("next_offset")),
+                f.concat(f.lit("no batch from offset "), "start_offset", f.lit(" to "), "next_offset"),
+            ),
+            (
+                (f.col("start_offset") < f.col("first")) | (f.col("start_offset") >= f.col("first_end")),
+                f.concat(
+                    f.lit("the first batch, at "),
+                    "first",
+                    f.lit(", does not hold the start, "),
+                    "start_offset",
+                ),
+            ),
+            (
+                f.col("last_end") != f.col("next_offset"),
+                f.concat(
+                    f.lit("the batches end at offset "),
+                    "last_end",
+                    f.lit(", the high watermark is "),
+                    "next_offset",
+                ),
+            ),
+        ],
+        "log_index",
+    ).select("root", "group", "log_index", f.lit(None).cast("long").alias("base_offset"), "problem")
+    counts = whole.groupBy("root").agg(
+        f.count("*").alias("partitions"), f.sum(f.coalesce("records", f.lit(0))).alias("records")
+    )
+    return Answer(counts, "partitions", gaps.union(miscounted).union(edges))
+
+
+def producer_sequences(frames: Frames) -> Answer:
+    batches = frames.batches.where("newest")
+    in_group = Window.partitionBy("root", "group").orderBy("number")
+    # A batch that cannot be read might be any producer's: nothing is said about a gap across it.
+    unread = f.sum(f.col("header_records").isNull().cast("long")).over(in_group)
+    claimed = batches.withColumn("unread", unread).where("producer_id >= 0")
+    order = Window.partitionBy("root", "group", "producer_id").orderBy("number")
+    steps = (
+        claimed.withColumn("epoch_before", f.lag("producer_epoch").over(order))
+        .withColumn("unread_before", f.lag("unread").over(order))
+        .withColumn(
+            "expected",
+            f.when(f.col("producer_epoch") > f.col("epoch_before"), f.lit(0)).otherwise(
+                f.lag(f.col("base_sequence") + f.col("header_records")).over(order).bitwiseAND(MAX_SEQUENCE)
+            ),
+        )
+        .withColumn("ahead", (f.col("base_sequence") - f.col("expected")).bitwiseAND(MAX_SEQUENCE))
+    )
+    new_epoch = f.col("producer_epoch") > f.col("epoch_before")
+    gap = (f.col("ahead") > 0) & (f.col("ahead") <= MAX_SEQUENCE // 2)
+    same = f.col("producer_epoch") == f.col("epoch_before")
+    findings = broken(
+        steps,
+        [
+            (
+                f.col("producer_epoch") < f.col("epoch_before"),
+                f.concat(_producer(), f.lit(" goes back from epoch "), "epoch_before"),
+            ),
+            (
+                same & gap & (f.col("unread") == f.col("unread_before")),
+                f.concat(
+                    _producer(), f.lit(" misses sequences from "), "expected", f.lit(" to "), "base_sequence"
+                ),
+            ),
+            (
+                same & (f.col("ahead") > MAX_SEQUENCE // 2),
+                f.concat(
+                    _producer(), f.lit(" has sequence "), "base_sequence", f.lit(" twice: "), "expected",
+                    f.lit(" is next"),
+                ),
+            ),
+            (
+                new_epoch & (f.col("base_sequence") != 0) & (f.col("unread") == f.col("unread_before")),
+                f.concat(_producer(), f.lit(" begins its epoch with sequence "), "base_sequence"),
+            ),
+        ],
+        "log_index", "base_offset", "object",
+    )  # fmt: skip
+    counts = batches.groupBy("root").agg(
+        f.count("*").alias("batches"),
+        f.count_if(f.col("producer_id") >= 0).alias("batches of producers"),
+        f.countDistinct("group", f.when(f.col("producer_id") >= 0, f.col("producer_id"))).alias("producers"),
+        f.count_if(f.col("header_records").isNull()).alias("unreadable batches"),
+    )
+    return Answer(counts, "batches of producers", findings)
+
+
+def _producer() -> Column:
+    return f.concat(f.lit("producer "), "producer_id", f.lit(" epoch "), "producer_epoch")

@@ -1,0 +1,162 @@
+"""The audits of what documents say: of each other, of themselves, and beside the log between them.
+
+docs/audits.md has a section for each, under its name.
+"""
+
+from __future__ import annotations
+
+import msgpack
+from pyspark.sql import Column, Window
+from pyspark.sql import functions as f
+
+from snapshot.spark.audits.audit import Answer, Frames, broken
+from snapshot.spark.audits.replay import AGREES, DIFFERS, NOT_COVERED
+from statemachine.controller import Controller
+from statemachine.partition import PartitionStateMachine
+
+
+def replicas_agree(frames: Frames) -> Answer:
+    documents = frames.documents
+    digests = (
+        documents.where("error is null")
+        .groupBy("root", "group", "log_index", "digest")
+        .agg(f.array_sort(f.collect_list("node")).alias("nodes"))
+        .withColumn(
+            "text",
+            f.concat(f.lit("nodes "), f.array_join("nodes", ", "), f.lit(": "), f.substring("digest", 1, 12)),
+        )
+    )
+    checkpoints = (
+        documents.groupBy("root", "group", "log_index")
+        .agg(
+            f.count_if(f.col("error").isNull()).alias("readable"),
+            f.collect_set("digest").alias("digests"),
+            f.array_sort(f.collect_set(f.col("node").cast("long"))).alias("present"),
+            f.array_sort(f.array_distinct(f.flatten(f.collect_list("voters")))).alias("voters"),
+        )
+        .withColumn("missing", f.array_except("voters", "present"))
+    )
+    differing = (
+        digests.groupBy("root", "group", "log_index")
+        .agg(f.count("*").alias("different"), f.array_sort(f.collect_list("text")).alias("texts"))
+        .where("different > 1")
+        .select(
+            "root", "group", "log_index",
+            f.concat(f.lit("replicas differ: "), f.array_join("texts", "; ")).alias("problem"),
+        )
+    )  # fmt: skip
+    unreadable = documents.where("error is not null").select(
+        "root", "group", "log_index",
+        f.concat(f.lit("node "), f.col("node"), f.lit("'s document: "), f.col("error")).alias("problem"),
+    )  # fmt: skip
+    alone = checkpoints.where("size(voters) > 1 and readable = 1 and size(present) = 1").select(
+        "root", "group", "log_index",
+        f.lit("only one replica published: there is nothing to compare it with").alias("problem"),
+    )  # fmt: skip
+    missing = checkpoints.where("size(missing) > 0").select(
+        "root", "group", "log_index",
+        f.concat(f.lit("no document of node "), f.array_join("missing", ", ")).alias("problem"),
+    )  # fmt: skip
+    counts = checkpoints.groupBy("root").agg(
+        f.sum(f.size("present")).alias("documents"),
+        f.count("*").alias("checkpoints"),
+        f.sum(f.size("missing")).alias("missing documents"),
+    )
+    return Answer(counts, "documents", differing.union(unreadable).union(alone), missing)
+
+
+def _fields(machine: Controller | PartitionStateMachine) -> list[str]:
+    return list(msgpack.unpackb(machine.snapshot()))
+
+
+STATE_FIELDS = {
+    "partition": _fields(PartitionStateMachine(0, lambda index, state: None)),
+    "controller": _fields(Controller(lambda index, state: None)),
+}
+"""What a machine's state holds: an empty one shows it."""
+
+
+def no_window(frames: Frames) -> Answer:
+    readable = frames.documents.where("error is null")
+    allowed = f.create_map(
+        *[part for kind, names in STATE_FIELDS.items() for part in (f.lit(kind), f.array(*map(f.lit, names)))]
+    )
+    strange = readable.withColumn("strange", f.array_except("state_fields", allowed[f.col("kind")]))
+    findings = strange.where("size(strange) > 0").select(
+        "root", "group", "log_index", "node",
+        f.concat(f.lit("the state has a field "), f.array_join("strange", ", ")).alias("problem"),
+    )  # fmt: skip
+    return Answer(readable.groupBy("root").agg(f.count("*").alias("documents")), "documents", findings)
+
+
+_RISING = {
+    "state_term": "the term",
+    "creation_epoch": "the creation epoch",
+    "previous_applied_epoch": "the previous applied epoch",
+    "max_applied_epoch": "the highest applied epoch",
+    "max_applied_epoch_index": "the log index of the highest applied epoch",
+    "cluster_epoch": "the cluster epoch",
+    "max_collectable": "the highest collectable epoch",
+}
+
+
+def epochs_never_regress(frames: Frames) -> Answer:
+    readable = frames.documents.where("error is null")
+    before = Window.partitionBy("root", "group").orderBy("log_index")
+    steps = readable.groupBy("root", "group", "log_index").agg(
+        *(f.min(name).alias(name) for name in _RISING),
+        *(f.max(name).alias(f"{name}_max") for name in _RISING),
+    )
+    rules: list[tuple[Column, Column]] = []
+    for name, words in _RISING.items():
+        # Running, so that one bad checkpoint does not hide behind the next.
+        highest = f.max(f"{name}_max").over(before.rowsBetween(Window.unboundedPreceding, -1))
+        rules.append(
+            (f.col(name) < highest, f.concat(f.lit(f"{words} goes back from "), highest, f.lit(" to "), name))
+        )
+    going_back = broken(steps, rules, "log_index")
+    window_rules = [
+        (
+            f.col("previous_applied_epoch") > f.col("max_applied_epoch"),
+            f.concat(
+                f.lit("the previous applied epoch "), "previous_applied_epoch",
+                f.lit(" is above the highest, "), "max_applied_epoch",
+            ),
+        ),
+        (
+            f.col("creation_epoch") > f.col("previous_applied_epoch"),
+            f.concat(
+                f.lit("the creation epoch "), "creation_epoch",
+                f.lit(" is above the previous applied one, "), "previous_applied_epoch",
+            ),
+        ),
+        (
+            f.col("max_applied_epoch_index") > f.col("log_index"),
+            f.concat(f.lit("the highest epoch was applied later, at entry "), "max_applied_epoch_index"),
+        ),
+    ]  # fmt: skip
+    # Replicas that agree need be named once.
+    within = broken(readable, window_rules, "log_index").distinct()
+    counts = steps.groupBy("root").agg(
+        f.countDistinct("group").alias("groups"), f.count("*").alias("checkpoints")
+    )
+    return Answer(counts, "checkpoints", going_back.union(within))
+
+
+def replay(frames: Frames) -> Answer:
+    replays = frames.replays
+    findings = replays.where(f.col("outcome") == DIFFERS).select(
+        "root", "group", "log_index",
+        f.concat(f.lit("after replaying from "), "after", f.lit(": "), "problem").alias("problem"),
+    )  # fmt: skip
+    remarks = replays.where(f.col("outcome") == NOT_COVERED).select(
+        "root", "group", "log_index", f.concat(f.lit("not covered: "), "problem").alias("problem")
+    )
+    counts = replays.groupBy("root").agg(
+        f.count("*").alias("checkpoints"),
+        f.count_if(f.col("outcome") != NOT_COVERED).alias("replayed"),
+        f.count_if(f.col("outcome") == AGREES).alias("agree"),
+        f.count_if(f.col("outcome") == NOT_COVERED).alias("not covered"),
+        f.coalesce(f.sum("entries"), f.lit(0)).alias("entries"),
+    )
+    return Answer(counts, "replayed", findings, remarks)

@@ -1,0 +1,327 @@
+"""Whole brokers on simulated machines, and what happens to their processes: start, crash, clean restart."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from node import broker as broker_module
+from node.broker import Broker
+from node.checkpoints.publisher import PublisherLimits
+from node.checkpoints.recorder import CheckpointRecorder
+from node.config import (
+    AdminSection,
+    ClusterSection,
+    KafkaSection,
+    LogSection,
+    MeshSection,
+    NodeConfig,
+    NodeSection,
+    Peer,
+    StorageSection,
+    TopicsSection,
+)
+from node.level_zero.retries import RetryingStore
+from node.partition.partition import Partition
+from node.raft.group import RaftGroup
+from node.raft.host import HostSettings
+from statemachine.controller import PartitionGroup
+from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.epoch_window import StaleClusterEpoch, WindowCounters
+from tests.simulation.clock import Clock
+from tests.simulation.disk import SimCrash
+from tests.simulation.node import SimNode
+from tests.simulation.store import SimStore
+from tests.simulation.whole.ledger import Ledger, Place
+from tests.simulation.whole.plan import Plan
+from tests.simulation.world import World
+
+MESH_PORT, KAFKA_PORT, ADMIN_PORT = 9000, 9092, 9644
+START_MS = 1_700_000_000_000
+STOP_SECONDS = 20.0
+PUBLISHING = PublisherLimits(first_delay_seconds=0.1, max_delay_seconds=0.5)
+
+
+class WatchedRecorder(CheckpointRecorder):
+    """The product's recorder, whose calls the ledger hears first: it is told of every entry anyway."""
+
+    broker: SimBroker
+    group: int
+
+    def begin_term(self, index: int, term: int, node: int) -> None:
+        self.broker.ledger.began(self.group, index, term, node)
+        super().begin_term(index, term, node)
+
+    def applied(self, index: int, term: int, command: bytes) -> None:
+        self.broker.entry_applied(self.group, index, term, command)
+        super().applied(index, term, command)
+
+    def checkpoint(self, index: int, state: bytes) -> None:
+        self.broker.ledger.checkpoint(self.group, index, state, self.broker.node_id)
+        super().checkpoint(index, state)
+
+
+class WatchedCounters(WindowCounters):
+    """A fence's counters that hear of each refusal."""
+
+    on_refusal: Callable[[StaleClusterEpoch], None]
+
+    def rejected(self, refusal: StaleClusterEpoch) -> None:
+        super().rejected(refusal)
+        self.on_refusal(refusal)
+
+
+class SimBroker(Broker):
+    """The production broker, which the ledger watches."""
+
+    def __init__(self, config: NodeConfig, *, ledger: Ledger, sim: SimNode, bucket: SimStore, **more: Any):
+        self.ledger = ledger
+        self.sim = sim
+        self.boot = sim.boot
+        self.bucket = bucket
+        self.places: dict[int, Place] = {}
+        super().__init__(config, **more)
+        self.publisher._limits = PUBLISHING
+
+    def entry_applied(self, group: int, index: int, term: int, command: bytes) -> None:
+        hosted = self.host.groups.get(group)
+        self.ledger.applied(
+            (group, self.node_id, self.boot), index, term, command,
+            hosted.machine if hosted is not None else None, self.places.get(group), self.bucket,
+        )  # fmt: skip
+
+    def _recorder(self, group: int, kind: str) -> CheckpointRecorder:
+        made = super()._recorder(group, kind)
+        made.__class__ = WatchedRecorder
+        assert isinstance(made, WatchedRecorder)
+        made.broker, made.group = self, group
+        return made
+
+    def _create_replica(self, place: PartitionGroup) -> None:
+        self.places[place.group] = Place(place.topic_id, place.partition)
+        super()._create_replica(place)
+        partition = self.partitions.by_group(place.group)
+        assert partition is not None
+        counters = WatchedCounters()
+        counters.on_refusal = lambda refusal: self._refused(partition, refusal)
+        partition.fence.counters = counters
+
+    def _refused(self, partition: Partition, refusal: StaleClusterEpoch) -> None:
+        self.loop.call_soon(self._has_learned, partition, refusal)
+
+    def _has_learned(self, partition: Partition, refusal: StaleClusterEpoch) -> None:
+        """A batch whose epoch was refused goes up again under the newest epoch: no client need hear of it."""
+        if self.epoch.current() < refusal.newest and partition.writer.restaged:
+            self.ledger.broken(
+                "stale epoch learned",
+                f"node {self.node_id} was told of epoch {refusal.newest} and goes on with {self.epoch.current()}",
+            )
+
+
+class WholeCluster:
+    """The nodes of one run. A node that goes down is started again."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.plan = plan
+        self.ledger = Ledger(lambda: world.now, world.stop)
+        self.store = SimStore(world)
+        self.store.delay_seconds = plan.store_delay
+        self.store.late_seconds = 3.0
+        self.brokers: dict[int, SimBroker] = {}
+        """Of the nodes that are up."""
+        self.restart_after: Callable[[int], float] = lambda node: 0.2
+        self.on_start: Callable[[SimBroker], None] = lambda broker: None
+        rng = world.rng("clocks")
+        for node in plan.nodes:
+            world.add_node(node, clock=Clock(rng.uniform(0, 1000), rng.uniform(-2e-4, 2e-4)))
+
+    # Processes.
+
+    def start(self, node: int) -> None:
+        sim = self.world.nodes[node]
+        if not sim.alive:
+            sim.disk.on_crash = lambda kind: self.crash(node, kind)
+            sim.start(self._main)
+
+    def crash(self, node: int, kind: str) -> None:
+        sim = self.world.nodes[node]
+        if not sim.alive:
+            return
+        sim.crash(kind)
+        self.brokers.pop(node, None)
+        self.world.call_later(self.restart_after(node), self._start_again, node, sim.boot)
+
+    def _start_again(self, node: int, boot: int) -> None:
+        if self.world.nodes[node].boot == boot:
+            self.start(node)
+
+    def restart(self, node: int) -> bool:
+        """Stop cleanly, then end the process; it comes back."""
+        broker = self.brokers.get(node)
+        sim = self.world.nodes[node]
+        if broker is None or sim.paused:
+            return False
+        boot = sim.boot
+
+        async def stop() -> None:
+            await broker.stop(0.5)
+            self.world.call_later(0.0, self._end_process, node, boot)
+
+        sim.call(lambda: sim.spawn(stop()))
+        return True
+
+    def _main(self, sim: SimNode) -> None:
+        loop, plan = sim.loop, self.plan
+
+        def settings(config: NodeConfig, *more: Any) -> HostSettings:
+            return replace(host_settings(config, *more), raft=plan.raft, mesh=plan.mesh)
+
+        store = RetryingStore(self.store.client(sim), plan.retries, loop=loop, rng=sim.rng("retries"))
+        with patch.object(broker_module, "_host_settings", settings):
+            broker = SimBroker(
+                self._config(sim), ledger=self.ledger, sim=sim, bucket=self.store, loop=loop, disk=sim.disk,
+                store=store, wal_executor=None, snapshot_executor=sim.executor, rng=sim.rng("broker"),
+                nonces=sim.rng("nonces"), boot_id=1 + sim.rng("boot").getrandbits(60),
+                wall_ms=lambda: START_MS + int(1000 * loop.time()),
+                on_fatal=lambda error: self._fatal(sim, error), wal=plan.wal,
+            )  # fmt: skip
+        self._watch_groups(broker)
+        try:
+            broker.open()
+        except SimCrash:
+            raise
+        except Exception as error:
+            self._fatal(sim, error)
+            return
+        self.brokers[sim.id] = broker
+        self.on_start(broker)
+        sim.spawn(self._run(sim, broker))
+
+    async def _run(self, sim: SimNode, broker: SimBroker) -> None:
+        try:
+            await broker.start()
+        except OSError as error:
+            self._fatal(sim, error)
+
+    def _watch_groups(self, broker: SimBroker) -> None:
+        tell = broker.host._on_group_failed
+
+        def failed(group: RaftGroup, error: Exception) -> None:
+            self.ledger.broken("replica failure", f"group {group.id} on node {broker.node_id}: {error!r}")
+            tell(group, error)
+
+        broker.host._on_group_failed = failed
+
+    def _config(self, sim: SimNode) -> NodeConfig:
+        plan = self.plan
+        peers = tuple(Peer(each, self.world.nodes[each].host, MESH_PORT) for each in plan.nodes)
+        return NodeConfig(
+            NodeSection(sim.id, "/data"),
+            ClusterSection("simulated", "secret", peers, plan.epoch_seconds),
+            MeshSection(sim.host, MESH_PORT),
+            KafkaSection(sim.host, KAFKA_PORT),
+            AdminSection(sim.host, ADMIN_PORT),
+            StorageSection("memory://"),
+            TopicsSection(replication_factor=3),
+            plan.batching,
+            plan.cache,
+            LogSection(),
+        )
+
+    def _fatal(self, sim: SimNode, error: Exception) -> None:
+        """A process gives up: after a full disk rightly so."""
+        if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)):
+            self.ledger.broken("node failure", f"node {sim.id} stopped: {error!r}")
+        self.world.call_later(0.0, self._end_process, sim.id, sim.boot)
+
+    def _end_process(self, node: int, boot: int) -> None:
+        if self.world.nodes[node].boot == boot:
+            self.crash(node, "kill")
+
+    # Views.
+
+    def leader(self, group: int) -> SimBroker | None:
+        """The node that leads a group in its highest term, as far as a replica believes it."""
+        leading = [
+            (hosted.term, broker.node_id)
+            for broker in self.brokers.values()
+            if (hosted := broker.host.groups.get(group)) is not None and hosted.is_leader
+        ]
+        return self.brokers[max(leading)[1]] if leading else None
+
+    def groups(self) -> list[int]:
+        """Every group that some node hosts."""
+        found: dict[int, None] = {}
+        for broker in self.brokers.values():
+            found |= dict.fromkeys(broker.host.groups)
+        return sorted(found)
+
+    def newest(self) -> SimBroker:
+        """The broker whose controller replica knows most."""
+        return max(
+            self.brokers.values(), key=lambda broker: (broker.controller.machine.applied_index, -broker.node_id)
+        )
+
+    def in_service(self) -> str | None:
+        """Why not every node is in service; None when all are."""
+        for node in self.plan.nodes:
+            broker = self.brokers.get(node)
+            if broker is None or not broker.registered:
+                return f"node {node} is not registered"
+        newest = self.newest()
+        machine = newest.controller.machine
+        for broker in self.brokers.values():
+            if broker.controller.machine.snapshot() != machine.snapshot():
+                return f"node {broker.node_id} has another controller state than node {newest.node_id}"
+            wanted = machine.group_changes(broker.node_id, ()).create
+            groups = {place.group for place in wanted} | {CONTROLLER_GROUP}
+            if broker.host.groups.keys() != groups or broker.hosting.failed:
+                return f"node {broker.node_id} hosts {sorted(broker.host.groups)}, not {sorted(groups)}"
+            if broker.host.stored_groups():
+                return f"node {broker.node_id} still stores {broker.host.stored_groups()}"
+        fenced = [node for node, registration in machine.nodes.items() if registration.fenced]
+        if fenced:
+            return f"nodes {fenced} are fenced"
+        for topic in machine.topics:
+            for number, partition in enumerate(topic.partitions):
+                why = self._served(topic.topic_id, number, partition.group)
+                if why is not None:
+                    return f"{topic.name}-{number} (group {partition.group}): {why}"
+        return None
+
+    def _served(self, topic_id: bytes, number: int, group: int) -> str | None:
+        replicas = [
+            (broker, replica)
+            for broker in self.brokers.values()
+            if (replica := broker.partitions.get(topic_id, number)) is not None
+        ]
+        leading = [broker.node_id for broker, replica in replicas if replica.leads]
+        if len(leading) != 1:
+            return f"led by {leading}"
+        for broker in self.brokers.values():
+            told = broker.leaders.leader_of(group)
+            if told is None or told.node != leading[0]:
+                return f"node {broker.node_id} takes {told} for its leader, not node {leading[0]}"
+        if len({replica.machine.snapshot() for _, replica in replicas}) != 1:
+            return "its replicas differ"
+        return None
+
+    def describe(self) -> str:
+        lines = []
+        for node in self.plan.nodes:
+            broker = self.brokers.get(node)
+            if broker is None:
+                lines.append(f"node {node} down")
+                continue
+            states = []
+            for group in broker.host.groups.values():
+                s = group.status()
+                states.append(
+                    f"{group.id}:{s['role']} t{s['term']} c{s['commit']} a{s['applied']} l{s['last']}"
+                )
+            lines.append(f"node {node} {', '.join(states)}")
+        return "; ".join(lines)

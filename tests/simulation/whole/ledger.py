@@ -1,0 +1,240 @@
+"""What is known of a run from outside and from every replica, and the rules that hold at every moment.
+
+Producers enter each batch before they send it; whoever sees bytes finds the batch by them. Replicas enter
+each entry as they apply it, so what they disagree on is found at once and not at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+import msgpack
+
+from node.partition.machine import ReplicaMachine
+from statemachine.object_names import object_name
+from statemachine.partition import PartitionStateMachine
+from statemachine.partition_commands import Kind
+from tests.simulation.records import Finding
+
+if TYPE_CHECKING:
+    from tests.simulation.store import SimStore
+
+BODY = 16
+"""Bytes in front of a batch that the broker stamps: base offset, length, leader epoch."""
+STATE_EVERY = 8
+"""Entries between two states that replicas are compared by."""
+
+
+class Place(NamedTuple):
+    """A partition of one topic, by the topic's id: a topic of the same name later is another."""
+
+    topic_id: bytes
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id.hex()[:6]}-{self.partition}"
+
+
+@dataclass(eq=False, slots=True)
+class Sent:
+    """A batch, from the moment its producer made it."""
+
+    producer: str
+    number: int
+    """Its place among those of this producer for this partition."""
+    place: Place
+    records: int
+    body: bytes
+    idempotent: bool
+    connection: int = 0
+    """The connection a batch without producer id was sent on, once."""
+    acked: int | None = None
+    refused: str | None = None
+    """A code under which it is certainly not there."""
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of {self.producer} for {self.place}"
+
+
+@dataclass(slots=True)
+class _Log:
+    """What a group's replicas applied."""
+
+    entries: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    states: dict[int, int] = field(default_factory=dict)
+    checkpoints: dict[int, int] = field(default_factory=dict)
+    window: tuple[int, int] = (0, 0)
+
+
+class Ledger:
+    """Findings, and everything they are judged by."""
+
+    def __init__(self, now: Callable[[], float], stop: Callable[[], None]) -> None:
+        self.findings: list[Finding] = []
+        self.sent: dict[bytes, Sent] = {}
+        """By the bytes of the batch behind what the broker stamps."""
+        self.seen: dict[Place, dict[int, Sent]] = {}
+        """What was acknowledged or read at each offset, by whoever it was."""
+        self.producer_ids: dict[int, str] = {}
+        self.leaders: dict[tuple[int, int], int] = {}
+        self.entries = self.slides = 0
+        self._logs: dict[int, _Log] = {}
+        self._epochs: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._cluster_epoch: tuple[int, int] = (0, 0)
+        self._now = now
+        self._stop = stop
+
+    def broken(self, check: str, text: str) -> None:
+        """A rule does not hold: the run ends."""
+        if len(self.findings) < 20:
+            self.findings.append(Finding(check, round(self._now(), 6), text))
+        self._stop()
+
+    # What clients know.
+
+    def made(self, batch: Sent) -> None:
+        self.sent[batch.body] = batch
+
+    def named(self, producer_id: int, producer: str) -> None:
+        """A producer was given an id."""
+        before = self.producer_ids.setdefault(producer_id, producer)
+        if before != producer:
+            self.broken("producer ids", f"{producer_id} was given to {before} and to {producer}")
+
+    def acked(self, batch: Sent, offset: int) -> None:
+        if batch.acked is not None and batch.acked != offset:
+            self.broken("one offset", f"{batch} was acknowledged at {batch.acked} and at {offset}")
+        batch.acked = offset
+        self._at(batch.place, offset, batch)
+
+    def read(self, place: Place, offset: int, data: bytes, reader: str) -> Sent | None:
+        """Somebody was given this batch; None when that is a finding."""
+        batch = self.sent.get(bytes(data[BODY:]))
+        if batch is None:
+            self.broken("bytes", f"{reader} read bytes that nobody wrote at {offset} of {place}")
+            return None
+        if batch.place != place:
+            self.broken("address", f"{reader} read {batch} at {offset} of {place}")
+            return None
+        return batch if self._at(place, offset, batch) else None
+
+    def _at(self, place: Place, offset: int, batch: Sent) -> bool:
+        before = self.seen.setdefault(place, {}).setdefault(offset, batch)
+        if before is not batch:
+            self.broken("one record an offset", f"at {offset} of {place} were {before} and {batch}")
+        return before is batch
+
+    # What replicas do.
+
+    def began(self, group: int, index: int, term: int, node: int) -> None:
+        leader = self.leaders.setdefault((group, term), node)
+        if leader != node:
+            self.broken("one leader a term", f"nodes {leader} and {node} led group {group} in term {term}")
+        self._entry(group, index, term, b"began")
+
+    def applied(
+        self,
+        replica: tuple[int, int, int],
+        index: int,
+        term: int,
+        command: bytes,
+        machine: Any,
+        place: Place | None,
+        store: SimStore,
+    ) -> None:
+        """A replica, (group, node, boot), is about to apply an entry."""
+        group = replica[0]
+        first = self._entry(group, index, term, command)
+        if isinstance(machine, ReplicaMachine):
+            plain = machine.plain
+            self._check_epochs(replica, plain)
+            if first and place is not None:
+                self._check_commands(group, index, term, command, plain, place, store)
+        elif machine is not None:
+            epoch = machine.plain.cluster_epoch
+            known_at, known = self._cluster_epoch
+            if index > known_at:
+                if epoch < known:
+                    self.broken("cluster epoch", f"it was {known} at entry {known_at}, {epoch} before {index}")
+                self._cluster_epoch = (index, epoch)
+        if machine is not None and index % STATE_EVERY == 0:
+            self.state(group, index - 1, machine.snapshot(), f"node {replica[1]}")
+
+    @property
+    def cluster_epoch(self) -> int:
+        return self._cluster_epoch[1]
+
+    def state(self, group: int, index: int, state: bytes, who: str) -> None:
+        """The state of a replica after this entry."""
+        mark = crc32(state)
+        if self._logs.setdefault(group, _Log()).states.setdefault(index, mark) != mark:
+            self.broken("replicas agree", f"group {group} has other states after entry {index}: {who}")
+
+    def checkpoint(self, group: int, index: int, state: bytes, node: int) -> None:
+        mark = crc32(state)
+        if self._logs.setdefault(group, _Log()).checkpoints.setdefault(index, mark) != mark:
+            self.broken("checkpoints agree", f"group {group}, checkpoint {index}: node {node} has another")
+
+    def _entry(self, group: int, index: int, term: int, command: bytes) -> bool:
+        """Whether this is the first replica to apply the entry."""
+        entries = self._logs.setdefault(group, _Log()).entries
+        known = entries.get(index)
+        if known is None:
+            entries[index] = (term, command)
+            self.entries += 1
+            return True
+        if known != (term, command):
+            self.broken("log matching", f"replicas of group {group} applied other entries {index}")
+        return False
+
+    def _check_epochs(self, replica: tuple[int, int, int], machine: PartitionStateMachine) -> None:
+        now = (machine.previous_applied_epoch, machine.max_applied_epoch)
+        before = self._epochs.get(replica, (0, 0))
+        if now[0] < before[0] or now[1] < before[1]:
+            self.broken("applied epochs", f"replica {replica} went from {before} to {now}")
+        self._epochs[replica] = now
+
+    def _check_commands(
+        self,
+        group: int,
+        index: int,
+        term: int,
+        command: bytes,
+        machine: PartitionStateMachine,
+        place: Place,
+        store: SimStore,
+    ) -> None:
+        made_in, _, commands = msgpack.unpackb(command)
+        if made_in != term:
+            return
+        log = self._logs[group]
+        for kind, *fields in commands:
+            if kind not in (Kind.APPEND, Kind.ADVANCE_EPOCH):
+                continue
+            oldest, newest = fields[0], fields[1]
+            if oldest < log.window[0] or newest < log.window[1]:
+                self.broken(
+                    "window order",
+                    f"group {group} entry {index}: [{oldest}, {newest}] comes after {list(log.window)}",
+                )
+            self.slides += newest > log.window[1]
+            log.window = (max(oldest, log.window[0]), max(newest, log.window[1]))
+            if kind != Kind.APPEND:
+                continue
+            for _, _, length, epoch, position, identity, *_ in fields[2]:
+                if epoch < machine.previous_applied_epoch or not oldest <= epoch <= newest:
+                    self.broken(
+                        "extent epochs",
+                        f"group {group} entry {index}: epoch {epoch} in [{oldest}, {newest}], previous applied"
+                        f" {machine.previous_applied_epoch}",
+                    )
+                name = object_name(epoch, identity)
+                stored = store.objects.get(name, b"")[position : position + length]
+                batch = self.sent.get(stored[BODY:])
+                if batch is None:
+                    self.broken("stored first", f"group {group} entry {index} names what is not in {name}")
+                elif batch.place != place:
+                    self.broken("address", f"group {group} entry {index} puts {batch} into {place}")

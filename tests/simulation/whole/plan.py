@@ -1,0 +1,123 @@
+"""What a seed decides before anything runs: the cluster, its clients, its limits, and which faults it meets.
+
+Limits are tiny and cluster epochs short on purpose: windows slide, segments fill, caches overflow and
+snapshots overtake replicas all the time.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from node.config import CacheSection
+from node.level_zero.batcher import BatcherConfig
+from node.level_zero.retries import RetryPolicy
+from node.raft.config import RaftConfig
+from node.raft.mesh_config import MeshConfig
+from node.raft.wal import WalConfig
+
+FAULTS = (
+    "weather", "reset", "partition", "isolated leader", "slow client link", "client reset", "kill",
+    "power cut", "blackout", "crash in disk operation", "restart", "pause", "slow disk", "full disk",
+    "failing store", "slow store", "stalled store", "store out of reach", "clock jump", "clock drift",
+    "transfer", "checkpoint", "fence held", "epoch advanced",
+)  # fmt: skip
+
+ADMIN = ("create", "grow", "delete", "recreate")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The fixed part of one seed's run. Times are virtual seconds."""
+
+    nodes: tuple[int, ...]
+    topics: tuple[int, ...]
+    """Partitions of each topic there is from the beginning."""
+    idempotent: int
+    plain: int
+    """Producers without an id."""
+    consumers: int
+    think_seconds: float
+    """Between two batches of a producer for one partition."""
+    lanes: int
+    """Partitions a producer writes to at a time."""
+    epoch_seconds: float
+    admin: tuple[str, ...]
+    admin_interval: float
+    faults: tuple[str, ...]
+    fault_seconds: float
+    fault_interval: float
+    store_delay: tuple[float, float]
+    batching: BatcherConfig
+    cache: CacheSection
+    retries: RetryPolicy
+    raft: RaftConfig
+    wal: WalConfig
+    mesh: MeshConfig
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed; a function of the seed alone."""
+    rng = random.Random(f"{seed} whole plan")
+    chance = rng.choice
+    size = chance((3, 3, 3, 3, 3, 5))
+    faults = [kind for kind in FAULTS if rng.random() < 0.35]
+    return Plan(
+        nodes=tuple(range(1, size + 1)),
+        topics=tuple(chance((1, 1, 2, 2, 3, 4)) for _ in range(chance((1, 2, 2, 3)))),
+        idempotent=chance((2, 2, 3, 4)),
+        plain=chance((1, 1, 2)),
+        consumers=chance((1, 1, 2)),
+        think_seconds=chance((0.05, 0.1, 0.3)),
+        lanes=chance((1, 2, 2)),
+        epoch_seconds=chance((0.05, 0.1, 0.3, 2.0)),
+        admin=tuple(kind for kind in ADMIN if rng.random() < 0.4),
+        admin_interval=chance((0.5, 1.5)),
+        faults=tuple(faults) or ("kill",),
+        fault_seconds=rng.uniform(5.0, 8.0),
+        fault_interval=chance((0.3, 0.6, 1.0)),
+        store_delay=chance(((0.001, 0.02), (0.005, 0.05), (0.01, 0.2))),
+        batching=BatcherConfig(
+            target_bytes=chance((400, 2000, 100_000)),
+            max_object_bytes=chance((100_000, 200_000)),
+            linger_seconds=chance((0.0, 0.01, 0.05)),
+            max_uploads=chance((1, 4, 4, 8)),
+            puts_per_second=chance((None, None, None, 40.0)),
+            max_staged_bytes=chance((200_000, 1_000_000)),
+            max_staged_batches=chance((3, 20, 65_536)),
+        ),
+        cache=CacheSection(written_bytes=chance((0, 2000, 1 << 20)), fetched_bytes=chance((0, 2000, 1 << 20))),
+        retries=RetryPolicy(
+            attempts=chance((1, 2, 3)),
+            attempt_seconds=chance((0.3, 0.6)),
+            total_seconds=chance((0.6, 1.0)),
+            first_delay_seconds=0.02,
+            max_delay_seconds=0.1,
+        ),
+        raft=RaftConfig(
+            max_entry_bytes=1 << 18,
+            max_append_bytes=chance((512, 1 << 16)),
+            max_inflight_messages=chance((2, 256)),
+            max_pending_commands=chance((6, 65_536)),
+            max_apply_per_turn=chance((1, 3, 1024)),
+            snapshot_entries=chance((8, 25, 100, 20_000)),
+            snapshot_bytes=chance((2000, 1 << 20)),
+            trailing_entries=chance((0, 3, 20)),
+            snapshot_chunk_bytes=chance((200, 4096)),
+            snapshot_window=chance((1, 4)),
+            max_wal_segments=chance((2, 4)),
+        ),
+        wal=WalConfig(
+            segment_bytes=1024 * chance((8, 16, 64)), max_buffered_bytes=1 << 22, full_retry_seconds=0.2
+        ),
+        mesh=MeshConfig(
+            connect_seconds=1.0,
+            handshake_seconds=1.0,
+            duplicate_probe_seconds=0.4,
+            backoff_min_seconds=0.02,
+            backoff_max_seconds=0.3,
+            ping_seconds=0.3,
+            max_unanswered_pings=3,
+            linger_seconds=0.2,
+        ),
+    )
