@@ -243,7 +243,9 @@ class Broker:
             recorder=self._recorder(place.group, ReplicaMachine.kind),
         )
         try:
-            group = self.host.create_group(place.group, partition.machine_for_group, place.replicas)
+            group = self.host.create_group(
+                place.group, partition.machine_for_group, place.replicas, first_leader=place.replicas[0]
+            )
         except BaseException:
             self._recorders.pop(place.group).close()
             raise

@@ -7,12 +7,14 @@ its leadership transfer through ordinary votes that voters which just heard the 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from node.raft.group_state import GroupState, SafetyViolation
 from node.raft.messages import MessageKind
 from node.raft.progress import NEVER
 from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+
+_MOST_DOUBLINGS: Final = 4
 
 
 class Elections(GroupState):
@@ -23,26 +25,48 @@ class Elections(GroupState):
         self.pre_votes: set[int] | None = None
         """Who would vote for this node if it asked; None while it is not asking."""
         self.timeout_now_at = NEVER
+        self.first_tries = 0
         super().__init__(*args)
-        if self.is_first_leader():
-            self.deadline = self.host.now()
 
     # Timing out.
 
-    def is_first_leader(self) -> bool:
-        """Whether the group never had a leader and its id picks this voter to be the first.
+    def begin(self) -> None:
+        """A group that never had a leader elects its first one now, and waits for no timeout.
 
-        Such a group need not wait for a timeout, and leaders of many new groups are spread over the nodes.
+        The first leader asks at once, and again once a peer is connected. A peer that gets the group later
+        than it was asked says unasked what it would have answered then, so nothing waits for a retry.
         """
-        voters = self.voters
-        return self.term == 0 and bool(voters) and voters[self.id % len(voters)] == self.host.node_id
+        first = self._first_leader()
+        if first == self.host.node_id:
+            self.host.later(0.0, self, self.ask_first)
+        elif first is not None:
+            self._offer_first_vote(first)
+
+    def _first_leader(self) -> int | None:
+        """The voter that is to lead first, None in a group that ever had a leader or is not known."""
+        if self.term or not self.voters:
+            return None
+        named = self.first_leader
+        return named if named in self.voters else self.voters[self.id % len(self.voters)]
+
+    def _offer_first_vote(self, first: int) -> None:
+        if not self.hears_leader() and not self.journal.last:
+            self.host.send_when_synced(first, [self.id, MessageKind.PRE_VOTE_REPLY, 0, True, 1])
+
+    def ask_first(self) -> None:
+        """Stand for the first election, if this node is to lead first and nobody has led yet."""
+        if self.role == FOLLOWER and self._first_leader() == self.host.node_id:
+            self.election_timeout()
 
     def election_timeout(self) -> None:
         """No leader was heard for a whole timeout: find out whether an election could be won."""
         self.leave_quiet()
         self.reset_deadline()
-        if self.is_first_leader():
-            self.deadline = self.host.now() + self.settings.heartbeat_seconds
+        if self._first_leader() == self.host.node_id:
+            # What was asked or offered was lost, or a majority is away: soon again, then ever less often.
+            pause = self.settings.heartbeat_seconds * 2**self.first_tries * (0.5 + self.host.rng.random() / 2)
+            self.deadline = min(self.deadline, self.host.now() + pause)
+            self.first_tries = min(self.first_tries + 1, _MOST_DOUBLINGS)
         self.leader = None
         if self.role == CANDIDATE:
             self.set_role(FOLLOWER)

@@ -79,6 +79,7 @@ class GroupState(SeamedSyncObj):
         machine: StateMachine,
         journal: GroupJournal,
         configuration: Configuration,
+        first_leader: int | None = None,
     ) -> None:
         self.host = host
         self.id = group_id
@@ -88,6 +89,8 @@ class GroupState(SeamedSyncObj):
         self.damaged_below: int | None = None
         """Set when the stored snapshot is bad: the state must come from a leader, from this index up."""
         self.configurations = [configuration]
+        self.first_leader = first_leader
+        """Who is to lead a group that never had a leader; every member names the same, or none."""
         self.progress: dict[int, Progress] = {}
         self.term_start = 0
         """Index of the first entry of the term this node leads."""

@@ -250,11 +250,18 @@ class RaftHost:
         """Call back when a peer's connection is there and when it is gone."""
         self._peer_watchers.append((on_connect, on_disconnect))
 
-    def create_group(self, group_id: int, machine: StateMachine, voters: tuple[int, ...] = ()) -> RaftGroup:
+    def create_group(
+        self,
+        group_id: int,
+        machine: StateMachine,
+        voters: tuple[int, ...] = (),
+        first_leader: int | None = None,
+    ) -> RaftGroup:
         """Take part in a group: with what is stored of it, or anew.
 
         `voters` bootstraps a group that no node has yet, the same on all of them; a node that joins an
-        existing group gives none and learns the members from the leader. Blocking: it reads the snapshot.
+        existing group gives none and learns the members from the leader. A group that never had a leader
+        gets `first_leader`, one of the voters, without waiting for a time-out. Blocking: it reads the snapshot.
         """
         if group_id in self.groups:
             raise ValueError(f"group {group_id} exists on this node already")
@@ -266,7 +273,7 @@ class RaftHost:
             partial(self._record, group_id),
             self.config.max_append_bytes,
         )
-        group = self.group_class(self, group_id, machine, stored.journal, stored.base)
+        group = self.group_class(self, group_id, machine, stored.journal, stored.base, first_leader)
         group.note_configurations(stored.memberships)
         if stored.document is not None:
             group.remember_snapshot(stored.document)
@@ -274,6 +281,7 @@ class RaftHost:
         self.groups[group_id] = group
         self.set_active(group, True)
         self.wake(group)
+        group.begin()
         return group
 
     def stored_groups(self) -> list[int]:

@@ -223,8 +223,8 @@ class Reads(Replication):
         if self.role == LEADER and progress is not None:
             self._restart(peer, progress)
             self.host.wake(self)
-        elif self.is_first_leader():
-            self.deadline = self.host.now()
+        else:
+            self.ask_first()
 
     def on_disconnect(self, peer: int) -> None:
         """A peer is gone: nothing stands for this group between us any more."""

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from node import broker as broker_module
 from node.broker import Broker
+from node.broker import _host_settings as host_settings
 from node.checkpoints.publisher import PublisherLimits
 from node.checkpoints.recorder import CheckpointRecorder
 from node.config import (
@@ -134,7 +135,7 @@ class WholeCluster:
         self.brokers: dict[int, SimBroker] = {}
         """Of the nodes that are up."""
         self.restart_after: Callable[[int], float] = lambda node: 0.2
-        self.on_start: Callable[[SimBroker], None] = lambda broker: None
+        self.on_crash: Callable[[SimBroker], None] = lambda broker: None
         rng = world.rng("clocks")
         for node in plan.nodes:
             world.add_node(node, clock=Clock(rng.uniform(0, 1000), rng.uniform(-2e-4, 2e-4)))
@@ -152,7 +153,9 @@ class WholeCluster:
         if not sim.alive:
             return
         sim.crash(kind)
-        self.brokers.pop(node, None)
+        broker = self.brokers.pop(node, None)
+        if broker is not None:
+            self.on_crash(broker)
         self.world.call_later(self.restart_after(node), self._start_again, node, sim.boot)
 
     def _start_again(self, node: int, boot: int) -> None:
@@ -198,7 +201,6 @@ class WholeCluster:
             self._fatal(sim, error)
             return
         self.brokers[sim.id] = broker
-        self.on_start(broker)
         sim.spawn(self._run(sim, broker))
 
     async def _run(self, sim: SimNode, broker: SimBroker) -> None:

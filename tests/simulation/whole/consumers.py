@@ -48,6 +48,10 @@ class Consumer(Client):
     def by_name(self) -> bool:
         return self.version < 13
 
+    def hurry(self) -> None:
+        """From now on take what there is, at once."""
+        self._max_wait, self._min_bytes, self._max_bytes = 0.1, 1, 1 << 20
+
     async def _work(self) -> None:
         await self.pause()
         while not self.stopped:

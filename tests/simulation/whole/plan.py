@@ -42,6 +42,8 @@ class Plan:
     lanes: int
     """Partitions a producer writes to at a time."""
     epoch_seconds: float
+    tick_seconds: float
+    """How often the controller's leader looks whether the epoch is due; a node's own is a quarter second."""
     admin: tuple[str, ...]
     admin_interval: float
     faults: tuple[str, ...]
@@ -62,19 +64,21 @@ def plan_of(seed: int) -> Plan:
     chance = rng.choice
     size = chance((3, 3, 3, 3, 3, 5))
     faults = [kind for kind in FAULTS if rng.random() < 0.35]
+    epoch_seconds = chance((0.05, 0.1, 0.3, 2.0))
     return Plan(
         nodes=tuple(range(1, size + 1)),
         topics=tuple(chance((1, 1, 2, 2, 3, 4)) for _ in range(chance((1, 2, 2, 3)))),
         idempotent=chance((2, 2, 3, 4)),
         plain=chance((1, 1, 2)),
         consumers=chance((1, 1, 2)),
-        think_seconds=chance((0.05, 0.1, 0.3)),
+        think_seconds=chance((0.1, 0.2, 0.4)),
         lanes=chance((1, 2, 2)),
-        epoch_seconds=chance((0.05, 0.1, 0.3, 2.0)),
+        epoch_seconds=epoch_seconds,
+        tick_seconds=min(0.25, epoch_seconds),
         admin=tuple(kind for kind in ADMIN if rng.random() < 0.4),
         admin_interval=chance((0.5, 1.5)),
         faults=tuple(faults) or ("kill",),
-        fault_seconds=rng.uniform(5.0, 8.0),
+        fault_seconds=rng.uniform(5.0, 7.0),
         fault_interval=chance((0.3, 0.6, 1.0)),
         store_delay=chance(((0.001, 0.02), (0.005, 0.05), (0.01, 0.2))),
         batching=BatcherConfig(

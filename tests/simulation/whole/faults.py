@@ -1,0 +1,347 @@
+"""What goes wrong in a run of whole nodes, when, and for how long: drawn from the seed.
+
+Everything ends: nodes come back, links heal, the store answers again. Links between nodes lose and double
+what is sent, as in the simulation of the log; links to clients keep TCP's promise, since nothing below the
+Kafka protocol would notice a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from node.partition.fence import Hold
+from node.partition.partition import Partition
+from statemachine.epoch_window import EpochWindow
+from statemachine.partition_commands import AdvanceEpoch
+from tests.simulation.whole.client import Client
+from tests.simulation.whole.cluster import SimBroker, WholeCluster
+from tests.simulation.whole.plan import FAULTS
+
+
+class Faults:
+    """Injects the plan's faults until `heal`."""
+
+    def __init__(self, cluster: WholeCluster, clients: list[Client]) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.counts: Counter[str] = Counter()
+        self._clients = clients
+        self._rng = self.world.rng("faults")
+        self._over = False
+        self._kinds: dict[str, Callable[[], bool]] = {
+            "weather": self._weather,
+            "reset": self._reset,
+            "partition": self._partition,
+            "isolated leader": self._isolated_leader,
+            "slow client link": self._slow_client_link,
+            "client reset": self._client_reset,
+            "kill": lambda: self._crash("kill"),
+            "power cut": lambda: self._crash("power"),
+            "blackout": self._blackout,
+            "crash in disk operation": self._crash_in_operation,
+            "restart": lambda: self.cluster.restart(self._some_node()),
+            "pause": self._pause,
+            "slow disk": self._slow_disk,
+            "full disk": self._full_disk,
+            "failing store": self._failing_store,
+            "slow store": self._slow_store,
+            "stalled store": self._stalled_store,
+            "store out of reach": self._store_out_of_reach,
+            "clock jump": self._clock_jump,
+            "clock drift": self._clock_drift,
+            "transfer": self._transfer,
+            "checkpoint": self._checkpoint,
+            "fence held": self._fence_held,
+            "epoch advanced": self._epoch_advanced,
+        }
+        assert tuple(self._kinds) == FAULTS
+        cluster.restart_after = lambda node: self._rng.choice((0.01, 0.1, 0.5, 1.5))
+
+    def start(self) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        self.world.call_later(self._rng.expovariate(1.0 / self.cluster.plan.fault_interval), self._inject)
+
+    def _inject(self) -> None:
+        if self._over:
+            return
+        kind = self._rng.choice(self.cluster.plan.faults)
+        if self._kinds[kind]():
+            self.counts[kind] += 1
+            self.world.record(0, f"fault: {kind}")
+        self._next()
+
+    def heal(self) -> None:
+        """End every fault: nothing more goes wrong, and what is down comes up."""
+        self._over = True
+        self.cluster.restart_after = lambda node: 0.05
+        self.world.network.set_all(
+            loss=0.0, duplication=0.0, reorder=0.0, spike=0.0, split=0.0, delay=(0.0002, 0.002)
+        )
+        self.world.network.heal_all()
+        self._mend_store()
+        self.cluster.store.unstall()
+        for node in self.cluster.plan.nodes:
+            sim = self.world.nodes[node]
+            self.cluster.store.heal(node)
+            sim.disk.slow = 1.0
+            sim.disk.empty()
+            sim.disk.forget_faults()
+            if sim.paused:
+                sim.resume()
+            self.cluster.start(node)
+
+    # Choosing.
+
+    def _some_node(self) -> int:
+        if self._rng.random() < 0.4:
+            leader = self._some_leader()
+            if leader is not None:
+                return leader[0].node_id
+        return self._rng.choice(self.cluster.plan.nodes)
+
+    def _some_leader(self) -> tuple[SimBroker, int] | None:
+        groups = self.cluster.groups()
+        if not groups:
+            return None
+        group = self._rng.choice(groups)
+        broker = self.cluster.leader(group)
+        return None if broker is None else (broker, group)
+
+    def _some_partition(self) -> tuple[SimBroker, Partition] | None:
+        """A partition where it is led, on a node that runs."""
+        found = self._some_leader()
+        if found is None or self.world.nodes[found[0].node_id].paused:
+            return None
+        partition = found[0].partitions.by_group(found[1])
+        return None if partition is None or not partition.leads else (found[0], partition)
+
+    def _duration(self) -> float:
+        return self._rng.choice((0.1, 0.4, 1.0, 2.0)) * self._rng.uniform(0.5, 1.5)
+
+    def _later(self, undo: Callable[..., object], *args: object) -> None:
+        self.world.call_later(self._duration(), lambda: None if self._over else undo(*args))
+
+    # The network.
+
+    def _weather(self) -> bool:
+        chance = self._rng.choice
+        weather = {
+            "loss": chance((0.0, 0.02, 0.15)),
+            "duplication": chance((0.0, 0.05, 0.3)),
+            "reorder": chance((0.0, 0.1, 0.5)),
+            "spike": chance((0.0, 0.05, 0.2)),
+            "split": chance((0.0, 0.2)),
+        }
+        self._set_links(weather)
+        self._later(self._set_links, dict.fromkeys(weather, 0.0))
+        return True
+
+    def _set_links(self, knobs: dict[str, float]) -> None:
+        for a in self.cluster.plan.nodes:
+            for b in self.cluster.plan.nodes:
+                if a != b:
+                    for name, value in knobs.items():
+                        setattr(self.world.network.link(a, b), name, value)
+
+    def _reset(self) -> bool:
+        a, b = self._rng.sample(self.cluster.plan.nodes, 2)
+        self.world.network.reset(a, b)
+        return True
+
+    def _partition(self) -> bool:
+        nodes = list(self.cluster.plan.nodes)
+        self._rng.shuffle(nodes)
+        at = self._rng.randrange(1, len(nodes))
+        self._cut(nodes[:at], nodes[at:], hold=self._rng.random() < 0.5)
+        return True
+
+    def _isolated_leader(self) -> bool:
+        leader = self._some_leader()
+        if leader is None:
+            return False
+        node = leader[0].node_id
+        # From the other nodes; half of the time its clients still reach it.
+        self._cut([node], [other for other in self.cluster.plan.nodes if other != node], hold=False)
+        if self._rng.random() < 0.5:
+            self._cut([node], [client.sim.id for client in self._clients], hold=True)
+        return True
+
+    def _cut(self, side: list[int], other: list[int], *, hold: bool) -> None:
+        self.world.network.partition(side, other, hold=hold)
+        self._later(self._heal_between, side, other)
+
+    def _heal_between(self, side: list[int], other: list[int]) -> None:
+        for a in side:
+            for b in other:
+                self.world.network.heal(a, b)
+
+    def _slow_client_link(self) -> bool:
+        client, node = self._rng.choice(self._clients).sim.id, self._some_node()
+        if self._rng.random() < 0.5:
+            self._cut([client], [node], hold=True)
+            return True
+        links = [self.world.network.link(client, node), self.world.network.link(node, client)]
+        for link in links:
+            link.spike, link.split = 0.5, 0.3
+        self._later(lambda: [setattr(link, "spike", 0.0) for link in links])
+        return True
+
+    def _client_reset(self) -> bool:
+        self.world.network.reset(self._rng.choice(self._clients).sim.id, self._some_node())
+        return True
+
+    # Processes.
+
+    def _crash(self, kind: str) -> bool:
+        node = self._some_node()
+        if not self.world.nodes[node].alive:
+            return False
+        self.cluster.crash(node, kind)
+        return True
+
+    def _blackout(self) -> bool:
+        kind = self._rng.choice(("power", "kill"))
+        for node in self.cluster.plan.nodes:
+            self.cluster.crash(node, kind)
+        return True
+
+    def _crash_in_operation(self) -> bool:
+        node = self._some_node()
+        self.world.nodes[node].disk.crash_at(self._rng.randint(1, 25), self._rng.choice(("kill", "power")))
+        if self._rng.random() < 0.3:
+            self.cluster.crash(node, "kill")  # the operation is then one of recovery's
+            self.world.nodes[node].disk.crash_at(self._rng.randint(1, 15), "power")
+        return True
+
+    def _pause(self) -> bool:
+        sim = self.world.nodes[self._some_node()]
+        if not sim.alive or sim.paused:
+            return False
+        sim.pause()
+        boot = sim.boot
+        self._later(lambda: sim.resume() if sim.boot == boot and sim.alive else None)
+        return True
+
+    # Disks.
+
+    def _slow_disk(self) -> bool:
+        disk = self.world.nodes[self._some_node()].disk
+        disk.slow = self._rng.choice((5.0, 30.0, 150.0))
+        self._later(lambda: setattr(disk, "slow", 1.0))
+        return True
+
+    def _full_disk(self) -> bool:
+        disk = self.world.nodes[self._some_node()].disk
+        disk.fill(self._rng.choice((0, 200, 3000)))
+        self._later(disk.empty)
+        return True
+
+    # The store.
+
+    def _failing_store(self) -> bool:
+        store, share = self.cluster.store, self._rng.choice((0.05, 0.2, 0.5))
+        for fate in self._rng.sample(("refused", "broken", "lost", "late", "silent"), 2):
+            setattr(store, fate, share)
+        self._later(self._mend_store)
+        return True
+
+    def _slow_store(self) -> bool:
+        self.cluster.store.slow = self._rng.choice((5.0, 20.0))
+        self._later(self._mend_store)
+        return True
+
+    def _mend_store(self) -> None:
+        store = self.cluster.store
+        store.refused = store.broken = store.lost = store.late = store.silent = 0.0
+        store.slow = 1.0
+
+    def _stalled_store(self) -> bool:
+        self.cluster.store.stall()
+        self._later(self.cluster.store.unstall)
+        return True
+
+    def _store_out_of_reach(self) -> bool:
+        node = self._some_node()
+        self.cluster.store.cut(node)
+        self._later(self.cluster.store.heal, node)
+        return True
+
+    # Clocks.
+
+    def _clock_jump(self) -> bool:
+        sim = self.world.nodes[self._some_node()]
+        # Backward by little: an event loop's timers wait until its clock is again where it was.
+        sim.jump_clock(self._rng.choice((-0.8, -0.3, -0.05, 0.05, 0.3, 5.0)))
+        return True
+
+    def _clock_drift(self) -> bool:
+        self.world.nodes[self._some_node()].set_drift(self._rng.uniform(-0.02, 0.02))
+        return True
+
+    # What operators and other parts of a node do.
+
+    def _transfer(self) -> bool:
+        leader = self._some_leader()
+        if leader is None:
+            return False
+        group = leader[0].host.groups[leader[1]]
+        target = self._rng.choice((None, *group.voters))
+        leader[0].sim.call(lambda: group.transfer(target))
+        return True
+
+    def _checkpoint(self) -> bool:
+        if not self.cluster.brokers:
+            return False
+        broker = self.cluster.brokers[self._rng.choice(sorted(self.cluster.brokers))]
+        lease, seconds = self._rng.choice((0, 500, 60_000)), self._rng.choice((0.5, 2.0))
+        broker.sim.call(lambda: broker.sim.spawn(broker.checkpoints.take(None, lease, seconds)))
+        return True
+
+    def _fence_held(self) -> bool:
+        found = self._some_partition()
+        if found is None:
+            return False
+        broker, partition = found
+        rng = random.Random(self._rng.getrandbits(32))
+        for _ in range(rng.choice((1, 2, 4))):
+            epoch = broker.epoch.current() + rng.randrange(-1, 1)
+            seconds = rng.random() * 0.3
+            patience = rng.choice((0.01, 0.05, 5.0))
+            broker.sim.call(
+                lambda epoch=epoch, seconds=seconds, patience=patience: broker.sim.spawn(
+                    hold(partition, epoch, seconds, patience)
+                )
+            )
+        return True
+
+    def _epoch_advanced(self) -> bool:
+        found = self._some_partition()
+        if found is None:
+            return False
+        broker, partition = found
+
+        async def advance() -> None:
+            epoch = broker.epoch.current()
+            await partition.execute(AdvanceEpoch(EpochWindow(0, epoch, epoch)))
+
+        broker.sim.call(lambda: broker.sim.spawn(advance()))
+        return True
+
+
+async def hold(partition: Partition, epoch: int, seconds: float, patience: float) -> None:
+    """Hold a fence over some turns of the loop, as whoever writes and has to wait for something would."""
+    try:
+        async with asyncio.timeout(patience):
+            granted = await partition.fence.acquire(epoch)
+    except TimeoutError:
+        return
+    if isinstance(granted, Hold):
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            granted.release()

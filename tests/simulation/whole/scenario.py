@@ -1,0 +1,227 @@
+"""One seed of the whole node from beginning to end: start, faults under load, healing, and the last checks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+from node.controller import duties
+from tests.simulation.loop import DEAD
+from tests.simulation.records import Finding
+from tests.simulation.whole.checks import (
+    check_contents,
+    check_documents,
+    check_epochs,
+    check_reader,
+    check_topics,
+    contents,
+    left_over,
+)
+from tests.simulation.whole.client import Client, Directory
+from tests.simulation.whole.cluster import SimBroker, WholeCluster
+from tests.simulation.whole.consumers import Consumer
+from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.operator import Operator
+from tests.simulation.whole.plan import Plan, plan_of
+from tests.simulation.whole.producers import Producer
+from tests.simulation.world import World
+
+STARTS_SECONDS = 8.0
+AFTERMATH_SECONDS = 1.6
+"""Until the latest message has arrived, and clocks that were put back show again what they did."""
+SERVES_SECONDS = 20.0
+FINISHES_SECONDS = 20.0
+CALM_SECONDS = 12.0
+CLIENTS_FROM = 101
+READER_VERSION = 13
+
+
+@dataclass(slots=True)
+class Report:
+    """What one seed's run came to. `seconds` is wall-clock time, `virtual` simulated."""
+
+    seed: int
+    findings: list[Finding] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    virtual: float = 0.0
+    seconds: float = 0.0
+    digest: str = ""
+    trace: list[str] = field(default_factory=list)
+
+
+class Scenario:
+    """One run. The phases stop at the first finding."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        world.network.connect_timeout = 1.0
+        self.world = world
+        self.plan = plan
+        self.cluster = WholeCluster(world, plan)
+        self.ledger = self.cluster.ledger
+        self.directory = Directory()
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.operator: Operator | None = None
+        self.faults: Faults | None = None
+        self.totals: Counter[str] = Counter()
+        self.cluster.on_crash = self._count
+        self._machines = CLIENTS_FROM
+
+    def run(self) -> None:
+        for phase in (self._begin, self._suffer, self._recover, self._look_back):
+            if not self._failed():
+                self.world.record(0, f"phase: {phase.__name__}")
+                phase()
+        for broker in self.cluster.brokers.values():
+            self._count(broker)
+
+    def _failed(self) -> bool:
+        return bool(self.ledger.findings or self.world.failures)
+
+    def _machine(self) -> int:
+        self._machines += 1
+        return self._machines
+
+    @property
+    def clients(self) -> list[Client]:
+        assert self.operator is not None
+        return [*self.producers, *self.consumers, self.operator]
+
+    def _begin(self) -> None:
+        for node in self.plan.nodes:
+            self.cluster.start(node)
+        self._until("nodes register", self._registered, STARTS_SECONDS)
+        self.operator = operator = Operator(self.cluster, self.directory, self._machine())
+        self._until("first topics", lambda: None if operator.ready else "not ready", STARTS_SECONDS)
+
+    def _registered(self) -> str | None:
+        brokers = self.cluster.brokers.values()
+        return None if all(broker.registered for broker in brokers) else self.cluster.describe()
+
+    def _suffer(self) -> None:
+        plan = self.plan
+        for number in range(plan.idempotent + plan.plain):
+            idempotent = number < plan.idempotent
+            name = f"{'p' if idempotent else 'q'}{number}"
+            self.producers.append(
+                Producer(self.cluster, self.directory, name, self._machine(), idempotent=idempotent)
+            )
+        for number in range(plan.consumers):
+            self.consumers.append(Consumer(self.cluster, self.directory, f"c{number}", self._machine()))
+        self.faults = Faults(self.cluster, self.clients)
+        self.faults.start()
+        self.world.run(self.world.now + plan.fault_seconds)
+
+    def _recover(self) -> None:
+        assert self.faults is not None
+        assert self.operator is not None
+        self.faults.heal()
+        self.operator.stop()
+        self.world.run(self.world.now + AFTERMATH_SECONDS)
+        for producer in self.producers:
+            producer.stop()
+        self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
+        self._until("in service again", self.cluster.in_service, SERVES_SECONDS)
+        self._until("producers end", self._done(self.producers), FINISHES_SECONDS)
+        if self._failed():
+            return
+        reader = Consumer(self.cluster, self.directory, "reader", self._machine(), READER_VERSION)
+        self.consumers.append(reader)
+        for consumer in self.consumers:
+            consumer.hurry()
+        self._until("in service still", self.cluster.in_service, SERVES_SECONDS)
+        self._until("consumers catch up", self._caught_up, FINISHES_SECONDS)
+        for client in self.clients:
+            client.stop()
+        self._until("clients end", self._done(self.clients), FINISHES_SECONDS)
+        for client in self.clients:
+            client.close()
+        self._until("nothing is left", self._nothing_left, CALM_SECONDS)
+
+    def _done(self, clients: list[Client] | list[Producer]) -> Callable[[], str | None]:
+        def look() -> str | None:
+            return ", ".join(client.name for client in clients if not client.done) or None
+
+        return look
+
+    def _caught_up(self) -> str | None:
+        for topic in self.cluster.newest().controller.machine.topics:
+            for number, partition in enumerate(topic.partitions):
+                leader = self.cluster.leader(partition.group)
+                replica = None if leader is None else leader.partitions.get(topic.topic_id, number)
+                if replica is None:
+                    return f"{topic.name}-{number} is led by nobody"
+                for consumer in self.consumers:
+                    known = next(one for one in self.directory.topics if one.topic_id == topic.topic_id)
+                    if consumer.by_name and not known.stable:
+                        continue
+                    at = consumer.positions.get((topic.topic_id, number), 0)
+                    if at != replica.high_watermark:
+                        return f"{consumer.name} is at {at} of {topic.name}-{number}, {replica.high_watermark}"
+        return None
+
+    def _nothing_left(self) -> str | None:
+        return next((why for broker in self.cluster.brokers.values() if (why := left_over(broker))), None)
+
+    def _until(self, check: str, why_not: Callable[[], str | None], seconds: float) -> None:
+        """Run until `why_not` has nothing to say; what it says at the end of the time is a finding."""
+        if self._failed():
+            return
+        if not self.world.run_until(lambda: self._failed() or why_not() is None, timeout=seconds, step=0.02):
+            self.ledger.broken(check, f"not within {seconds:.0f} s: {why_not()}; {self.cluster.describe()}")
+
+    def _look_back(self) -> None:
+        check_topics(self.cluster, self.directory)
+        found = contents(self.cluster)
+        check_contents(self.ledger, found, self.producers, self.directory)
+        check_reader(self.ledger, found, self.consumers[-1])
+        self.totals["documents"] = check_documents(self.cluster)
+        check_epochs(self.cluster)
+        self.totals["records"] = sum(batch.records for content in found.values() for _, batch in content)
+
+    def _count(self, broker: SimBroker) -> None:
+        for partition in broker.partitions:
+            counters = partition.fence.counters
+            self.totals["slides"] += counters.slides
+            self.totals["refused epochs"] += counters.rejections
+            self.totals["restaged"] += partition.writer.restaged
+
+
+def run_seed(seed: int, *, tracing: bool = False) -> Report:
+    """Simulate one seed."""
+    began = time.process_time()
+    report = Report(seed)
+    plan = plan_of(seed)
+    with World(seed, tracing=tracing) as world, patch.object(duties, "TICK_SECONDS", plan.tick_seconds):
+        scenario = Scenario(world, plan)
+        scenario.run()
+        for loop in world.loops:
+            if loop.state != DEAD:
+                loop.report_unretrieved()
+        report.findings = list(scenario.ledger.findings)
+        report.findings += [Finding("exception", failure.time, str(failure)) for failure in world.failures[:5]]
+        if scenario.faults is not None:
+            report.faults = scenario.faults.counts
+        outcomes = scenario.totals
+        outcomes["acknowledged"] = sum(batch.acked is not None for batch in scenario.ledger.sent.values())
+        outcomes["batches"] = len(scenario.ledger.sent)
+        outcomes["consumed"] = sum(consumer.records for consumer in scenario.consumers)
+        outcomes["entries"] = scenario.ledger.entries
+        outcomes["terms"] = len(scenario.ledger.leaders)
+        outcomes["topics"] = len(scenario.directory.topics)
+        for producer in scenario.producers:
+            for name, count in producer.outcomes.items():
+                outcomes[f"produce {name}"] += count
+        for consumer in scenario.consumers:
+            for name, count in consumer.outcomes.items():
+                outcomes[f"fetch {name}"] += count
+        report.outcomes = outcomes
+        report.virtual = world.now
+        report.digest = world.digest()
+        report.trace = world.trace or []
+    report.seconds = time.process_time() - began
+    return report
