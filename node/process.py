@@ -21,6 +21,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 from urllib.parse import urlsplit
 
+if __name__ == "__main__":
+    # kio imports the first and PySyncObj the second where they are installed, and do without where they are not.
+    # A node uses neither (one is for tests, the other for sockets it never opens), and they are half of what
+    # its start costs and 15 MB. A program that imports this module may need them.
+    sys.modules["hypothesis"] = sys.modules["cryptography"] = None  # type: ignore[assignment]
+
 import uvloop
 from kio.index import load_request_schema
 

@@ -15,7 +15,7 @@ from tests.bench import kafka_compare
 from tests.bench.kafka_compare import WORK, measure, rows
 from tests.bench.kafka_measure import TINY, percentile
 from tests.bench.measures import Result
-from tests.peers.kafka_cluster import NoKafka, jars
+from tests.peers.kafka_jars import NoKafka, jars
 
 
 def test_every_figure_of_strandline_is_there(tmp_path: Path) -> None:

@@ -56,19 +56,23 @@ def audit(
 
 def _run(url: str, options: dict[str, str], name: str, master: str, html: Path | None) -> AuditRun:
     # Spark takes a second to import, which no other command should pay for.
-    from snapshot.spark.audits.run import NothingToAudit, run_audits
+    from snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
     from snapshot.spark.report import write_report
-    from snapshot.spark.session import session
+    from snapshot.spark.session import NoJava, session
 
-    spark = session("strandline audit", master)
     try:
-        run = run_audits(url, options, name, spark=spark)
+        check_input(url, options, name)
+        spark = session("strandline audit", master, short_jobs=True)
+        try:
+            run = run_audits(url, options, name, spark=spark)
+        finally:
+            spark.stop()
     except NothingToAudit as error:
         raise CommandFailed(
             str(error), "take one with `strandline checkpoint`, or correct --storage"
         ) from None
-    finally:
-        spark.stop()
+    except NoJava as error:
+        raise CommandFailed(str(error), "scripts/setup finds or installs one", MISUSED) from None
     if html is not None:
         try:
             write_report(run, html=html)

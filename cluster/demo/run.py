@@ -169,7 +169,7 @@ def run(cluster: LocalCluster, out: Path, count: int | None, console: Console) -
             bootstrap, TOPIC, flights, after={len(flights) // 2: killing.kill}, progress=progress
         )
         killing.returned()
-    warm = _in_background(lambda: session("strandline-demo"))
+    warm = _in_background(lambda: session("strandline-demo", short_jobs=True))
     with stage.step("reading back and comparing", len(flights)) as progress:
         comparison = read_back(
             bootstrap,

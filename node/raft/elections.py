@@ -40,7 +40,7 @@ class Elections(GroupState):
         if first == self.host.node_id:
             self.host.later(0.0, self, self.ask_first)
         elif first is not None:
-            self._offer_first_vote(first)
+            self.host.send_when_synced(first, [self.id, MessageKind.PRE_VOTE_REPLY, 0, True, 1])
 
     def _first_leader(self) -> int | None:
         """The voter that is to lead first, None in a group that ever had a leader or is not known."""
@@ -48,10 +48,6 @@ class Elections(GroupState):
             return None
         named = self.first_leader
         return named if named in self.voters else self.voters[self.id % len(self.voters)]
-
-    def _offer_first_vote(self, first: int) -> None:
-        if not self.hears_leader() and not self.journal.last:
-            self.host.send_when_synced(first, [self.id, MessageKind.PRE_VOTE_REPLY, 0, True, 1])
 
     def ask_first(self) -> None:
         """Stand for the first election, if this node is to lead first and nobody has led yet."""

@@ -260,8 +260,9 @@ class RaftHost:
         """Take part in a group: with what is stored of it, or anew.
 
         `voters` bootstraps a group that no node has yet, the same on all of them; a node that joins an
-        existing group gives none and learns the members from the leader. A group that never had a leader
-        gets `first_leader`, one of the voters, without waiting for a time-out. Blocking: it reads the snapshot.
+        existing group gives none and learns the members from the leader. `first_leader`, one of the voters
+        and the same on all nodes, leads a group that never had a leader without waiting for a time-out.
+        Blocking: it reads the snapshot.
         """
         if group_id in self.groups:
             raise ValueError(f"group {group_id} exists on this node already")

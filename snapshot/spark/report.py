@@ -187,7 +187,7 @@ def _offsets(axes: Axes, rows: Sequence[Row]) -> None:
     for row in rows:
         lines.setdefault(_label(row), []).append((int(row["epoch"] or 0), int(row["end_offset"] or 0)))
     shown = sorted(lines, key=lambda name: -lines[name][-1][1])[:MAX_LINES]
-    for name in sorted(shown):
+    for name in sorted(shown, key=lambda name: (len(name), name)):
         epochs, offsets = zip(*lines[name], strict=True)
         axes.plot(epochs, offsets, marker="o", markersize=4, label=name)
     axes.set_xlabel("cluster epoch")

@@ -23,7 +23,8 @@ from tests.bench import kafka_measure
 from tests.bench.kafka_measure import FULL, QUICK, TINY, Amount, Peer, Servers
 from tests.bench.measures import Result
 from tests.bench.report import Row, lines, plain, table
-from tests.peers.kafka_cluster import KafkaCluster, NoKafka
+from tests.peers.kafka_cluster import KafkaCluster
+from tests.peers.kafka_jars import NoKafka
 
 SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 KAFKA, STRANDLINE = "kafka", "strandline"

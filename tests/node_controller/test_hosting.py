@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from node.broker import Broker
 from node.controller.hosting import SLICE
+from node.raft.group import RaftGroup
 from statemachine.controller_commands import DeleteTopic
 from statemachine.controller_state import Topic
 from tests.node_controller.brokers import Brokers
@@ -128,12 +131,12 @@ def test_a_replica_that_cannot_be_had_does_not_keep_the_others_from_coming() -> 
         broker = brokers.brokers[node]
         create = broker.host.create_group
 
-        def failing(group: int, *args: object) -> object:
+        def failing(group: int, *args: Any, **options: Any) -> RaftGroup:
             if group == 2:
                 raise OSError("no room")
-            return create(group, *args)  # type: ignore[arg-type]
+            return create(group, *args, **options)
 
-        broker.host.create_group = failing  # type: ignore[assignment, method-assign]
+        broker.host.create_group = failing  # type: ignore[method-assign]
         topic = brokers.create_topic(node, "t", 4)
         brokers.wait(lambda: hosted(broker) == groups_of(topic) - {2})
         assert "no room" in broker.hosting.failed[2]

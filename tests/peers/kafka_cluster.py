@@ -1,6 +1,5 @@
 """Apache Kafka itself on this machine: three KRaft nodes, each broker and controller, on the loopback.
 
-Its jars come from Maven Central, once, into a cache folder; `KAFKA_LIBS` names a folder that has them.
 Nothing is tuned for or against it: heap and collector are those of Kafka's own start script, and the settings
 are what a cluster of three needs to keep three copies.
 """
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,62 +18,12 @@ from typing import Final
 
 from cluster.own_process import OwnProcess
 from cluster.ports import LOOPBACK, Ports, free_ports
+from tests.peers.kafka_jars import VERSION, NoKafka, jars, java
 
-VERSION: Final = "4.1.0"
 NODES: Final = (1, 2, 3)
-_MODULES: Final = ("kafka_2.13", "kafka-tools", "kafka-clients")
-_FETCH_SECONDS: Final = 600
 _FORMAT_SECONDS: Final = 60
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
-
-
-class NoKafka(Exception):
-    """Kafka cannot be had or does not start here; one line that says why and what to do."""
-
-
-def jars() -> Path:
-    """The folder with Kafka's jars; fetches them when they are nowhere. Raises NoKafka."""
-    named = os.environ.get("KAFKA_LIBS")
-    if named:
-        if not list(Path(named).glob("kafka_2.13-*.jar")):
-            raise NoKafka(f"KAFKA_LIBS={named} holds no kafka_2.13 jar: name another folder, or unset it")
-        return Path(named)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strandline" / "peers"
-    libs = cache / f"kafka-{VERSION}"
-    if not libs.is_dir():
-        _fetch(cache, libs)
-    return libs
-
-
-def _fetch(cache: Path, libs: Path) -> None:
-    if shutil.which("mvn") is None:
-        raise NoKafka(
-            "Kafka's jars are fetched with Maven: install it, or set KAFKA_LIBS to a folder of them"
-        )
-    cache.mkdir(parents=True, exist_ok=True)
-    wanted = [("org.apache.kafka", module, VERSION) for module in _MODULES]
-    wanted.append(("org.slf4j", "slf4j-simple", "1.7.36"))
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
-        for group, name, version in wanted
-    )
-    project = cache / "pom.xml"
-    project.write_text(
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        "<groupId>strandline</groupId><artifactId>peers</artifactId><version>1</version>"
-        f"<dependencies>{dependencies}</dependencies></project>\n"
-    )
-    partial = libs.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    done = subprocess.run(
-        ["mvn", "-q", "-B", "-f", project, "dependency:copy-dependencies", f"-DoutputDirectory={partial}"],
-        capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        last = (done.stdout + done.stderr).strip().splitlines()
-        raise NoKafka(f"Maven could not fetch Kafka {VERSION}: {last[0] if last else done.returncode}")
-    partial.rename(libs)  # whole or not there
 
 
 class KafkaCluster:
@@ -86,7 +34,7 @@ class KafkaCluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._libs = jars()
-        self._java = _java()
+        self._java = java()
         self._ports: dict[int, Ports] = free_ports(NODES)
         self._processes: dict[int, OwnProcess] = {}
         self._format()
@@ -190,11 +138,3 @@ class KafkaCluster:
             "group.initial.rebalance.delay.ms": 0,
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if found is None or not Path(found).exists():
-        raise NoKafka("Kafka needs Java 17 or newer: run scripts/setup, or set JAVA_HOME")
-    return found

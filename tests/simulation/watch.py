@@ -85,8 +85,14 @@ class WatchedHost(RaftHost):
     traffic: ClassVar[Traffic]
     boot: int
 
-    def create_group(self, group_id: int, machine: StateMachine, voters: tuple[int, ...] = ()) -> RaftGroup:
-        group = super().create_group(group_id, machine, voters)
+    def create_group(
+        self,
+        group_id: int,
+        machine: StateMachine,
+        voters: tuple[int, ...] = (),
+        first_leader: int | None = None,
+    ) -> RaftGroup:
+        group = super().create_group(group_id, machine, voters, first_leader)
         self.ledger.opened(group, self.node_id, self.boot)
         return group
 

@@ -33,8 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 "spark.local.dir": str(folder),
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
                 "spark.sql.shuffle.partitions": "2",
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             },
+            short_jobs=True,
         )
         # The first query compiles and starts Python workers, which no test should be charged with either.
         started.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()

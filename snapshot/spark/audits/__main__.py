@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_input(chosen.url, options, chosen.cluster)
         running = SparkSession.getActiveSession()
-        spark = running or session("strandline audit", chosen.master)
+        spark = running or session("strandline audit", chosen.master, short_jobs=True)
         try:
             run = run_audits(chosen.url, options, chosen.cluster, spark=spark)
         finally:

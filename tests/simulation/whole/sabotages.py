@@ -1,0 +1,394 @@
+"""Rules of the whole node taken out again, one at a time: the simulation must find every one.
+
+What it takes is told in docs/simulation.md. Nothing here is ever imported by the product.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from node.controller.cluster_epoch import ClusterEpoch
+from node.controller.hosting import Hosting
+from node.controller.producer_ids import ProducerIds
+from node.controller.registration import Registration
+from node.kafka.requests import fetch_share, leading, produce
+from node.kafka.requests.fetch_share import FetchShare
+from node.level_zero.batcher import Batcher, Stored
+from node.partition import partition as partition_module
+from node.partition import writer as writer_module
+from node.partition.batch import AppendFailed, ProducedBatch
+from node.partition.gaps import Gaps
+from node.partition.lanes import Lane, Pending
+from node.partition.partition import Partition
+from node.partition.writer import Writer
+from node.raft.outcome import NotLeader, Unknown
+from statemachine.controller_commands import ProducerIdBlock
+from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
+from statemachine.partition import PartitionStateMachine
+from statemachine.partition_commands import Append, Appended, encode
+from statemachine.producers import NO_PRODUCER, Duplicate
+from tests.partition import sabotages as of_partition
+from tests.partition.sabotages import JudgesOnlyOnce, KeptOverTerms
+
+Broken = AbstractContextManager[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """One hole, and how it is opened: anew each time."""
+
+    name: str
+    hole: str
+    open: Callable[[], tuple[Broken, ...]]
+
+    @property
+    def found_with(self) -> tuple[int, ...]:
+        """Seeds known to find it, the first of all in front."""
+        return _FOUND_WITH.get(self.name, ())
+
+
+# The fence and the window.
+
+
+def _empty_window(term: int, max_applied_epoch: int | None) -> EpochWindow:
+    return EpochWindow(term)
+
+
+def _releases_first(self: Writer) -> None:
+    """As Writer._write, but the hold is back before the log has the entry."""
+    hold, self._hold = self._hold, None
+    if hold is None:
+        return
+    entry, self._entry = self._entry, []
+    hold.release()
+    if entry:
+        self._loop.call_later(0.002, _replicate_late, self, entry, hold.window)
+
+
+def _replicate_late(self: Writer, entry: list[Pending], window: EpochWindow) -> None:
+    placeholders = [*map(writer_module.placeholder, entry)]
+    command = encode(window.term, self._wall_ms(), [Append(window, placeholders)])
+    future = self.group.replicate(command, window.term)
+    self._entries += 1
+    self._in_log[self._entries] = entry
+    if future.done():
+        self._ended(self._entries, future)
+    else:
+        future.add_done_callback(partial(self._ended, self._entries))
+
+
+_append = PartitionStateMachine._append
+
+
+def _append_moving_by_own_epoch(
+    self: PartitionStateMachine, index: int, oldest: int, newest: int, placeholders: Any
+) -> Any:
+    with patch.object(PartitionStateMachine, "_raise_epochs", lambda *_: None):
+        results = _append(self, index, oldest, newest, placeholders)
+    for _, _, _, epoch, *_ in placeholders:
+        if epoch > self.max_applied_epoch:
+            self.previous_applied_epoch, self.max_applied_epoch = self.max_applied_epoch, epoch
+            self.max_applied_epoch_index = index
+    return results
+
+
+def _does_not_learn(self: Writer, lane: Lane, grant: Any) -> bool:
+    """As Writer._granted, but the object is made again under the epoch that was refused."""
+    if not isinstance(grant, StaleClusterEpoch):
+        return _granted(self, lane, grant)
+    with patch.object(ClusterEpoch, "learn", lambda *_: None):
+        return _granted(self, lane, grant)
+
+
+_granted = Writer._granted
+
+# Order and duplicates.
+
+
+def _judges_when_it_arrives(self: Writer, batch: ProducedBatch) -> asyncio.Future[Any]:
+    if batch.producer_id != NO_PRODUCER and self._fence.window is not None:
+        judged = self._machine.producers.judge(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
+        )
+        if isinstance(judged, Duplicate):
+            result: asyncio.Future[Any] = self._loop.create_future()
+            result.set_result(Appended(judged.base_offset, duplicate=True))
+            return result
+    return _writer_append(self, batch)
+
+
+_writer_append = Writer.append
+
+
+def _refuses_other_than_duplicates(
+    self: PartitionStateMachine, producer: int, incarnation: int, first: int, count: int
+) -> Any:
+    refused = _refuse(self, producer, incarnation, first, count)
+    return None if isinstance(refused, Appended) else refused
+
+
+_refuse = PartitionStateMachine._refuse
+
+
+# Reading.
+
+
+def _confirms_unproven(self: Partition) -> Any:
+    async def confirm() -> bool:
+        return not self._closed
+
+    return confirm()
+
+
+_plan = Hosting._plan
+
+
+def _forgets_stored(self: Hosting) -> Any:
+    with patch.object(type(self._host), "stored_groups", lambda _: []):
+        return _plan(self)
+
+
+def _by_name(context: Any, name: str | None, topic_id: Any) -> Any:
+    """The topic that has the name which the id's topic had."""
+    names = _NAMES.setdefault(id(context), {})
+    machine = context.controller.machine
+    for topic in machine.topics:
+        names[topic.topic_id] = topic.name
+    if name is None and topic_id is not None and topic_id.bytes in names:
+        name = names[topic_id.bytes]
+    return _topic_of(context, name, topic_id)
+
+
+_topic_of = leading.topic_of
+_NAMES: dict[int, dict[bytes, str]] = {}
+
+# Checkpoints.
+
+
+def _captures_late(self: PartitionStateMachine, index: int, lease: int) -> Any:
+    """As PartitionStateMachine._checkpoint, but the state is taken when the turn is over."""
+    late: list[int] = []
+
+    def on_checkpoint(at: int, _: bytes) -> None:
+        late.append(at)
+
+    tell, self._on_checkpoint = self._on_checkpoint, on_checkpoint
+    try:
+        result = _checkpoint(self, index, lease)
+    finally:
+        self._on_checkpoint = tell
+    asyncio.get_running_loop().call_later(0.01, lambda: _tell_late(self, tell, late[0]))
+    return result
+
+
+def _tell_late(machine: PartitionStateMachine, tell: Any, index: int) -> None:
+    recorder = tell.__self__
+    last, recorder._last = recorder._last, index
+    try:
+        tell(index, machine.snapshot())
+    except (AssertionError, KeyError):
+        pass  # the log has let go of that entry
+    finally:
+        recorder._last = last
+
+
+_checkpoint = PartitionStateMachine._checkpoint
+
+# The node.
+
+
+async def _hands_out_its_own(self: ProducerIds) -> int:
+    """Blocks that this process made up: the same after a restart, and on other nodes."""
+    if self._next == self._end:
+        self._following = ProducerIdBlock(0, 1000)
+        self._next, self._end = 0, 1000
+    self._next += 1
+    return self._next - 1
+
+
+def _keeps_staged(self: Batcher, staged: Any) -> None:
+    """What was staged is never given back."""
+
+
+def _acknowledges_unstored(self: Writer, pending: Pending, staged: asyncio.Future[Any]) -> None:
+    """A batch whose put ended with an unknown outcome is taken for stored."""
+    if not staged.cancelled() and not isinstance(staged.result(), Stored):
+        failed = staged.result()
+        name = getattr(failed, "object_name", None)
+        if name is not None and failed.unknown:
+            from statemachine.object_names import parse_object_name
+
+            parsed = parse_object_name(name)
+            told: asyncio.Future[Any] = self._loop.create_future()
+            told.set_result(Stored(parsed.epoch, parsed.object_id, 0, len(pending.batch.data)))
+            _uploaded(self, pending, told)
+            return
+    _uploaded(self, pending, staged)
+
+
+_uploaded = Writer._uploaded
+
+
+async def _beats_never(self: Registration) -> None:
+    """No heartbeats."""
+
+
+def _ignores_machine_state(self: Gaps, *_: Any) -> AppendFailed | None:
+    return None
+
+
+_ALL = (
+    Sabotage(
+        "window-kept-over-terms",
+        "a term begins with the window of the one before it",
+        lambda: (patch.object(partition_module, "Fence", KeptOverTerms),),
+    ),
+    Sabotage(
+        "window-empty-after-recovery",
+        "a term begins with an empty window",
+        lambda: (patch.object(EpochWindow, "recovered", staticmethod(_empty_window)),),
+    ),
+    Sabotage(
+        "no-barrier",
+        "a term begins before all of earlier ones is applied",
+        lambda: (patch.object(Partition, "_take_up", of_partition._opens_at_once),),
+    ),
+    Sabotage(
+        "judged-only-once",
+        "who waited for the fence is not judged again",
+        lambda: (patch.object(of_partition.fence, "_Term", JudgesOnlyOnce),),
+    ),
+    Sabotage(
+        "released-before-the-log",
+        "the fence is given back before the log has the entry",
+        lambda: (patch.object(Writer, "_write", _releases_first),),
+    ),
+    Sabotage(
+        "stale-epochs-accepted",
+        "an epoch below the window is let through",
+        lambda: (patch.object(partition_module, "Fence", of_partition.AcceptsStaleEpochs),),
+    ),
+    Sabotage(
+        "own-epoch-moves",
+        "an entry's own epochs move the applied ones",
+        lambda: (
+            patch.dict(
+                "statemachine.partition._HANDLERS", {1: _append_moving_by_own_epoch}
+            ),
+        ),
+    ),
+    Sabotage(
+        "stale-epoch-not-learned",
+        "a refused batch goes up again under its old epoch",
+        lambda: (patch.object(Writer, "_granted", _does_not_learn),),
+    ),
+    Sabotage(
+        "no-turns",
+        "what is uploaded first goes to the log first",
+        lambda: (patch.object(Writer, "_uploaded", of_partition._no_turns),),
+    ),
+    Sabotage(
+        "fails-alone",
+        "batches behind one that failed go on",
+        lambda: (patch.object(Writer, "_fail", of_partition._fails_alone),),
+    ),
+    Sabotage(
+        "gaps-forgotten",
+        "what comes behind a failed batch is let through",
+        lambda: (patch.object(Gaps, "refusal", _ignores_machine_state),),
+    ),
+    Sabotage(
+        "judged-on-arrival",
+        "duplicates are looked for when a batch arrives, not when it is applied",
+        lambda: (
+            patch.object(Writer, "append", _judges_when_it_arrives),
+            patch.object(PartitionStateMachine, "_refuse", _refuses_other_than_duplicates),
+        ),
+    ),
+    Sabotage(
+        "unknown-is-refusal",
+        "an unknown outcome is told as a refusal",
+        lambda: (patch.object(writer_module, "not_replicated", of_partition._unknown_is_refusal),),
+    ),
+    Sabotage(
+        "answered-early",
+        "a batch is acknowledged before it is committed",
+        lambda: (patch.object(Writer, "_write", of_partition._answers_early),),
+    ),
+    Sabotage(
+        "unknown-put-is-stored",
+        "a put with an unknown outcome counts as done",
+        lambda: (patch.object(Writer, "_uploaded", _acknowledges_unstored),),
+    ),
+    Sabotage(
+        "fetch-before-barrier",
+        "a new leader serves reads before it has applied all",
+        lambda: (
+            patch.object(Partition, "leads", property(lambda self: self.group.is_leader)),
+            patch.object(Partition, "confirm", _confirms_unproven),
+        ),
+    ),
+    Sabotage(
+        "unconfirmed-out-of-range",
+        "a deposed leader sends consumers back",
+        lambda: (patch.object(Partition, "confirm", _confirms_unproven),),
+    ),
+    Sabotage(
+        "stored-groups-kept",
+        "a node that comes back keeps what is stored of deleted topics",
+        lambda: (patch.object(Hosting, "_plan", _forgets_stored),),
+    ),
+    Sabotage(
+        "topic-by-name",
+        "a topic's id stands for its name",
+        lambda: (
+            patch.object(produce, "topic_of", _by_name),
+            patch.object(fetch_share, "topic_of", _by_name),
+            patch.dict(_NAMES, clear=True),
+        ),
+    ),
+    Sabotage(
+        "captured-late",
+        "a checkpoint's state is taken after later entries",
+        lambda: (patch.dict("statemachine.partition._HANDLERS", {6: _captures_late}),),
+    ),
+    Sabotage(
+        "own-producer-ids",
+        "nodes make up producer ids",
+        lambda: (patch.object(ProducerIds, "next", _hands_out_its_own),),
+    ),
+    Sabotage(
+        "staged-bytes-kept",
+        "what was staged is never given back",
+        lambda: (patch.object(Batcher, "_release", _keeps_staged),),
+    ),
+    Sabotage(
+        "watchers-kept",
+        "a long poll that is over still watches",
+        lambda: (patch.object(FetchShare, "unwatch", lambda _: None),),
+    ),
+    Sabotage(
+        "no-heartbeats",
+        "a registered node says nothing more",
+        lambda: (patch.object(Registration, "_beat", _beats_never),),
+    ),
+)
+
+_FOUND_WITH: dict[str, tuple[int, ...]] = {}
+
+SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
+
+
+@contextmanager
+def broken(name: str | None) -> Iterator[None]:
+    """Run with a hole open; with none when there is no name."""
+    with ExitStack() as stack:
+        for patched in SABOTAGES[name].open() if name is not None else ():
+            stack.enter_context(patched)
+        yield
