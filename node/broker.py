@@ -23,6 +23,7 @@ from node.controller.cluster_epoch import ClusterEpoch
 from node.controller.duties import ControllerDuties
 from node.controller.hosting import Hosting
 from node.controller.leaders import LeaderTable
+from node.controller.preferred_leaders import PreferredLeaders
 from node.controller.producer_ids import ProducerIds
 from node.controller.registration import Registration
 from node.controller.replica import ControllerReplica
@@ -122,6 +123,10 @@ class Broker:
             self.host, self.controller, loop=loop, create=self._create_replica, remove=self._remove_replica
         )
 
+        self.preferred_leaders = PreferredLeaders(
+            self.host, self.controller, config.topics.leader_rebalance_seconds, loop=loop
+        )
+
         self.written = BatchCache(config.cache.written_bytes)
         self.fetched = BatchCache(config.cache.fetched_bytes)
         self.batcher = Batcher(
@@ -177,6 +182,8 @@ class Broker:
         await self.host.start()
         self.leaders.start()
         self.hosting.start()
+        if self.config.topics.leader_rebalance:
+            self.preferred_leaders.start()
         self._registration = Registration(
             self.controller,
             self.calls,
@@ -191,6 +198,7 @@ class Broker:
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Leadership first, then Kafka's port, then the log, then object storage."""
         self.hosting.close()
+        self.preferred_leaders.close()
         await self.host.hand_over(hand_over_seconds)
         if self._registration is not None:
             await self._registration.leave(LEAVE_SECONDS)
@@ -208,6 +216,7 @@ class Broker:
         await self.store.close()
 
     async def _on_registered(self) -> None:
+        self.hosting.caught_up()
         await self.kafka.accept()
         log.info("node %d serves Kafka on port %d", self.node_id, self.kafka.port)
 

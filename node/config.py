@@ -10,7 +10,7 @@ import difflib
 import ipaddress
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from node.config_values import MIB, READERS, Peer
@@ -91,14 +91,25 @@ class TopicsSection:
     auto_create: bool = True
     partitions: int = 1
     replication_factor: int = 0
+    leader_rebalance: bool = True
+    """Whether leadership goes back to a partition's first replica by itself once that is well again."""
+    leader_rebalance_seconds: float = 5.0
+    """How long that node must have been well before; also the time between two looks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSection:
     """Batches kept in memory, in bytes."""
 
-    written_bytes: int = 256 * MIB
-    fetched_bytes: int = 64 * MIB
+    written_bytes: int = 64 * MIB
+    fetched_bytes: int = 32 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsSection:
+    """Published checkpoints without a lease that each group keeps, the newest."""
+
+    keep: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +135,7 @@ class NodeConfig:
     cache: CacheSection
     log: LogSection
     insecure: bool = False
+    checkpoints: CheckpointsSection = CheckpointsSection()
 
 
 def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> NodeConfig:
@@ -252,7 +264,7 @@ def _build(given: _Given) -> NodeConfig:
             f"{given.source('topics.replication_factor')}: topics.replication_factor: {replication} "
             f"replicas need as many nodes, and cluster.nodes has {nodes}: lower it, or leave it out"
         )
-    topics = TopicsSection(topics.auto_create, topics.partitions, replication)
+    topics = replace(topics, replication_factor=replication)
     try:
         batching = BatcherConfig(**given.section("batching"))
     except ValueError as error:
@@ -267,7 +279,10 @@ def _build(given: _Given) -> NodeConfig:
                 "that reaches it is trusted"
             )
     cache, log = CacheSection(**given.section("cache")), LogSection(**given.section("log"))
-    return NodeConfig(node, cluster, mesh, kafka, admin, storage, topics, batching, cache, log, insecure)
+    checkpoints = CheckpointsSection(**given.section("checkpoints"))
+    return NodeConfig(
+        node, cluster, mesh, kafka, admin, storage, topics, batching, cache, log, insecure, checkpoints
+    )
 
 
 _Section = TypeVar("_Section", NodeSection, ClusterSection, StorageSection)

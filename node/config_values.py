@@ -170,6 +170,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "topics.auto_create": _flag,
     "topics.partitions": _count,
     "topics.replication_factor": _whole(0, 2**15 - 1),
+    "topics.leader_rebalance": _flag,
+    "topics.leader_rebalance_seconds": _positive_seconds,
     "batching.target_bytes": _size,
     "batching.max_object_bytes": _size,
     "batching.linger_seconds": _seconds,
@@ -179,6 +181,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "batching.max_staged_batches": _whole(1, 2**31),
     "cache.written_bytes": _size,
     "cache.fetched_bytes": _size,
+    "checkpoints.keep": _whole(1, 1_000),
     "log.level": _choice("debug", "info", "warning", "error"),
     "log.format": _choice("text", "json"),
 }

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import gc
 import json
 import logging
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -22,12 +25,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 if __name__ == "__main__":
-    # kio imports the first and PySyncObj the second where they are installed, and do without where they are not.
-    # A node uses neither (one is for tests, the other for sockets it never opens), and they are half of what
+    # kio imports the first and PySyncObj the second where they are installed, and do without where not. A
+    # node uses neither (one is for tests, the other for sockets it never opens), and they are half of what
     # its start costs and 15 MB. A program that imports this module may need them.
     sys.modules["hypothesis"] = sys.modules["cryptography"] = None  # type: ignore[assignment]
 
-import uvloop
 from kio.index import load_request_schema
 
 from node import logs
@@ -35,6 +37,7 @@ from node.admin.server import AdminListenError, AdminServer
 from node.allocator import keep_freed_memory
 from node.broker import Broker, CannotListen
 from node.config import ConfigError, NodeConfig, load
+from node.disk_threads import DiskThreads, NodeLoop
 from node.kafka.answers import answers
 from node.kafka.apis import APIS
 from node.level_zero.local_store import LocalStore
@@ -50,6 +53,10 @@ log = logging.getLogger(__name__)
 
 STORE_THREADS: Final = 16
 """More than uploads in parallel, so that reads need not wait for their syncs."""
+STOP_SECONDS: Final = 20.0
+"""More than the parts of a clean stop may take together, unless a disk or the object store hangs."""
+LEFT_SECONDS: Final = 3.0
+"""How long a process that has to end waits for its threads."""
 NODE_FILE: Final = "node.json"
 _SYSTEM: Final = random.SystemRandom()
 _REFUSED: Final = (CannotListen, MeshListenError, AdminListenError, WalLocked, WalMismatch)
@@ -77,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     keep_freed_memory()
+    gc.freeze()  # what was imported, as in _warm_up
     options_kept_secret = [
         value
         for name, value in config.storage.options.items()
@@ -84,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     logs.configure(config.log.level, config.log.format, secrets=[config.cluster.secret, *options_kept_secret])
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=NodeLoop) as runner:
             return runner.run(_Process(config).run())
     except Unusable as error:
         print(error, file=sys.stderr)
@@ -105,8 +113,8 @@ class _Process:
         warming.submit(_warm_up)
         warming.shutdown(wait=False)
         disk = RealDisk()
-        threads = ThreadPoolExecutor(STORE_THREADS, "store")
-        wal_thread, snapshot_thread = ThreadPoolExecutor(1, "wal"), ThreadPoolExecutor(1, "snapshots")
+        threads = DiskThreads(STORE_THREADS, "store")
+        wal_thread, snapshot_thread = DiskThreads(1, "wal"), DiskThreads(1, "snapshots")
         broker = Broker(
             config,
             loop=loop,
@@ -123,6 +131,7 @@ class _Process:
         admin = AdminServer(broker, config.admin.host, config.admin.port)
         try:
             broker.open()
+            _remove_node_file(config)  # of a process that was killed; the folder is this one's now
             admin.bind()
             broker.admin_port = admin.port
             await admin.start()
@@ -134,12 +143,18 @@ class _Process:
             return 1
         _write_node_file(config, broker)
         await self._stopping.wait()
+        if self._fatal is None:
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await broker.stop()
+                    await admin.stop()
+            except TimeoutError:
+                self._stop_for(RuntimeError(f"it could not stop cleanly within {STOP_SECONDS:.0f} s"))
+        _remove_node_file(config)
         if self._fatal is not None:
             log.critical("the node stops: %s", self._fatal)
+            end_within(LEFT_SECONDS, 1)
             return 1
-        await broker.stop()
-        await admin.stop()
-        _remove_node_file(config)
         log.info("node %d stopped", broker.node_id)
         return 0
 
@@ -182,6 +197,9 @@ def _warm_up() -> None:
         for version in reversed(range(api.first, api.last + 1)):
             load_request_schema(int(api.key), version)
             answers(int(api.key), version)
+    # All this lives as long as the process, and so do the modules before it. A full collection that looked at
+    # it again and again held up the loop for a tenth of a second each time.
+    gc.freeze()
 
 
 def _write_node_file(config: NodeConfig, broker: Broker) -> None:
@@ -200,7 +218,16 @@ def _write_node_file(config: NodeConfig, broker: Broker) -> None:
 
 
 def _remove_node_file(config: NodeConfig) -> None:
-    os.unlink(os.path.join(config.node.data, NODE_FILE))
+    """Nobody listens here any more, however the process ends, by a disk that fails as well."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(config.node.data, NODE_FILE))
+
+
+def end_within(seconds: float, code: int) -> None:
+    """End the process by then, whatever it still waits for: a thread may hang in a disk for ever."""
+    last = threading.Timer(seconds, os._exit, (code,))
+    last.daemon = True
+    last.start()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
+import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
@@ -42,13 +44,14 @@ def tool(name: str, *arguments: str) -> tuple[str, ...]:
     return (str(Path(sys.executable).with_name(name)), *arguments)
 
 
-def steps(seeds: int, pytest_arguments: list[str]) -> list[Step]:
+def steps(seeds: int, pytest_arguments: list[str], report: Path) -> list[Step]:
+    """All of them; pytest writes what became of its tests to `report`."""
     return [
         Step("ruff check", tool("ruff", "check", "--quiet", ".")),
         Step("ruff format", tool("ruff", "format", "--check", "--quiet", ".")),
         Step("mypy --strict", tool("mypy", "--no-error-summary", *PACKAGES)),
         Step("import-linter", tool("lint-imports", "--no-logo")),
-        Step("pytest", tool("pytest", *pytest_arguments)),
+        Step("pytest", tool("pytest", f"--junit-xml={report}", *pytest_arguments)),
         Step("simulation", (str(ROOT / "scripts" / "simulate"), "--seeds", str(seeds))),
     ]
 
@@ -57,6 +60,13 @@ def run(step: Step, output: TextIO) -> Outcome:
     started = time.perf_counter()
     done = subprocess.run(step.command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False)
     return Outcome(step.name, done.returncode == 0, round(time.perf_counter() - started, 2))
+
+
+def skipped_tests(report: Path) -> int:
+    """How many tests pytest skipped, by its JUnit report; 0 when it did not come to write one."""
+    if not report.exists():
+        return 0
+    return sum(int(suite.get("skipped", "0")) for suite in ElementTree.parse(report).iter("testsuite"))
 
 
 def main() -> int:
@@ -69,23 +79,28 @@ def main() -> int:
     output = sys.stderr if arguments.json else sys.stdout
 
     outcomes = []
-    todo = steps(arguments.seeds, arguments.pytest)
-    for number, step in enumerate(todo, 1):
-        title = f"[{number}/{len(todo)}] {step.name}"
-        print(f"{title} ...", file=output, flush=True)
-        outcome = run(step, output)
-        outcomes.append(outcome)
-        print(f"{title} {'ok' if outcome.ok else 'FAILED'}, {outcome.seconds:.1f} s", file=output, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "pytest.xml")
+        todo = steps(arguments.seeds, arguments.pytest, report)
+        for number, step in enumerate(todo, 1):
+            title = f"[{number}/{len(todo)}] {step.name}"
+            print(f"{title} ...", file=output, flush=True)
+            outcome = run(step, output)
+            outcomes.append(outcome)
+            ended = "ok" if outcome.ok else "FAILED"
+            print(f"{title} {ended}, {outcome.seconds:.1f} s", file=output, flush=True)
+        skipped = skipped_tests(report)
 
     failed = [outcome.name for outcome in outcomes if not outcome.ok]
     seconds = round(sum(outcome.seconds for outcome in outcomes), 2)
     if arguments.json:
-        result = {"ok": not failed, "seconds": seconds, "steps": [asdict(outcome) for outcome in outcomes]}
-        print(json.dumps(result))
+        told = [asdict(outcome) for outcome in outcomes]
+        print(json.dumps({"ok": not failed, "seconds": seconds, "skipped_tests": skipped, "steps": told}))
     elif failed:
         print(f"test failed: {', '.join(failed)} ({len(failed)} of {len(todo)} steps), {seconds:.1f} s")
     else:
-        print(f"test ok: {len(todo)} steps, {seconds:.1f} s")
+        noted = f" ({skipped} tests skipped: why is above)" if skipped else ""
+        print(f"test ok: {len(todo)} steps{noted}, {seconds:.1f} s")
     return 1 if failed else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +138,49 @@ def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     config = write_config(tmp_path, url=f'[storage]\nurl = "{file}/objects"')
     with started(config) as process:
         assert "storage.url" in refusal(process)
+
+
+def test_a_disk_that_fails_ends_it_and_nobody_is_sent_to_it_any_more(tmp_path: Path) -> None:
+    with started(write_config(tmp_path), "--set", "cluster.epoch_seconds=200ms") as process:
+        healthy(tmp_path, process)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        _, errors = process.communicate(timeout=SECONDS)
+        assert process.returncode == 1
+        assert "the node stops" in errors
+        assert str(tmp_path / "data" / "wal") in errors
+        assert "mend the disk" in errors
+        assert not (tmp_path / "data" / "node.json").exists()
+
+
+def test_a_killed_process_leaves_an_address_that_the_next_one_takes_away(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    with started(config) as process:
+        healthy(tmp_path, process)
+    assert (tmp_path / "data" / "node.json").exists()
+    blocked = socket.create_server(("127.0.0.1", 0))
+    with blocked, started(config, "--set", f"kafka.port={blocked.getsockname()[1]}") as process:
+        assert "kafka: cannot listen" in refusal(process)
+    assert not (tmp_path / "data" / "node.json").exists()
+
+
+def test_a_thread_that_hangs_does_not_keep_a_process_that_has_to_end() -> None:
+    hangs = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    ends = "from node.process import end_within; end_within(0.2, 1)"
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", f"{hangs}; {ends}"], timeout=SECONDS, check=False)
+    assert ended.returncode == 1
+    assert time.monotonic() - began < 30
+
+
+def test_a_node_imports_nothing_large_that_it_does_not_use() -> None:
+    """kio imports hypothesis where it finds it, PySyncObj cryptography: half of what a node's start costs."""
+    command = [sys.executable, "-X", "importtime", "-m", "node.process", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stderr
+    modules = Counter(line.rpartition("|")[2].strip().partition(".")[0] for line in told.splitlines())
+    assert min(modules[name] for name in ("kio", "pysyncobj", "uvloop")) > 1
+    # A module that was looked for and not found is listed too.
+    for name in ("hypothesis", "cryptography", "pyspark", "numpy", "pandas", "rich", "pytest"):
+        assert modules[name] <= 1, name
 
 
 def test_a_damaged_log_stops_it_with_the_file_named(tmp_path: Path) -> None:

@@ -157,3 +157,17 @@ def test_other_machines_may_reach_it_when_that_is_meant(tmp_path: Path) -> None:
     config = loaded(tmp_path, text, ("kafka.host=0.0.0.0",))
     assert config.mesh.host == "10.0.0.1"
     assert "insecure" in problem(tmp_path, GOOD.replace("127.0.0.1", "10.0.0.1"))
+
+
+def test_leaders_go_back_by_themselves_unless_told_otherwise(tmp_path: Path) -> None:
+    topics = loaded(tmp_path).topics
+    assert (topics.leader_rebalance, topics.leader_rebalance_seconds) == (True, 5.0)
+    topics = loaded(
+        tmp_path,
+        overrides=("topics.leader_rebalance=false", "topics.leader_rebalance_seconds=1m"),
+        STRANDLINE_TOPICS_PARTITIONS="7",
+    ).topics
+    assert (topics.leader_rebalance, topics.leader_rebalance_seconds, topics.partitions) == (False, 60.0, 7)
+    assert topics.replication_factor == 3
+    assert "true nor false" in problem(tmp_path, overrides=("topics.leader_rebalance=1",))
+    assert "more than nothing" in problem(tmp_path, overrides=("topics.leader_rebalance_seconds=0",))

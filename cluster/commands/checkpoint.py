@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cluster.admin_client import first_answer
-from cluster.failure import CommandFailed
+from cluster.failure import MISUSED, CommandFailed
 from cluster.output import Json, plural, progress, show
 from cluster.target import Admin, Cluster, target
 
@@ -20,6 +23,10 @@ def checkpoint(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, max=600, help="How long to wait for it.")
     ] = 60.0,
+    renew: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Take none: renew the leases of what `checkpoint --json` printed."),
+    ] = None,
     admin: Admin = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -30,8 +37,14 @@ def checkpoint(
     Examples:
       strandline checkpoint && strandline audit
       strandline checkpoint orders --lease 86400
+      strandline checkpoint --json > taken.json; strandline checkpoint --renew taken.json
     """
     where = target(admin=admin, folder=cluster)
+    if renew is not None:
+        if topics:
+            raise CommandFailed("--renew takes no topics", "leave them out, or leave out --renew", MISUSED)
+        _renew(where.admin, renew, lease, timeout, as_json)
+        return
     body: dict[str, Any] = {"lease_seconds": lease, "timeout_seconds": timeout}
     if topics:
         body["topics"] = topics
@@ -53,6 +66,46 @@ def checkpoint(
         report,
         f"checkpoint of {plural(len(parts), 'group')}: {plural(documents, 'document')} published",
     )
+
+
+def _renew(addresses: Sequence[str], path: Path, lease: float, timeout: float, as_json: bool) -> None:
+    body = {"checkpoints": _leased(path), "lease_seconds": lease, "timeout_seconds": timeout}
+    report = first_answer(addresses, "POST", "/api/checkpoints/renew", body, timeout=timeout + 10)
+    lost = [part for part in report["checkpoints"] if part["lease_until_ms"] is None]
+    if lost:
+        if as_json:
+            show(True, report, "")
+        first, count = lost[0], len(report["checkpoints"])
+        raise CommandFailed(
+            f"{len(lost)} of {plural(count, 'lease')} not renewed: group {first['group']}, checkpoint "
+            f"{first['index']}: {first['error']}",
+            "take a new checkpoint"
+            if first["ended"]
+            else "see whether all nodes are healthy, then try again",
+        )
+    show(as_json, report, f"renewed: {plural(len(report['checkpoints']), 'lease')}")
+
+
+def _leased(path: Path) -> list[dict[str, int]]:
+    """Group and index of each partition's checkpoint that a report names."""
+    try:
+        parts = json.loads(path.read_text())["checkpoints"]
+        named = [
+            {"group": part["group"], "index": part["index"]}
+            for part in parts
+            if part["topic"] is not None and part["index"] is not None
+        ]
+    except OSError as error:
+        raise CommandFailed(f"{path}: {error.strerror}", "name what was written", MISUSED) from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise CommandFailed(
+            f"{path} is no report of a checkpoint",
+            "give it what `strandline checkpoint --json` printed",
+            MISUSED,
+        ) from error
+    if not named:
+        raise CommandFailed(f"{path} names no partition's checkpoint", "take one", MISUSED)
+    return named
 
 
 def _why(part: dict[str, Any]) -> str:

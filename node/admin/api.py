@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from node.admin import views
+from node.admin import checkpoint_bodies, views
+from node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
 from node.admin.exposition import CONTENT_TYPE
 from node.admin.health import problems
 from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal, to_json
@@ -29,14 +30,9 @@ Key = TypeVar("Key", int, str)
 
 PAGE: Final = 100
 MAX_PAGE: Final = 1000
-MAX_TOPICS: Final = 1000
-"""Topics that one checkpoint may name; without names it takes all there are."""
-LEASE_SECONDS: Final = 3600.0
-MAX_LEASE_SECONDS: Final = 30 * 24 * 3600.0
-CHECKPOINT_SECONDS: Final = 60.0
-MAX_CHECKPOINT_SECONDS: Final = 600.0
-
-SECONDS: Final = {"/api/checkpoints": MAX_CHECKPOINT_SECONDS + REQUEST_SECONDS}
+SECONDS: Final = dict.fromkeys(
+    ("/api/checkpoints", "/api/checkpoints/renew"), MAX_CHECKPOINT_SECONDS + REQUEST_SECONDS
+)
 """Paths that may take longer than others."""
 
 _MAX_GROUP: Final = 2**63 - 1
@@ -63,6 +59,7 @@ class Api:
             ("GET", "/api/partitions", self.partitions),
             ("GET", "/api/groups", self.groups),
             ("POST", "/api/checkpoints", self.checkpoint),
+            ("POST", "/api/checkpoints/renew", self.renewal),
         ]
         app = Starlette(
             routes=[Route(path, answer, methods=[method]) for method, path, answer in routes],
@@ -161,7 +158,7 @@ class Api:
     async def checkpoint(self, request: Request) -> Response:
         """Take a checkpoint, one at a time, and say what became of it."""
         _only(request)
-        topics, lease_seconds, seconds = _checkpoint(await json_body(request))
+        topics, lease_seconds, seconds = checkpoint_bodies.checkpoint(await json_body(request))
         if self._checkpointing:
             return refusal(409, "a checkpoint is being taken on this node: wait for it")
         self._checkpointing = True
@@ -171,6 +168,13 @@ class Api:
             return refusal(404, str(error))
         finally:
             self._checkpointing = False
+        return Json(report.as_dict())
+
+    async def renewal(self, request: Request) -> Response:
+        """Renew leases of checkpoints; any number of jobs may at a time."""
+        _only(request)
+        leases, lease_seconds, seconds = checkpoint_bodies.renewal(await json_body(request))
+        report = await self._source.checkpoints.renew(leases, round(lease_seconds * 1000), seconds)
         return Json(report.as_dict())
 
 
@@ -219,32 +223,3 @@ def _number(request: Request, name: str, default: int, low: int, high: int) -> i
     if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
         raise HTTPException(400, f"{name} is a number from {max(low, 0)} to {high}, not {text[:100]!r}")
     return int(text)
-
-
-def _checkpoint(body: Any) -> tuple[list[str] | None, float, float]:
-    """Topics (None: all), seconds of the lease, seconds to wait; HTTPException for anything else."""
-    if not isinstance(body, dict):
-        raise HTTPException(400, "the body is an object with topics, lease_seconds and timeout_seconds")
-    unknown = sorted(set(body) - {"topics", "lease_seconds", "timeout_seconds"})
-    if unknown:
-        raise HTTPException(400, f"there is no {unknown[0][:100]!r}: topics, lease_seconds, timeout_seconds")
-    topics = body.get("topics")
-    if topics is not None and not _is_names(topics):
-        raise HTTPException(400, f"topics is a list of 1 to {MAX_TOPICS} names of topics, or null for all")
-    lease = _seconds(body, "lease_seconds", LEASE_SECONDS, MAX_LEASE_SECONDS)
-    seconds = _seconds(body, "timeout_seconds", CHECKPOINT_SECONDS, MAX_CHECKPOINT_SECONDS)
-    return None if topics is None else list(dict.fromkeys(topics)), lease, seconds
-
-
-def _is_names(topics: Any) -> bool:
-    return (
-        isinstance(topics, list) and 0 < len(topics) <= MAX_TOPICS and all(isinstance(n, str) for n in topics)
-    )
-
-
-def _seconds(body: Mapping[str, Any], name: str, default: float, high: float) -> float:
-    value = body.get(name, default)
-    # NaN is in no range, and an integer of any length can be compared.
-    if type(value) not in (int, float) or not 1 <= value <= high:
-        raise HTTPException(400, f"{name} is a number of seconds from 1 to {high:g}")
-    return float(value)

@@ -205,6 +205,39 @@ CHECKPOINT: Final = _object(
     ),
 )
 
+RENEWAL_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["checkpoints"],
+    "properties": {
+        "checkpoints": {
+            **_list(
+                _object(
+                    group={"type": "integer", "minimum": 1},
+                    index={"type": "integer", "minimum": 1},
+                )
+            ),
+            "minItems": 1,
+            "maxItems": 10000,
+        },
+        "lease_seconds": {"type": "number", "minimum": 1, "maximum": 2592000, "default": 3600},
+        "timeout_seconds": {"type": "number", "minimum": 1, "maximum": 600, "default": 20},
+    },
+}
+
+RENEWAL: Final = _object(
+    complete=_value("boolean", "Whether all leases go on."),
+    checkpoints=_list(
+        _object(
+            group=_value("integer", "Group id."),
+            index=_value("integer", "Log index that names the checkpoint."),
+            lease_until_ms=_maybe("integer", "End of its lease, ms since 1970; null when not renewed."),
+            ended=_value("boolean", "Its lease cannot be renewed any more."),
+            error=_maybe("string", "Why it was not renewed."),
+        )
+    ),
+)
+
 ERROR: Final = _object(error=_value("string", "What is wrong, and what would be right."))
 
 
@@ -221,6 +254,16 @@ _REFUSALS: Final = {
 def _get(summary: str, schema: Schema, *parameters: Schema) -> Schema:
     answers = {"200": _answer(summary, schema), **_REFUSALS}
     return {"get": {"summary": summary, "parameters": list(parameters), "responses": answers}}
+
+
+def _post(summary: str, request: Schema, schema: Schema) -> Schema:
+    return {
+        "post": {
+            "summary": summary,
+            "requestBody": {"required": True, "content": {"application/json": {"schema": request}}},
+            "responses": {"200": _answer("What became of it", schema), **_REFUSALS},
+        }
+    }
 
 
 def _query(name: str, meaning: str, schema: Schema) -> Schema:
@@ -271,15 +314,11 @@ OPENAPI: Final[dict[str, Any]] = {
         "/api/groups": _get(
             "Raft groups on this node", _pages("groups", GROUP, "integer"), _LIMIT, _AFTER_GROUP
         ),
-        "/api/checkpoints": {
-            "post": {
-                "summary": "Take a checkpoint of the topics, and of the controller",
-                "requestBody": {
-                    "required": True,
-                    "content": {"application/json": {"schema": CHECKPOINT_REQUEST}},
-                },
-                "responses": {"200": _answer("What became of it", CHECKPOINT), **_REFUSALS},
-            }
-        },
+        "/api/checkpoints": _post(
+            "Take a checkpoint of the topics, and of the controller", CHECKPOINT_REQUEST, CHECKPOINT
+        ),
+        "/api/checkpoints/renew": _post(
+            "Renew the leases of partitions' checkpoints", RENEWAL_REQUEST, RENEWAL
+        ),
     },
 }

@@ -89,16 +89,20 @@ class PublisherSource(Protocol):
 
 
 class CheckpointReportSource(Protocol):
-    """What became of a checkpoint."""
+    """What became of a checkpoint, or of leases."""
 
     def as_dict(self) -> dict[str, Any]: ...
 
 
 class CheckpointTaker(Protocol):
-    """Takes a checkpoint of every partition of some topics (None: of all) and says what became of each."""
+    """Takes a checkpoint of every partition of some topics (None: of all), renews the leases of some (each a
+    group and an index), and says what became of each."""
 
     async def take(
         self, topics: Sequence[str] | None, lease_ms: int, seconds: float, /
+    ) -> CheckpointReportSource: ...
+    async def renew(
+        self, checkpoints: Sequence[tuple[int, int]], lease_ms: int, seconds: float, /
     ) -> CheckpointReportSource: ...
 
 

@@ -9,27 +9,25 @@ step is repeated until it worked or the time is over, and the report says how fa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from node.config import NodeConfig
-from node.controller.client import ControllerClient, Unavailable
-from node.controller.leaders import LeaderTable
-from node.level_zero.store import ObjectStore, StoreError
-from node.mesh_calls import CallFailed, MeshCalls
+from node.checkpoints.context import CheckpointContext
+from node.checkpoints.renewal import RenewalReport, Renewals
+from node.checkpoints.retention import Retention
+from node.checkpoints.rounds import CALL_SECONDS, each, rounds
+from node.controller.client import Unavailable
+from node.level_zero.store import StoreError
+from node.mesh_calls import CallFailed
 from snapshot.names import SnapshotName, checkpoint_prefix, parse_name
 from statemachine.controller_commands import Checkpoint as ControllerCheckpoint
 from statemachine.controller_state import CONTROLLER_GROUP
 from statemachine.partition_commands import Checkpoint, CheckpointTaken
 
 METHOD = "checkpoint"
-MAX_GROUPS_AT_A_TIME = 64
-"""Groups whose checkpoint is under way, whose documents are asked for: what one `take` costs the others."""
 MAX_DOCUMENTS = 1_000
-CALL_SECONDS = 5.0
-FIRST_PAUSE_SECONDS = 0.05
-MAX_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +66,6 @@ class UnknownTopic(ValueError):
     """A topic that was asked for does not exist."""
 
 
-class Replica(Protocol):
-    """What is asked of a partition's replica here."""
-
-    async def execute(self, command: Checkpoint) -> Any:
-        """CheckpointTaken, or whatever says why not."""
-
-
-class Replicas(Protocol):
-    """The replicas here."""
-
-    def by_group(self, group: int) -> Replica | None: ...
-
-
-class CheckpointContext(Protocol):
-    """What a node's coordinator needs of its node."""
-
-    config: NodeConfig
-    loop: asyncio.AbstractEventLoop
-    calls: MeshCalls
-    controller: ControllerClient
-    leaders: LeaderTable
-    store: ObjectStore
-
-    @property
-    def partitions(self) -> Replicas: ...
-
-
 @dataclass(slots=True)
 class _Part:
     """One group's checkpoint on its way."""
@@ -112,24 +83,13 @@ def _taken(part: _Part) -> bool:
     return part.index is not None
 
 
-async def _each(parts: Iterable[_Part], do: Callable[[_Part], Awaitable[None]]) -> None:
-    """Do it for every part, a bounded number at a time; cancelling this cancels them all."""
-    todo = iter(parts)
-
-    async def work() -> None:
-        for part in todo:
-            await do(part)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(MAX_GROUPS_AT_A_TIME):
-            group.create_task(work())
-
-
 class CheckpointCoordinator:
     """One per node; also answers the others' calls for the groups that are led here."""
 
     def __init__(self, context: CheckpointContext) -> None:
         self._context = context
+        self._retention = Retention(context)
+        self._renewals = Renewals(context)
         context.calls.serve(METHOD, self._serve)
 
     async def take(self, topics: Sequence[str] | None, lease_ms: int, timeout: float) -> CheckpointReport:  # noqa: ASYNC109
@@ -146,17 +106,32 @@ class CheckpointCoordinator:
         controller = _Part(CONTROLLER_GROUP, None, None, peers)
         parts = [*partitions, controller]
         # What cannot be had in one phase must not take the time of the next.
-        await self._rounds(
-            partitions, lambda part: self._take_partition(part, lease_ms), _taken, began + timeout / 2
+        loop, end = self._context.loop, began + timeout
+        await rounds(
+            loop,
+            partitions,
+            lambda part: self._take_partition(part, lease_ms),
+            _taken,
+            began + timeout / 2,
         )
-        await self._rounds([controller], self._take_controller, _taken, began + timeout * 3 / 4)
-        await self._rounds(
-            list(filter(_taken, parts)),
-            self._find_documents,
-            lambda part: not self._missing(part),
-            began + timeout,
-        )
+        await rounds(loop, [controller], self._take_controller, _taken, began + timeout * 3 / 4)
+        taken = list(filter(_taken, parts))
+        await rounds(loop, taken, self._find_documents, lambda part: not self._missing(part), end)
+        # Only where the new one can be read: else an older one may be all that a reader has.
+        published = [part for part in taken if part.published and not self._missing(part)]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                await each(published, self._remove_older)
         return CheckpointReport(self._context.config.cluster.id, tuple(map(self._reported, parts)))
+
+    async def renew(
+        self,
+        checkpoints: Sequence[tuple[int, int]],
+        lease_ms: int,
+        timeout: float,  # noqa: ASYNC109
+    ) -> RenewalReport:
+        """Renew leases; see Renewals.renew. Works on any node."""
+        return await self._renewals.renew(checkpoints, lease_ms, timeout)
 
     def _partitions(self, names: Sequence[str] | None) -> list[_Part]:
         machine = self._context.controller.machine
@@ -172,27 +147,6 @@ class CheckpointCoordinator:
             for topic in chosen
             for number, partition in enumerate(topic.partitions)
         ]
-
-    async def _rounds(
-        self,
-        parts: Sequence[_Part],
-        once: Callable[[_Part], Awaitable[None]],
-        done: Callable[[_Part], bool],
-        end: float,
-    ) -> None:
-        """Try each part that is not done, a bounded number at a time, and again after a pause, until all are
-        or the time is over. In rounds, so that a group without a leader holds no other up."""
-        loop = self._context.loop
-        pause = FIRST_PAUSE_SECONDS
-        while (left := [part for part in parts if not done(part)]) and loop.time() < end:
-            try:
-                async with asyncio.timeout_at(end):
-                    await _each(left, once)
-                    if not all(map(done, left)):
-                        await asyncio.sleep(pause)
-            except TimeoutError:
-                return
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
     async def _take_partition(self, part: _Part, lease_ms: int) -> None:
         leader = self._context.leaders.leader_of(part.group)
@@ -227,6 +181,17 @@ class CheckpointCoordinator:
         part.published = tuple(sorted(name.node for name in found if isinstance(name, SnapshotName)))
         part.error = None
 
+    async def _remove_older(self, part: _Part) -> None:
+        """Have its leader delete the checkpoints before it that are retained no more."""
+        assert part.index is not None
+        if part.group == CONTROLLER_GROUP:
+            leader = self._context.controller.leader
+        else:
+            known = self._context.leaders.leader_of(part.group)
+            leader = None if known is None else known.node
+        if leader is not None:
+            await self._retention.remove(leader, part.group, part.index)
+
     def _missing(self, part: _Part) -> tuple[int, ...]:
         """Replicas that count as alive and have no document there."""
         nodes = self._context.controller.machine.nodes
@@ -248,6 +213,7 @@ class CheckpointCoordinator:
                 replica = self._context.partitions.by_group(group)
                 if replica is None:
                     return "it has no replica of the group"
+                await self._retention.release(replica)
                 result = await replica.execute(Checkpoint(lease_ms))
                 return result.log_index if isinstance(result, CheckpointTaken) else str(result)
             case _:

@@ -158,6 +158,11 @@ class ControllerClient:
                 await future
         except TimeoutError:
             return False
+        finally:
+            if not future.done() or future.cancelled():
+                # A replica that stays behind must not collect those who gave up.
+                self._waiting = [waiting for waiting in self._waiting if waiting[2] is not future]
+                heapq.heapify(self._waiting)
         return True
 
     # What a retry answers.

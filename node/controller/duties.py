@@ -104,7 +104,8 @@ class ControllerDuties:
             await self._propose(term, Bootstrap(self._cluster_id))
         advance_at = now + self._epoch_seconds
         while group.is_leader and group.term == term:
-            await asyncio.sleep(TICK_SECONDS)
+            # A period may be shorter than a tick.
+            await asyncio.sleep(max(0.0, min(TICK_SECONDS, advance_at - self._loop.time())))
             last, now = now, self._loop.time()
             if now - last > TICK_SECONDS + GAP_SECONDS:
                 self._since = now
@@ -120,9 +121,9 @@ class ControllerDuties:
         """What has to be said of a node, if anything."""
         node = registration.node
         boot_id, heard = self._heard.get(node, (0, self._since))
-        if boot_id and boot_id != registration.boot_id:
-            # Heard from a process before this one; the registration itself is newer than that.
-            heard = self._since
+        if boot_id != registration.boot_id and not registration.fenced:
+            # Its registration is the first word of a process: it has the full time for the next.
+            boot_id, heard = self._heard[node] = (registration.boot_id, now)
         if (
             not registration.fenced
             and now - (heard if heard == GONE else max(heard, self._since)) > SILENT_SECONDS
@@ -151,7 +152,7 @@ class ControllerDuties:
         """`[boot id]` gives `[applied index, cluster epoch, registered boot id, fenced]`."""
         machine = self._leading()
         (boot_id,) = payload
-        self._heard[peer] = (boot_id, self._loop.time())
+        self._hear(peer, boot_id, self._loop.time())
         known = machine.nodes.get(peer)
         return [
             machine.applied_index,
@@ -164,7 +165,14 @@ class ControllerDuties:
         """The process `[boot id]` is stopping: nobody need wait until its silence tells."""
         self._leading()
         (boot_id,) = payload
-        self._heard[peer] = (boot_id, GONE)
+        self._hear(peer, boot_id, GONE)
+
+    def _hear(self, node: int, boot_id: int, at: float) -> None:
+        """A late word of a process that was replaced says nothing of the one that took its place."""
+        assert self._machine is not None
+        known = self._machine.nodes.get(node)
+        if known is not None and known.boot_id == boot_id:
+            self._heard[node] = (boot_id, at)
 
     def _leading(self) -> Controller:
         if not self._ready or self._machine is None:

@@ -3,6 +3,11 @@
 What to do is the difference between what the controller says and what is here, looked at anew whenever the
 controller changed; so it does not matter which changes were seen. The work is cut into slices, one in a turn
 of the loop, because a thousand groups at once would hold up everything else.
+
+A process that has just started applies the controller's log anew, and so meets topics again that were deleted
+long ago. What is stored here of a group it takes up at once. A group without anything stored is begun only
+when the controller's replica has caught up: otherwise, after all nodes restarted together, the group of a
+deleted topic could be begun a second time, from term 1 and an empty log.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ class Hosting:
         self._loop = loop
         self._create = create
         self._remove = remove
+        self._caught_up = False
         self._planned_at = -1
         self._todo: deque[PartitionGroup | int] = deque()
         self._turn: asyncio.Handle | None = None
@@ -52,6 +58,12 @@ class Hosting:
     def start(self) -> None:
         """Host what the local replica of the controller knows already, and follow it from now on."""
         self._controller.on_change(self.wake)
+        self.wake()
+
+    def caught_up(self) -> None:
+        """The controller's local replica has all that was committed when this process started."""
+        self._caught_up = True
+        self._planned_at = -1
         self.wake()
 
     def close(self) -> None:
@@ -84,13 +96,16 @@ class Hosting:
     def _plan(self) -> list[PartitionGroup | int]:
         machine, node = self._controller.machine, self._host.node_id
         hosted = self._host.groups
+        stored = dict.fromkeys(self._host.stored_groups())
         create = [
-            place for place in machine.group_changes(node, hosted).create if place.group not in self.failed
+            place
+            for place in machine.group_changes(node, hosted).create
+            if place.group not in self.failed and (self._caught_up or place.group in stored)
         ]
         # Stored groups come to life when they are wanted, and are let go of when their topic is gone. That
         # holds for an old state too: a group's id is given out once, its replicas stay where they are, and
         # of ids that are not given out yet nothing is said.
-        present = [group for group in (*hosted, *self._host.stored_groups()) if group != CONTROLLER_GROUP]
+        present = [group for group in (*hosted, *stored) if group != CONTROLLER_GROUP]
         return [*machine.group_changes(node, present).remove, *create]
 
     def _do(self, step: PartitionGroup | int) -> None:

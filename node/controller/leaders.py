@@ -3,6 +3,10 @@
 A replica knows its leader by itself. Of the other groups a node learns from those that lead them: each tells
 what it leads when that changes, when a connection comes about, and all of it every few seconds, so that a
 message that was lost does no lasting harm. The highest term is believed.
+
+A node whose connection has just broken is most often dead, and its followers will have elected another before
+long. Until then nobody is named: a client that is told of no leader asks again soon (librdkafka after 0.1 s),
+one that is told of a dead one only when it has made sure of that (librdkafka after up to 1 s more).
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from statemachine.controller_state import CONTROLLER_GROUP
 log = logging.getLogger(__name__)
 
 TELL_ALL_SECONDS: Final = 5.0
+LOST_SECONDS: Final = 2.0
+"""How long a node with a broken connection is not named as leader, unless it says meanwhile that it still is
+one: what an election takes, and some. After it the break may be no more than one between it and this node."""
 LED: Final = "leaders.led"
 
 
@@ -31,7 +38,7 @@ class Leader(NamedTuple):
 
 
 class LeaderTable:
-    """What this node believes; a leader that is gone may stay in it until a new one is known."""
+    """What this node believes of every group's leader."""
 
     def __init__(self, host: RaftHost, calls: MeshCalls, *, loop: asyncio.AbstractEventLoop) -> None:
         self._host = host
@@ -44,6 +51,8 @@ class LeaderTable:
         self._callbacks: list[Callable[[], None]] = []
         self._closed = False
         self._peers: dict[int, None] = {}
+        self._lost: dict[int, float] = {}
+        """Nodes whose connection broke, and until when they are not named."""
         calls.serve(LED, self._on_led)
         host.watch_peers(self._on_connect, self._on_disconnect)
 
@@ -67,7 +76,13 @@ class LeaderTable:
         self._told.pop(group, None)
 
     def leader_of(self, group: int) -> Leader | None:
-        """The leader of a partition's group, None while none is known."""
+        """The leader of a partition's group; None while none is known, or the one that was has gone away."""
+        leader = self._believed(group)
+        if leader is not None and self._lost.get(leader.node, 0.0) > self._loop.time():
+            return None
+        return leader
+
+    def _believed(self, group: int) -> Leader | None:
         replica = self._host.groups.get(group)
         told = self._told.get(group)
         if replica is None or replica.failure is not None:
@@ -125,6 +140,8 @@ class LeaderTable:
 
     def _on_disconnect(self, peer: int) -> None:
         self._peers.pop(peer, None)
+        self._lost[peer] = self._loop.time() + LOST_SECONDS
+        self._wake()
 
     # Being told.
 
@@ -138,6 +155,7 @@ class LeaderTable:
                 self._told[group] = Leader(peer, term)
                 changed = True
         if everything:
+            self._lost.pop(peer, None)
             gone = [
                 group for group, known in self._told.items() if known.node == peer and group not in groups
             ]

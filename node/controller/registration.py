@@ -17,14 +17,18 @@ from node.controller.client import RETRY_SECONDS, ControllerClient, Unavailable
 from node.controller.cluster_epoch import ClusterEpoch
 from node.controller.duties import HEARTBEAT, LEAVING
 from node.mesh_calls import CallFailed, MeshCalls
-from statemachine.controller_commands import FEATURE_LEVEL, RegisterNode
+from statemachine.controller import Result
+from statemachine.controller_commands import FEATURE_LEVEL, Refused, RegisterNode
 from statemachine.controller_state import NodeRegistration
+from statemachine.kafka_errors import KafkaError
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 0.5
 STEP_SECONDS: Final = 10.0
 """How long one step of registering is tried before it is begun anew, and said so."""
+ATTEMPTS: Final = 3
+"""How often another registration may come in between before that counts as another process."""
 
 
 class Displaced(RuntimeError):
@@ -108,14 +112,23 @@ class Registration:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _register(self) -> None:
+        for left in reversed(range(ATTEMPTS)):
+            result = await self._replace_whoever_is_known()
+            if isinstance(result, NodeRegistration):
+                return
+            # Between the look and the entry the registration of the process before this one may have come,
+            # late on its way: that process is gone all the same, so look again.
+            if not (left and isinstance(result, Refused) and result.error == KafkaError.STALE_BROKER_EPOCH):
+                raise Displaced(str(getattr(result, "message", result)))
+
+    async def _replace_whoever_is_known(self) -> Result:
         while not await self._controller.catch_up(STEP_SECONDS):
             log.warning("waiting for the controller: a majority of the nodes in cluster.nodes must run")
         known = self._controller.machine.nodes.get(self._command.node)
         command = _replacing(self._command, known.boot_id if known is not None else 0)
         while isinstance(result := await self._controller.submit(command, STEP_SECONDS), Unavailable):
             log.warning("not registered yet: %s", result.reason)
-        if not isinstance(result, NodeRegistration):
-            raise Displaced(str(getattr(result, "message", result)))
+        return result
 
     async def _beat(self) -> None:
         leader = self._controller.leader

@@ -41,6 +41,9 @@ PARTIAL = ".partial"
 JOIN_BELOW = 64 * 1024
 """Parts smaller than this are joined before writing: a copy costs less than a system call."""
 WRITE_BYTES = 1024 * 1024
+FORGOTTEN_FROM = 64 * 1024
+"""Objects of this size on leave the system's page cache once they are durable. A node has a cache of its own
+for what it wrote, and to take fresh memory for every object can cost more than all else about its put."""
 MAX_JOBS = 256
 FOLDER_TRIES = 4
 
@@ -195,11 +198,9 @@ class LocalStore(ObjectStore):
     def _write(self, path: str, parts: Sequence[Buffer]) -> None:
         file = self._disk.open(path, create=True)
         try:
-            offset = 0
-            for chunk in chunks(parts):
-                file.pwrite(chunk, offset)
-                offset += len(chunk)
-            file.datasync()
+            file.write_durably([*chunks(parts)])
+            if sum(map(len, parts)) >= FORGOTTEN_FROM:
+                file.forget_cached()
         finally:
             file.close()
 

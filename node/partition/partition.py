@@ -129,6 +129,10 @@ class Partition:
         """Write a batch: see Writer.append. Answered once it is stored, committed and applied here."""
         return self.writer.append(batch)
 
+    def missed(self, batch: ProducedBatch) -> None:
+        """A batch was refused here before it came to `append`: nothing behind it may pass for the first."""
+        self.writer.missed(batch)
+
     async def confirm(self) -> bool:
         """Wait until this node is known to lead, with all applied that was committed before the call."""
         if self._closed:

@@ -42,6 +42,11 @@ MAX_BATCHES = 16_384
 MAX_BYTES = 64 * 1024 * 1024
 """Batches of one partition accepted and not yet answered; those in the log count too."""
 
+ANSWER_SECONDS = 0.1
+"""How long, once leadership is lost, a batch with a producer id that is in the log is not answered. A leader
+that handed over learns its fate well within; one that was cut off does not, and its producer, which loses
+nothing by sending it again, must not wait here while another leads."""
+
 MAX_ENTRY_BATCHES = 1_024
 """Placeholders in one entry: about 100 KiB of log."""
 
@@ -123,6 +128,10 @@ class Writer:
         self._stage(pending)
         return result
 
+    def missed(self, batch: ProducedBatch) -> None:
+        """A batch was offered and refused before it came here; see `Gaps`."""
+        self.gaps.note(batch, not_leading("this node did not lead the partition"), self._loop.time())
+
     def lost(self, reason: str) -> None:
         """The term is over and the fence closed: what is not in the log never will be, and says so."""
         failure = not_leading(reason)
@@ -133,6 +142,8 @@ class Writer:
                 lane.waiting.cancel()
             while lane.queue:
                 self._fail(lane, failure)
+        if self._in_log:
+            self._loop.call_later(ANSWER_SECONDS, self._answer_unknown, self._entries, reason)
 
     def close(self, reason: str) -> None:
         """As `lost`, and nobody learns any more what becomes of the entries in the log."""
@@ -297,6 +308,19 @@ class Writer:
         else:
             for pending, result in zip(entry, outcome.value[0], strict=True):
                 self._end(pending, result if isinstance(result, Appended) else refused(result))
+
+    def _answer_unknown(self, newest: int, reason: str) -> None:
+        """Tell those who may send again that nobody knows what became of these entries, and perhaps not soon.
+
+        They stay counted until it is known. Whether they got there, the applied state tells `Gaps`.
+        """
+        failure = AppendFailed(ErrorCode.not_enough_replicas_after_append, reason)
+        now = self._loop.time()
+        for number, entry in self._in_log.items():
+            for pending in entry if number <= newest else ():
+                if pending.batch.producer_id != NO_PRODUCER and not pending.result.done():
+                    self.gaps.note(pending.batch, failure, now)
+                    pending.result.set_result(failure)
 
     def _fail(self, lane: Lane, failure: AppendFailed) -> None:
         """Fail a lane's first batch before the log, and with it, in order, those that rely on it."""

@@ -40,6 +40,9 @@ class Elections(GroupState):
         if first == self.host.node_id:
             self.host.later(0.0, self, self.ask_first)
         elif first is not None:
+            if self.host.connected(first):
+                # Creating many groups keeps a node busy: it is not to be overtaken for that.
+                self.deadline += self.settings.election_max_seconds
             self.host.send_when_synced(first, [self.id, MessageKind.PRE_VOTE_REPLY, 0, True, 1])
 
     def _first_leader(self) -> int | None:

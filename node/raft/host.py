@@ -437,6 +437,8 @@ class RaftHost:
             raise
         except Exception as error:
             log.critical("group %d stopped on this node: %s", group.id, error, exc_info=True)
+            if group.is_leader:
+                group.nominate()
             group.stop(error, f"the replica stopped: {error}")
             self._on_group_failed(group, error)
 

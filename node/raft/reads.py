@@ -43,6 +43,16 @@ class Reads(Replication):
                 return max(shared, progress.acked_sent_at)
         return progress.acked_sent_at
 
+    def keeps_up(self, peer: int) -> bool:
+        """Whether a follower could take over at once: it answers, and lacks little if anything."""
+        progress = self.progress.get(peer)
+        return (
+            progress is not None
+            and progress.phase is Phase.REPLICATE
+            and self.journal.last - progress.match <= self.settings.max_inflight_messages
+            and self.host.now() - self.acked_at(peer) <= 3 * self.settings.heartbeat_seconds
+        )
+
     def quorum_heard_at(self) -> float:
         """The latest time at which a majority of the voters, counting this one, still took us for leader."""
         now, me = self.host.now(), self.host.node_id

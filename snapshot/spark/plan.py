@@ -23,7 +23,7 @@ from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew,
 from snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
 from snapshot.spark.fetch import PARALLEL_GETS, Slice, first_offset_since
 from snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
-from snapshot.storage import Storage, StorageError
+from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.controller_state import CONTROLLER_GROUP, ControllerState, Topic
 from statemachine.extents import INLINE_ROW, ROW_BYTES
 from statemachine.object_names import OBJECT_ID_BYTES
@@ -32,6 +32,8 @@ from statemachine.partition import SNAPSHOT_FIELDS, SNAPSHOT_FORMAT
 WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Stored bytes that a task fetches and decodes at a time; also what a task should at least have to do."""
 TASKS_PER_CORE: Final = 3
+LISTINGS: Final = 3
+"""How often a group's checkpoints are listed when the newest is gone before it was read."""
 
 ROWS: Final = np.dtype(
     [
@@ -98,6 +100,15 @@ def newest_document(storage: Storage, cluster: str, group: int) -> tuple[str, Sn
 
     Raises SourceError when none is, or all are of a newer format.
     """
+    for _ in range(LISTINGS - 1):
+        try:
+            return _newest_listed(storage, cluster, group)
+        except ObjectMissing:
+            continue  # newer ones have taken its place
+    return _newest_listed(storage, cluster, group)
+
+
+def _newest_listed(storage: Storage, cluster: str, group: int) -> tuple[str, SnapshotDocument] | None:
     names = [(parse_name(key), key) for key in storage.list(group_prefix(cluster, group))]
     published = [(name.log_index, key) for name, key in names if isinstance(name, SnapshotName)]
     newest = max((index for index, _ in published), default=0)

@@ -14,6 +14,7 @@ from typing import Any
 
 from node.admin.server import AdminServer
 from node.checkpoints.publisher import Publisher
+from node.checkpoints.renewal import RenewalReport, RenewedLease
 from node.kafka.handler import Request
 from node.kafka.server import KafkaServer
 from node.kafka.server_config import ServerConfig
@@ -90,6 +91,18 @@ class FakeCheckpoints:
         if self.error is not None:
             raise self.error
         return FakeReport()
+
+    async def renew(
+        self, checkpoints: Sequence[tuple[int, int]], lease_ms: int, seconds: float, /
+    ) -> RenewalReport:
+        self.asked.append((checkpoints, lease_ms, seconds))
+        (first, *others) = checkpoints
+        return RenewalReport(
+            (
+                RenewedLease(*first, 5_000, False, None),
+                *(RenewedLease(*other, None, True, "its lease has ended") for other in others),
+            )
+        )
 
 
 class NoHandler:

@@ -184,6 +184,29 @@ async def test_a_checkpoint_is_taken_as_asked_and_one_at_a_time(tmp_path: Path) 
         assert (await client.ask("POST", "/api/checkpoints", b"{}")).status == 200
 
 
+@on_loop
+async def test_leases_are_renewed_as_asked(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {}) as (node, _, client):
+        path = "/api/checkpoints/renew"
+        lease = b'{"group": 1, "index": 7}, {"group": 2, "index": 9}, {"group": 1, "index": 7}'
+        answer = await client.ask("POST", path, b'{"checkpoints": [%s], "lease_seconds": 1.5}' % lease)
+        check(answer.json(), schema_of(path, "post"))
+        assert not answer.json()["complete"]
+        assert [each["ended"] for each in answer.json()["checkpoints"]] == [False, True]
+        assert node.checkpoints.asked == [([(1, 7), (2, 9)], 1500, 20.0)]
+        for body, why in [
+            (b"{}", "checkpoints"), (b'{"checkpoints": []}', "checkpoints"), (b"[]", "object"),
+            (b'{"checkpoints": [{"group": 1}]}', "checkpoints"), (b'{"checkpoints": [7]}', "checkpoints"),
+            (b'{"checkpoints": [{"group": 0, "index": 7}]}', "partitions"),
+            (b'{"checkpoints": [{"group": true, "index": 7}]}', "checkpoints"),
+            (b'{"checkpoints": [{"group": 1, "index": 9223372036854775808}]}', "checkpoints"),
+            (b'{"topics": ["a"]}', "'topics'"),
+            (b'{"checkpoints": [{"group": 1, "index": 7}], "lease_seconds": 0}', "lease_seconds"),
+        ]:  # fmt: skip
+            assert why in refused(await client.ask("POST", path, body), 400), body
+        assert len(node.checkpoints.asked) == 1
+
+
 BAD_BODIES = [
     (b"[]", "object"), (b"null", "object"), (b'"x"', "object"), (b"{", "not JSON"), (b"\xff{}", "not JSON"),
     (b"[" * 60_000, "not JSON"), (b'{"topic": ["a"]}', "'topic'"), (b'{"topics": []}', "topics"),

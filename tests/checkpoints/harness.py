@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from node.checkpoints.publisher import Publisher, PublisherLimits
 from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
 from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import AppendInline, Checkpoint, Command, InlineBatch, encode
+from statemachine.partition_commands import (
+    AppendInline,
+    Checkpoint,
+    Command,
+    CommandResult,
+    InlineBatch,
+    Rejected,
+    encode,
+)
 from tests.level_zero.samples import started
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
@@ -49,6 +57,8 @@ class Replica:
         place: Callable[[int], Place] | None = None,
     ) -> None:
         self.index = self.term = 0
+        self.now_ms = 1_000
+        self.result: CommandResult | None = None
         self.budget = budget or TailBudget()
         self.recorder = CheckpointRecorder(
             cluster=CLUSTER,
@@ -68,12 +78,13 @@ class Replica:
 
     def apply(self, command: Command) -> int:
         """Apply one command as the next entry; returns its index."""
-        return self.apply_entry(encode(self.term, 1_000, [command]))
+        return self.apply_entry(encode(self.term, self.now_ms, [command]))
 
     def apply_entry(self, entry: bytes) -> int:
         self.index += 1
         self.recorder.applied(self.index, self.term, entry)
-        self.machine.apply(self.index, self.term, entry)
+        answers = self.machine.apply(self.index, self.term, entry)
+        self.result = answers if isinstance(answers, Rejected) else answers[0]
         return self.index
 
     def write(self, data: bytes = b"batch") -> int:

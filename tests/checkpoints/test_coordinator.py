@@ -2,150 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from node.checkpoints.coordinator import (
-    METHOD,
-    CheckpointContext,
-    CheckpointCoordinator,
-    CheckpointReport,
-    UnknownTopic,
-)
-from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
-from node.controller.client import Unavailable
+from node.checkpoints.coordinator import METHOD, UnknownTopic
 from node.controller.leaders import Leader
 from node.mesh_calls import CallFailed
 from snapshot.names import checkpoint_prefix, snapshot_name
-from statemachine.controller import Controller
-from statemachine.controller_commands import Bootstrap, Command, CreateTopic, FenceNode, encode
-from statemachine.partition_commands import Checkpoint, CheckpointTaken
-from tests.checkpoints.harness import CLUSTER, Replica, publisher, world
-from tests.level_zero.samples import run, started
-from tests.simulation.store import SimStore
-from tests.simulation.world import World
-from tests.statemachine.controller_harness import registration, topic_id
-
-NODES = (1, 2, 3)
-LEASE_MS = 60_000
-
-
-class Cluster:
-    """Three nodes that live in one process: groups apply on every node that is up, at once.
-
-    `down` are nodes that apply nothing and answer nothing; `leaderless` are groups nobody leads.
-    """
-
-    def __init__(self, made: World) -> None:
-        self.nodes = [started(made, node) for node in NODES]
-        self.store = SimStore(made)
-        self.down: set[int] = set()
-        self.leaderless: set[int] = set()
-        self.lose_answers = 0
-        self.calls: list[tuple[int, int]] = []
-        self.handlers: dict[int, Callable[[int, Any], Awaitable[Any]]] = {}
-        self.publishers = {node.id: publisher(node, self.store) for node in self.nodes}
-        self.recorders: dict[int, CheckpointRecorder] = {}
-        self.controllers: dict[int, Controller] = {}
-        for node in NODES:
-            recorder = CheckpointRecorder(
-                cluster=CLUSTER,
-                kind="controller",
-                group=0,
-                place=lambda index: Place(1, NODES, ()),
-                publisher=self.publishers[node],
-                budget=TailBudget(),
-            )
-            self.recorders[node] = recorder
-            self.controllers[node] = Controller(recorder.checkpoint)
-        self.index = 1
-        for node in NODES:
-            self.recorders[node].begin_term(1, 1, 1)
-            self.controllers[node].begin_term(1, 1, 1)
-        self.control(Bootstrap(CLUSTER))
-        for node in NODES:
-            self.control(registration(node))
-        self.replicas: dict[int, dict[int, Replica]] = {}
-        for number, (name, count) in enumerate((("orders", 3), ("clicks", 2)), 1):
-            topic = self.control(CreateTopic(topic_id(number), name, count, 3, None, [], self.index))
-            for partition in topic.partitions:
-                self.replicas[partition.group] = {
-                    node: Replica(self.publishers[node], group=partition.group) for node in NODES
-                }
-                for replica in self.replicas[partition.group].values():
-                    replica.begin_term(1)
-                    replica.write()
-        self.coordinators = {
-            node.id: CheckpointCoordinator(cast(CheckpointContext, self._context(node.id)))
-            for node in self.nodes
-        }
-
-    def _context(self, node: int) -> SimpleNamespace:
-        return SimpleNamespace(
-            config=SimpleNamespace(
-                cluster=SimpleNamespace(id=CLUSTER, nodes=[SimpleNamespace(id=peer) for peer in NODES])
-            ),
-            loop=self.nodes[node - 1].loop,
-            calls=SimpleNamespace(
-                call=self.call, serve=lambda method, handler: self.handlers.__setitem__(node, handler)
-            ),
-            controller=SimpleNamespace(machine=self.controllers[node], submit=self.submit),
-            leaders=SimpleNamespace(leader_of=lambda group: self.leader_of(group)),
-            store=self.store.client(self.nodes[node - 1]),
-            partitions=SimpleNamespace(by_group=lambda group: self._partition(group, node)),
-        )
-
-    def control(self, command: Command) -> Any:
-        self.index += 1
-        result = None
-        for node in NODES:
-            if node not in self.down:
-                self.recorders[node].applied(self.index, 1, encode(command))
-                result = self.controllers[node].apply(self.index, 1, encode(command))
-        return result
-
-    async def submit(self, command: Command, timeout: float) -> Any:  # noqa: ASYNC109
-        if 0 in self.leaderless:
-            await asyncio.sleep(timeout)
-            return Unavailable("the controller has no leader", unknown=False)
-        return self.control(command)
-
-    def leader_of(self, group: int) -> Leader | None:
-        return None if group in self.leaderless else Leader(group % 3 + 1, 1)
-
-    async def call(self, node: int, method: str, payload: Any, timeout: float) -> Any:  # noqa: ASYNC109
-        assert method == METHOD
-        self.calls.append((node, payload[0]))
-        await asyncio.sleep(0.001)
-        if node in self.down:
-            raise CallFailed(f"node {node} is not connected", unknown=False)
-        answer = await self.handlers[node](1, payload)
-        if self.lose_answers:
-            self.lose_answers -= 1
-            raise CallFailed("the connection was lost", unknown=True)
-        return answer
-
-    def _partition(self, group: int, node: int) -> SimpleNamespace | None:
-        async def execute(command: Checkpoint) -> Any:
-            leader = self.leader_of(group)
-            if leader is None or leader.node != node:
-                return SimpleNamespace(__str__=lambda self: "not the leader")
-            up = [replica for peer, replica in self.replicas[group].items() if peer not in self.down]
-            indexes = [replica.apply(command) for replica in up]
-            return CheckpointTaken(indexes[0], 0)
-
-        return SimpleNamespace(execute=execute) if group in self.replicas else None
-
-
-def take(
-    made: World, cluster: Cluster, topics: list[str] | None = None, *, node: int = 1, timeout: float = 10.0
-) -> CheckpointReport:
-    coordinator = cluster.coordinators[node]
-    return run(made, cluster.nodes[node - 1], coordinator.take(topics, LEASE_MS, timeout))
+from statemachine.controller_commands import FenceNode
+from tests.checkpoints.cluster import LEASE_MS, NODES, Cluster, take
+from tests.checkpoints.harness import CLUSTER, world
+from tests.level_zero.samples import run
 
 
 def test_every_partition_and_then_the_controller_from_any_node() -> None:
@@ -262,4 +130,4 @@ def test_a_call_that_makes_no_sense_is_refused() -> None:
 
 
 async def _call(cluster: Cluster, payload: Any) -> Any:
-    return await cluster.handlers[1](2, payload)
+    return await cluster.handlers[1, METHOD](2, payload)

@@ -178,7 +178,7 @@ def test_following_ends_with_ctrl_c(
             reader.kill()
 
 
-def test_checkpoint(run: Run) -> None:
+def test_checkpoint(run: Run, tmp_path: Path) -> None:
     run("topic", "create", "kept", "--partitions", "2")
     report = as_json(run("checkpoint", "kept", "--json"))
     assert report["complete"]
@@ -186,6 +186,20 @@ def test_checkpoint(run: Run) -> None:
         ("kept", 0), ("kept", 1), (None, None)
     ]  # fmt: skip
     assert run("checkpoint", "kept").out == "checkpoint of 3 groups: 9 documents published\n"
+    taken = tmp_path / "taken.json"
+    taken.write_text(json.dumps(report))
+    assert run("checkpoint", "--renew", str(taken), "--lease", "7200").out == "renewed: 2 leases\n"
+    renewed = as_json(run("checkpoint", "--renew", str(taken), "--json"))["checkpoints"]
+    assert [lease["index"] for lease in renewed] == [part["index"] for part in report["checkpoints"][:2]]
+    report["checkpoints"][0]["index"] += 1_000_000
+    taken.write_text(json.dumps(report))
+    ended = run("checkpoint", "--renew", str(taken))
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "1 of 2 leases not renewed" in ended.err
+    taken.write_text("[]")
+    for arguments in (["--renew", str(taken)], ["kept", "--renew", str(taken)], ["--renew", "/none"]):
+        refused = run("checkpoint", *arguments)
+        assert (refused.status, refused.err.count("\n")) == (2, 1)
 
 
 def test_a_cluster_that_loses_a_node_goes_on(run: Run, lines: Callable[[str], str]) -> None:

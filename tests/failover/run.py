@@ -1,8 +1,8 @@
 """Take the leader away again and again under load, and show what clients notice and what the nodes keep.
 
-`scripts/failover --rounds 50`: three real processes on the loopback and a real disk. Each round one fault
-hits the node that leads, by kill -9, SIGSTOP or cut links, while clients send commands with ids of their own.
-It reports the longest gap between acknowledgements of each round, and in the end compares what was
+`scripts/failover raft --rounds 50`: three real processes on the loopback and a real disk. Each round one
+fault hits the node that leads, by kill -9, SIGSTOP or cut links, while clients send commands with ids of
+their own. It reports the longest gap between acknowledgements of each round, and in the end compares what was
 acknowledged with what each node holds. Exits 1 when a command was lost or applied twice, or the 95th
 percentile of the gaps is a second or more.
 """
@@ -174,8 +174,9 @@ def plain(report: Report, seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/failover", description=__doc__.partition("\n")[0])
+def main(arguments: list[str]) -> int:
+    """Exit status: 0 when all held, 1 when something did not."""
+    parser = argparse.ArgumentParser(prog="scripts/failover raft", description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=50, help="faults, one after another (default: 50)")
     parser.add_argument("--seed", type=int, default=1, help="of kinds and times of the faults (default: 1)")
     parser.add_argument("--rate", type=float, default=300.0, help="commands a second (default: 300)")
@@ -183,16 +184,12 @@ def main() -> int:
     parser.add_argument(
         "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
     )
-    arguments = parser.parse_args()
-    if arguments.rounds < 1 or not 1 <= arguments.rate <= 2000:
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or not 1 <= options.rate <= 2000:
         parser.error("give at least one round, and 1 to 2000 commands a second")
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="strandline-failover-", dir=arguments.folder) as scratch:
-        report = asyncio.run(drive(Path(scratch), arguments.rounds, arguments.seed, arguments.rate))
+    with tempfile.TemporaryDirectory(prefix="strandline-failover-", dir=options.folder) as scratch:
+        report = asyncio.run(drive(Path(scratch), options.rounds, options.seed, options.rate))
     report.seconds = time.monotonic() - began
-    print(json.dumps(plain(report, arguments.seed)) if arguments.json else show(report))
+    print(json.dumps(plain(report, options.seed)) if options.json else show(report))
     return 1 if report.failures() else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -166,6 +166,8 @@ class FakeController:
     """How often a command is proposed; the first answer counts where the real client can tell it."""
     after_attempt: Callable[[Command], None] = lambda command: None
     applied: int = 0
+    leader: int | None = 1
+    """Who this node believes leads the controller."""
 
     async def submit(self, command: Command, timeout: float) -> Result | Unavailable:  # noqa: ASYNC109
         assert timeout >= 0

@@ -42,6 +42,7 @@ class FakePartition:
         """Appends wait for `settle`."""
         self.held: list[tuple[ProducedBatch, asyncio.Future[AppendResult]]] = []
         self.appended: list[ProducedBatch] = []
+        self.refused: list[ProducedBatch] = []
         self.fail: AppendFailed | None = None
         self.confirms = True
         self.confirmed = 0
@@ -76,6 +77,9 @@ class FakePartition:
         if not self.hold:
             self.settle()
         return future
+
+    def missed(self, batch: ProducedBatch) -> None:
+        self.refused.append(batch)
 
     async def confirm(self) -> bool:
         self.confirmed += 1

@@ -83,6 +83,20 @@ def test_synonyms_are_told_to_those_who_ask() -> None:
     run(test)
 
 
+def test_a_node_that_is_behind_catches_up_before_it_tells_a_topic_s_configs() -> None:
+    async def test() -> None:
+        node = with_topic()
+        node.cluster.create("late", 1, 3, retention_ms="7")
+        (result,) = await describe(node, resource(TOPIC, "late", configuration_keys=["retention.ms"]))
+        assert [one.value for one in result.configs] == ["7"]
+        node.controller.down = Unavailable("no leader is known", False)
+        node.cluster.create("later", 1, 3)
+        known, unknown = await describe(node, resource(TOPIC, "late"), resource(TOPIC, "later"))
+        assert (known.error_code, unknown.error_code) == (0, ErrorCode.unknown_topic_or_partition)
+
+    run(test)
+
+
 def test_only_the_names_that_are_asked_for_are_told_and_no_names_are_all() -> None:
     async def test() -> None:
         node = with_topic()

@@ -352,6 +352,20 @@ def test_the_controller_is_its_leader_and_while_that_is_fenced_the_node_that_is_
     run(test)
 
 
+def test_clients_are_not_sent_to_a_controller_that_nobody_hears_any_more() -> None:
+    """Without a majority the log goes on naming the last leader, and no node is fenced."""
+
+    async def test() -> None:
+        node = Node(Cluster(), 3)
+        node.controller.leader = None
+        assert node.controller.machine.leader == 1
+        assert (await node.ask(METADATA, topics=[])).controller_id == 3
+        node.controller.leader = 2
+        assert (await node.ask(METADATA, topics=[])).controller_id == 2
+
+    run(test)
+
+
 def test_a_node_that_moved_is_told_where_it_is_now() -> None:
     async def test() -> None:
         node = Node()

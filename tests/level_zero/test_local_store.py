@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -225,3 +229,95 @@ def test_what_is_gone_during_a_listing_is_left_out(sim: Simulated) -> None:
     sim.run(sim.store.put("l0/a", [b"x"]))
     with pytest.raises(ObjectNotFound):
         sim.run(sim.store.get("l0"))
+
+
+def on_disk(folder: Path, parts: list[bytes]) -> list[str]:
+    """Put an object on the real disk; the system calls in their order."""
+    sizes = [(part[0], len(part)) for part in parts]
+    script = (
+        "import asyncio\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from node.level_zero.local_store import LocalStore\n"
+        "from node.raft.disk import RealDisk\n"
+        "async def main():\n"
+        "    with ThreadPoolExecutor(1) as executor:\n"
+        f"        store = LocalStore.open(RealDisk(), {str(folder)!r}, owner='a', executor=executor,\n"
+        "                                loop=asyncio.get_running_loop())\n"
+        f"        await store.put('l0/a', [bytes([n]) * size for n, size in {sizes}])\n"
+        "asyncio.run(main())\n"
+    )
+    calls = "pwrite64,pwritev2,fdatasync,fadvise64,rename,renameat,renameat2,fsync"
+    trace = subprocess.run(
+        ["strace", "-f", "-s", "0", "-e", f"trace={calls}", sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    lines = [line.split("] ")[-1] for line in trace.stderr.splitlines() if "resumed" not in line]
+    first = next(n for n, line in enumerate(lines) if line.startswith(("pwrite", "pwritev2")))
+    return [line for line in lines[first:] if "(" in line]
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_put_is_one_durable_write_and_a_large_one_leaves_the_page_cache(tmp_path: Path) -> None:
+    small, large = [b"a" * 100, b"b" * 200], [b"a" * 70_000, b"b" * 100, b"c" * 80_000]
+    for folder, parts in ((tmp_path / "small", small), (tmp_path / "large", large)):
+        calls = on_disk(folder, parts)
+        assert (folder / "l0/a").read_bytes() == b"".join(parts)
+        names = [call.split("(")[0] for call in calls]
+        forgotten = ["fadvise64"] if parts is large else []
+        if sys.platform == "linux":
+            assert "RWF_DSYNC" in calls[0]
+            # The new folder's parents are synced before, the folder itself after the name is in it.
+            assert [name for name in names if name != "fsync"] == ["pwritev2", *forgotten, "rename"]
+        assert names[-2:] == ["rename", "fsync"]
+
+
+@pytest.mark.parametrize("taken", [0, 5, 100, 2_999])
+def test_a_write_the_system_cuts_short_is_made_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    synced = []
+
+    def cut(fd: int, parts: list[bytes], offset: int, flags: int = 0) -> int:
+        return os.pwrite(fd, b"".join(parts)[:taken], offset)
+
+    def sync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "pwritev", cut)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    file = RealDisk().open(str(tmp_path / "file"), create=True)
+    parts = [b"a" * 1_000, b"b" * 2_000]
+    file.write_durably(parts)
+    assert file.pread(10_000, 0) == b"".join(parts)
+    assert synced == [3_000]
+    file.close()
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS])
+def test_where_there_is_no_such_call_a_write_and_a_sync_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pwritev", refused)
+    file = RealDisk().open(str(tmp_path / "file"), create=True)
+    file.write_durably([b"a", b"b"])
+    assert file.pread(10, 0) == b"ab"
+    code = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        file.write_durably([b"a", b"b"])
+    file.close()
+
+
+def test_more_parts_than_one_call_takes(tmp_path: Path) -> None:
+    parts = [n.to_bytes(2, "big") for n in range(3_000)]
+    file = RealDisk().open(str(tmp_path / "file"), create=True)
+    file.write_durably(parts)
+    assert file.pread(10_000, 0) == b"".join(parts)
+    file.forget_cached()
+    assert file.pread(10_000, 0) == b"".join(parts)
+    file.close()

@@ -34,12 +34,15 @@ WAL = WalConfig(segment_bytes=1 << 20)
 class Brokers:
     """Nodes 1..n of one cluster. Close it, or use `with`, when the run is over."""
 
-    def __init__(self, nodes: int = 3, seed: int = 1, *, start: bool = True) -> None:
+    def __init__(
+        self, nodes: int = 3, seed: int = 1, *, start: bool = True, leader_rebalance: bool = True
+    ) -> None:
         self.world = World(seed)
         self.store = SimStore(self.world)
         self.brokers: dict[int, Broker] = {}
         self.fatal: dict[int, Exception] = {}
         self.nodes = range(1, nodes + 1)
+        self.leader_rebalance = leader_rebalance
         for node in self.nodes:
             self.world.add_node(node)
         if start:
@@ -65,7 +68,7 @@ class Brokers:
             KafkaSection(host, KAFKA_PORT),
             AdminSection(host, ADMIN_PORT),
             StorageSection("memory://"),
-            TopicsSection(replication_factor=min(3, len(self.nodes))),
+            TopicsSection(replication_factor=min(3, len(self.nodes)), leader_rebalance=self.leader_rebalance),
             BatcherConfig(),
             CacheSection(),
             LogSection(),

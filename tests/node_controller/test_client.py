@@ -197,3 +197,16 @@ def test_changes_are_told_once_a_turn_and_only_when_there_are_any() -> None:
         topic = brokers.create_topic(node, "t")
         brokers.world.run(brokers.world.now + 0.1)
         assert told == [topic.version]
+
+
+def test_who_gives_up_waiting_for_the_local_replica_leaves_nothing_behind() -> None:
+    with Brokers() as brokers:
+        client = brokers.brokers[1].controller
+        ahead = client.machine.applied_index + 1000
+        assert [brokers.run(1, client._wait_applied(ahead + more, 0.1)) for more in (2, 1, 3)] == [False] * 3
+        task = brokers.world.nodes[1].spawn(client._wait_applied(ahead, 60.0))
+        brokers.world.run(brokers.world.now + 0.1)
+        assert len(client._waiting) == 1
+        brokers.world.nodes[1].call(task.cancel)
+        brokers.wait(task.done)
+        assert client._waiting == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from node.admin.health import Problem, problems
 from node.broker import Broker
 from node.controller.hosting import SLICE
+from node.controller.leaders import Leader
 from node.raft.group import RaftGroup
 from statemachine.controller_commands import DeleteTopic
 from statemachine.controller_state import Topic
@@ -136,9 +138,44 @@ def test_a_replica_that_cannot_be_had_does_not_keep_the_others_from_coming() -> 
                 raise OSError("no room")
             return create(group, *args, **options)
 
-        broker.host.create_group = failing  # type: ignore[method-assign]
+        broker.host.create_group = failing  # type: ignore[assignment, method-assign]
         topic = brokers.create_topic(node, "t", 4)
         brokers.wait(lambda: hosted(broker) == groups_of(topic) - {2})
         assert "no room" in broker.hosting.failed[2]
         brokers.submit(node, DeleteTopic(topic.topic_id))
         brokers.wait(lambda: not hosted(broker))
+
+
+def test_a_replica_that_fails_alone_is_told_of_and_its_leadership_moves_at_once() -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", 3)
+        groups = groups_of(topic)
+        brokers.wait(lambda: sum(p.leads for b in brokers.brokers.values() for p in b.partitions) == 3)
+        brokers.world.run(brokers.world.now + 1)
+        node = brokers.follower()
+        broker = brokers.brokers[node]
+        failed = next(partition for partition in broker.partitions if partition.leads)
+        group = failed.group.id
+        broker.host.guard(failed.group, lambda: 1 / 0)
+        assert not failed.leads
+        brokers.wait(lambda: (broker.leaders.leader_of(group) or Leader(node, 0)).node != node, seconds=0.2)
+        new = broker.leaders.leader_of(group)
+        assert new is not None
+        brokers.wait(lambda: led_by(brokers.brokers[new.node], group), seconds=0.2)
+        assert problems(broker)[0] == Problem("groups_failed", 1, (group,))
+        assert all(problems(brokers.brokers[each]) == [] for each in brokers.nodes if each != node)
+        assert hosted(broker) == groups
+        assert node not in brokers.fatal
+
+
+def led_by(broker: Broker, group: int) -> bool:
+    partition = broker.partitions.by_group(group)
+    return partition is not None and partition.leads
+
+
+def test_without_the_controllers_replica_a_node_must_stop() -> None:
+    with Brokers() as brokers:
+        node = brokers.follower()
+        host = brokers.brokers[node].host
+        host.guard(host.groups[0], lambda: 1 / 0)
+        assert isinstance(brokers.fatal[node], ZeroDivisionError)

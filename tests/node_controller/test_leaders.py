@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.controller.leaders import TELL_ALL_SECONDS, Leader
+from node.controller.leaders import LOST_SECONDS, TELL_ALL_SECONDS, Leader
 from statemachine.controller_commands import DeleteTopic
 from statemachine.controller_state import Topic
 from tests.node_controller.brokers import Brokers
@@ -67,6 +67,46 @@ def test_a_new_leader_is_known_everywhere_and_a_late_word_of_the_old_one_changes
         told = brokers.brokers[outsider].leaders
         brokers.run(outsider, told._on_led(old.node, [False, [[group, old.term]]]))
         assert told.leader_of(group) == truth(brokers, topic)[0]
+
+
+def test_a_leader_that_is_gone_is_not_named_until_there_is_another() -> None:
+    """A client that is told of it believes that, and asks again a second later only."""
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", 3, 3)
+        brokers.wait(lambda: agreed(brokers, topic))
+        group, (old, term) = topic.partitions[0].group, truth(brokers, topic)[0]
+        brokers.crash(old)
+        others = list(brokers.brokers.values())
+        brokers.wait(lambda: not any(broker.host.connected(old) for broker in others), 0.3)
+        for broker in others:
+            assert broker.host.groups[group].leader == old, "there was no election yet"
+            assert broker.leaders.leader_of(group) is None
+        brokers.wait(lambda: agreed(brokers, topic), 3.0)
+        (elected,) = {broker.leaders.leader_of(group) for broker in others}
+        assert elected is not None
+        assert elected.term > term
+
+
+def test_a_leader_that_only_this_node_cannot_reach_is_named_again() -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", 3, 1)
+        brokers.wait(lambda: agreed(brokers, topic))
+        leader = next(each for each in truth(brokers, topic) if each.node != 1)
+        group = topic.partitions[truth(brokers, topic).index(leader)].group
+        told = brokers.brokers[1].leaders
+
+        async def reconnect() -> None:
+            told._on_disconnect(leader.node)
+            assert told.leader_of(group) is None
+            told._on_connect(leader.node)
+            assert told.leader_of(group) is None, "it has not said yet that it still leads"
+            await told._on_led(leader.node, [True, [[group, leader.term]]])
+            assert told.leader_of(group) == leader
+            told._on_disconnect(leader.node)
+
+        brokers.run(1, reconnect())
+        assert told.leader_of(group) is None
+        brokers.wait(lambda: told.leader_of(group) == leader, LOST_SECONDS)
 
 
 def test_what_was_missed_is_made_good_within_seconds() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from node.controller.duties import SILENT_SECONDS
-from node.controller.registration import Displaced
+from node.controller.duties import HEARTBEAT, LEAVING, SILENT_SECONDS
+from node.controller.registration import Displaced, Registration
+from node.kafka.requests import cluster
 from statemachine.controller_commands import RegisterNode
 from statemachine.controller_state import NodeRegistration
 from tests.node_controller.brokers import ADMIN_PORT, KAFKA_PORT, MESH_PORT, Brokers
@@ -151,3 +154,78 @@ def test_a_clean_stop_leaves_no_time_without_a_leader_and_is_not_waited_for(whic
         brokers.wait(lambda: led(brokers) == 6, election / 2)
         brokers.wait(lambda: registration(brokers, node).fenced, 1.0)
         assert not brokers.fatal
+
+
+def test_without_a_majority_no_node_is_taken_for_the_controller() -> None:
+    with Brokers() as brokers:
+        leader, last = brokers.leader(), brokers.follower()
+        for node in brokers.nodes:
+            if node != last:
+                brokers.crash(node)
+        broker = brokers.brokers[last]
+        brokers.wait(lambda: cluster.controller_id(broker) == last, seconds=2)
+        assert broker.controller.machine.leader == leader
+        assert not broker.controller.machine.nodes[leader].fenced
+
+
+def fences(brokers: Brokers, boot_id: int) -> list[float]:
+    """When, from now on, the controller's leader counts a process as dead."""
+    found: list[float] = []
+    machine = brokers.brokers[brokers.leader()].controller.machine
+
+    def look() -> None:
+        found.extend(
+            brokers.world.now
+            for node in machine.nodes.values()
+            if (node.boot_id, node.fenced) == (boot_id, True)
+        )
+
+    brokers.brokers[brokers.leader()].controller.on_change(look)
+    return found
+
+
+def test_a_process_that_has_just_registered_has_the_full_time_for_its_first_heartbeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def late(self: Registration) -> None:
+        await asyncio.sleep(SILENT_SECONDS - 0.5)
+        await beat(self)
+
+    beat = Registration._beat
+    with Brokers() as brokers:
+        node = brokers.follower()
+        brokers.crash(node)
+        brokers.wait(lambda: registration(brokers, node).fenced)
+        monkeypatch.setattr(Registration, "_beat", late)
+        brokers.start(node)
+        brokers.world.run(brokers.world.now + 0.01)
+        found = fences(brokers, brokers.brokers[node].boot_id)
+        brokers.wait(lambda: brokers.registered(node))
+        brokers.world.run(brokers.world.now + SILENT_SECONDS)
+        assert not registration(brokers, node).fenced
+        assert found == []
+
+
+@pytest.mark.parametrize("method", [HEARTBEAT, LEAVING])
+def test_a_late_word_of_the_process_before_says_nothing_of_this_one(method: str) -> None:
+    with Brokers() as brokers:
+        node = brokers.follower()
+        before = registration(brokers, node).boot_id
+        brokers.crash(node)
+        brokers.start(node)
+        brokers.wait(lambda: brokers.registered(node))
+        brokers.world.run(brokers.world.now + SILENT_SECONDS + 1)
+        found = fences(brokers, brokers.brokers[node].boot_id)
+        calls, leader = brokers.brokers[node].calls, brokers.leader()
+        for _ in range(10):
+            brokers.run(node, calls.call(leader, method, [before], 1.0))
+            brokers.world.run(brokers.world.now + 0.1)
+        assert found == []
+        # Nor does it keep a dead one alive.
+        duties = brokers.brokers[leader].duties
+        brokers.crash(node)
+        crashed = brokers.world.now
+        while not registration(brokers, node).fenced:
+            brokers.world.nodes[leader].spawn(duties._on_heartbeat(node, [before]))
+            brokers.world.run(brokers.world.now + 0.1)
+            assert brokers.world.now < crashed + SILENT_SECONDS + 1

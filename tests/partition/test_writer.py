@@ -177,6 +177,39 @@ def test_an_unknown_outcome_leaves_a_gap_too() -> None:
         assert lone.codes() == {"0": AFTER, "1": NOT_NOW}
 
 
+def test_a_leader_cut_off_does_not_keep_a_producer_that_may_send_again() -> None:
+    """The log would wait on to learn what becomes of the entry, while another leader takes it already."""
+    with Lone() as lone:
+        lone.append("0", producer=7, sequence=0)
+        lone.append("1", producer=7, sequence=1)
+        lone.append("no id")
+        for label in ("0", "1", "no id"):
+            lone.stored(label)
+        lone.group.lose()
+        assert lone.codes() == {}
+        lone.loop.advance(writer.ANSWER_SECONDS)
+        assert lone.codes() == {"0": AFTER, "1": AFTER}, "one without an id would be there twice"
+        assert lone.partition.writer.batches == 3, "they count for as long as the log has them"
+        lone.group.lead(2)
+        assert lone.codes()["no id"] == "2"
+        assert not lone.partition.writer.batches
+        lone.append("2", producer=7, sequence=2)
+        lone.stored("2")
+        lone.group.commit()
+        assert lone.codes()["2"] == "3", "the gap is closed: they were committed all the same"
+
+
+def test_a_leader_that_handed_over_answers_what_became_of_its_entries() -> None:
+    with Lone() as lone:
+        lone.append("0", producer=7, sequence=0)
+        lone.stored("0")
+        lone.group.lose()
+        lone.loop.advance(writer.ANSWER_SECONDS / 2)
+        lone.group.commit()
+        lone.loop.advance(writer.ANSWER_SECONDS)
+        assert lone.codes() == {"0": "0"}
+
+
 def test_a_gap_is_not_kept_for_ever() -> None:
     with Lone() as lone:
         lone.append("0", producer=7, sequence=0)

@@ -3,11 +3,11 @@
     python -m tests.peers.kafka_jars
 
 There is no Maven in it, because installing one takes longer than everything it would do here: which jars they
-are, and what is in them, stands in the list beside this module, so nothing has to be resolved. What is set for
-Maven on this machine counts all the same: the mirror and its credentials in `settings.xml`, and what lies in the
-local repository is not fetched. Proxies are those of the environment.
+are, and what is in them, stands in the list beside this module, so nothing has to be resolved. What is set
+for Maven on this machine counts all the same: the mirror and its credentials in `settings.xml`, and what lies
+in the local repository is not fetched. Proxies are those of the environment.
 
-The list is sha256sum's, made of what `mvn dependency:copy-dependencies -Dmdep.useRepositoryLayout=true` brings
+The list is sha256sum's, over what `mvn dependency:copy-dependencies -Dmdep.useRepositoryLayout=true` brings
 for kafka_2.13, kafka-tools and slf4j-simple, without Connect and the web server that only Connect needs.
 """
 
@@ -89,6 +89,11 @@ def jars() -> Path:
     return folder
 
 
+def cache() -> Path:
+    """The folder for what is kept of other systems, shared by all checkouts of this user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strandline" / "peers"
+
+
 def java() -> str:
     """The Java to run them with. Raises NoKafka."""
     home = os.environ.get("JAVA_HOME")
@@ -104,9 +109,9 @@ def listed() -> list[Jar]:
 
 
 def fetch(wanted: list[Jar], folder: Path, source: Repository, local: Path) -> None:
-    """Put every jar into `folder`, from `local` where that has it, else from `source`. Raises NoKafka, OSError."""
+    """Put every jar into `folder`: from `local`, else from `source`. Raises NoKafka, OSError."""
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        # Results are asked for, so that the first failure is raised here; those not begun are then never begun.
+        # The first failure is raised here, and what has not begun by then never begins.
         found = [threads.submit(_fetch_one, jar, folder, source, local) for jar in wanted]
         try:
             for one in found:
@@ -134,11 +139,13 @@ def _fetch_one(jar: Jar, folder: Path, source: Repository, local: Path) -> None:
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if refused or not left:
                 raise NoKafka(
-                    f"cannot fetch {Path(jar.path).name} from {source.url} ({error}): allow that, name a mirror in "
-                    "~/.m2/settings.xml, or set KAFKA_LIBS to the libs folder of a Kafka"
+                    f"cannot fetch {Path(jar.path).name} from {source.url} ({error}): allow that, name a "
+                    "mirror in ~/.m2/settings.xml, or set KAFKA_LIBS to the libs folder of a Kafka"
                 ) from error
     if _digest(data) != jar.sha256:
-        raise NoKafka(f"{source.url}/{jar.path} is not the file that {_LIST.name} lists: ask who runs the mirror")
+        raise NoKafka(
+            f"{source.url}/{jar.path} is not the file that {_LIST.name} lists: ask who runs the mirror"
+        )
     target.write_bytes(data)
 
 
@@ -148,8 +155,7 @@ def _digest(data: bytes) -> str:
 
 def _folder(wanted: list[Jar]) -> Path:
     """A list of its own has a folder of its own, so that a checkout of another time finds what it lists."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strandline" / "peers"
-    return cache / f"kafka-{VERSION}-{_digest(repr(wanted).encode())[:8]}"
+    return cache() / f"kafka-{VERSION}-{_digest(repr(wanted).encode())[:8]}"
 
 
 # ---- what is set for Maven on this machine
@@ -200,8 +206,8 @@ def _authorization(found: list[ElementTree.Element], name: str) -> str | None:
                 continue
             if re.fullmatch(r".*\{.*\}.*", password):
                 raise NoKafka(
-                    f"the password of server {name} in Maven's settings is encrypted: set KAFKA_LIBS to the libs "
-                    "folder of a Kafka"
+                    f"the password of server {name} in Maven's settings is encrypted: set KAFKA_LIBS to the "
+                    "libs folder of a Kafka"
                 )
             return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
     return None

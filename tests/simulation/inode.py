@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -119,6 +120,17 @@ class SimFile:
     def datasync(self) -> None:
         self._check()
         self._disk.sync(self._name, self._inode)
+
+    def write_durably(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        # As on a disk, the bytes get there one part after the other, and a crash may come between any two.
+        offset = 0
+        for part in parts:
+            self.pwrite(part, offset)
+            offset += len(part)
+        self.datasync()
+
+    def forget_cached(self) -> None:
+        self._check()
 
     def size(self) -> int:
         self._check()

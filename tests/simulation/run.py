@@ -1,7 +1,7 @@
 """`scripts/simulate`: run many seeds on all cores, report what was found, and how to see it again.
 
 With `--sabotage NAME` a rule of the production code is broken on purpose, and the run ends with the seed that
-found it: see sabotages.py and docs/simulation.md.
+found it: see sabotages.py and docs/simulation.md. With `--whole` all of a node runs, and not its log alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.simulation.sabotages import SABOTAGES, reopened
+from tests.simulation.sabotages import SABOTAGES, Sabotage, reopened
 from tests.simulation.scenario import Report, run_seed
+from tests.simulation.whole import sabotages as whole_sabotages
+from tests.simulation.whole import scenario as whole_scenario
+from tests.simulation.whole.totals import Totals as WholeTotals
 
 _COLLECT_EVERY = 20
 _SHOWN = 20
@@ -62,11 +65,22 @@ class Totals:
         return self.count("applied twice")
 
 
-def _simulate(job: tuple[int, str | None]) -> Report:
-    seed, sabotage = job
+Job = tuple[int, str | None, bool]
+AnyReport = Report | whole_scenario.Report
+
+
+def _run(job: Job, *, tracing: bool = False) -> AnyReport:
+    seed, sabotage, whole = job
+    if whole:
+        with whole_sabotages.broken(sabotage):
+            return whole_scenario.run_seed(seed, tracing=tracing)
     with reopened(sabotage) as host_class:
-        report = run_seed(seed, host_class)
-    if seed % _COLLECT_EVERY == 0:
+        return run_seed(seed, host_class, tracing=tracing)
+
+
+def _simulate(job: Job) -> AnyReport:
+    report = _run(job)
+    if job[0] % _COLLECT_EVERY == 0:
         gc.collect()
     return report
 
@@ -78,9 +92,9 @@ def _prepare() -> None:
     gc.freeze()
 
 
-def simulate(seeds: range, sabotage: str | None, jobs: int) -> Iterator[Report]:
+def simulate(seeds: range, sabotage: str | None, jobs: int, *, whole: bool = False) -> Iterator[AnyReport]:
     """Reports of all seeds in order, each from a process of its own choosing."""
-    work = [(seed, sabotage) for seed in seeds]
+    work = [(seed, sabotage, whole) for seed in seeds]
     if jobs == 1 or len(work) == 1:
         _prepare()
         yield from map(_simulate, work)
@@ -95,6 +109,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds (default: %(default)s)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them (default: 0)")
     parser.add_argument("--seed", type=int, help="run this one seed")
+    parser.add_argument("--whole", action="store_true", help="whole nodes with a store and Kafka clients")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event of the run")
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a summary line")
     parser.add_argument(
@@ -103,7 +118,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sabotage", metavar="NAME", help="break this rule, and stop once that is found")
     parser.add_argument("--list-sabotages", action="store_true", help="list the rules that can be broken")
     arguments = parser.parse_args(given)
-    if arguments.sabotage is not None and arguments.sabotage not in SABOTAGES:
+    if arguments.sabotage is not None and arguments.sabotage not in _sabotages(arguments):
         parser.error(f"there is no sabotage {arguments.sabotage!r}: --list-sabotages names them")
     if arguments.trace and arguments.seed is None:
         parser.error("--trace needs --seed: it prints every event of one run")
@@ -112,11 +127,17 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
+def _sabotages(
+    arguments: argparse.Namespace,
+) -> Mapping[str, Sabotage | whole_sabotages.Sabotage]:
+    return whole_sabotages.SABOTAGES if arguments.whole else SABOTAGES
+
+
 def main(given: list[str] | None = None) -> int:
     """Exit 0 when nothing was found; with --sabotage, when it was."""
     arguments = _arguments(given)
     if arguments.list_sabotages:
-        for sabotage in SABOTAGES.values():
+        for sabotage in _sabotages(arguments).values():
             print(f"{sabotage.name:32} {sabotage.hole}")
         return 0
     if arguments.seed is not None:
@@ -125,10 +146,11 @@ def main(given: list[str] | None = None) -> int:
         seeds = range(arguments.first, arguments.first + arguments.seeds)
     began = time.perf_counter()
     if arguments.trace:
-        reports = iter([_traced(arguments.seed, arguments.sabotage)])
+        reports = iter([_traced((arguments.seed, arguments.sabotage, arguments.whole))])
     else:
-        reports = simulate(seeds, arguments.sabotage, arguments.jobs)
-    totals = _watch(reports, len(seeds), arguments)
+        reports = simulate(seeds, arguments.sabotage, arguments.jobs, whole=arguments.whole)
+    totals: Any = WholeTotals() if arguments.whole else Totals()
+    _watch(reports, len(seeds), arguments, totals)
     seconds = time.perf_counter() - began
     if arguments.json:
         print(json.dumps(_as_json(totals, seconds, arguments.sabotage)))
@@ -137,44 +159,47 @@ def main(given: list[str] | None = None) -> int:
     return int(bool(totals.failed) == (arguments.sabotage is None))
 
 
-def _traced(seed: int, sabotage: str | None) -> Report:
+def _traced(job: Job) -> AnyReport:
     _prepare()
-    with reopened(sabotage) as host_class:
-        report = run_seed(seed, host_class, tracing=True)
+    report = _run(job, tracing=True)
     for line in report.trace:
         print(line)
     print(f"digest {report.digest}")
     return report
 
 
-def _watch(reports: Iterator[Report], count: int, arguments: argparse.Namespace) -> Totals:
+def _watch(reports: Iterator[AnyReport], count: int, arguments: argparse.Namespace, totals: Any) -> None:
     """Add up the reports and print findings, and progress every few seconds; a sabotage ends when found."""
     out = sys.stderr if arguments.json else sys.stdout
-    totals, said = Totals(), time.perf_counter()
+    whole = " --whole" if arguments.whole else ""
+    said = time.perf_counter()
     for report in reports:
         totals.add(report)
         for finding in report.findings[:3] if len(totals.failed) <= _SHOWN else ():
             print(f"seed {report.seed}: {finding}", file=out, flush=True)
         if report.findings and len(totals.failed) <= _SHOWN:
             extra = f" --sabotage {arguments.sabotage}" if arguments.sabotage else ""
-            print(f"  again: scripts/simulate --seed {report.seed} --trace{extra}", file=out, flush=True)
+            print(
+                f"  again: scripts/simulate{whole} --seed {report.seed} --trace{extra}", file=out, flush=True
+            )
             if arguments.sabotage:
                 break
         if time.perf_counter() - said > 5.0:
             said = time.perf_counter()
             print(f"{totals.seeds} of {count} seeds, {len(totals.failed)} failed", file=out, flush=True)
-    return totals
 
 
-def _summary(totals: Totals, seconds: float, sabotage: str | None) -> str:
+def _summary(totals: Any, seconds: float, sabotage: str | None) -> str:
     rate = f"{totals.seeds / seconds:.1f} seeds/s"
     if sabotage is not None:
         if not totals.failed:
             return f"simulate FAILED: sabotage {sabotage} was not found in {totals.seeds} seeds, {rate}"
         found = totals.failed[0].findings[0].check
         return f"simulate ok: sabotage {sabotage} found after {totals.seeds} seeds by: {found}, {rate}"
-    faults = ", ".join(f"{count} {kind}" for kind, count in sorted(totals.faults.items()))
     verdict = f"FAILED on {len(totals.failed)}" if totals.failed else "ok"
+    if isinstance(totals, WholeTotals):
+        return f"simulate --whole {verdict}: {totals.told()}, {rate}"
+    faults = ", ".join(f"{count} {kind}" for kind, count in sorted(totals.faults.items()))
     return (
         f"simulate {verdict}: {totals.seeds} seeds, {totals.virtual_seconds:.0f} virtual s,"
         f" {totals.faults.total()} faults ({faults}), {totals.outcomes['applied']} acknowledged,"
@@ -184,13 +209,17 @@ def _summary(totals: Totals, seconds: float, sabotage: str | None) -> str:
     )
 
 
-def _as_json(totals: Totals, seconds: float, sabotage: str | None) -> dict[str, Any]:
-    return {
+def _as_json(totals: Any, seconds: float, sabotage: str | None) -> dict[str, Any]:
+    common = {
         "ok": bool(totals.failed) != (sabotage is None),
         "sabotage": sabotage,
-        "seeds": totals.seeds,
         "seconds": round(seconds, 2),
         "seeds_per_second": round(totals.seeds / seconds, 2),
+    }
+    if isinstance(totals, WholeTotals):
+        return common | totals.as_json()
+    return common | {
+        "seeds": totals.seeds,
         "virtual_seconds": round(totals.virtual_seconds, 1),
         "faults": dict(sorted(totals.faults.items())),
         "acknowledged": totals.outcomes["applied"],

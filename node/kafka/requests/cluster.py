@@ -33,13 +33,13 @@ def live_nodes(context: BrokerContext) -> list[NodeRegistration]:
 def controller_id(context: BrokerContext) -> int:
     """The node that clients should send administrative requests to, -1 when no node is alive.
 
-    That is the controller's leader. Every node passes such requests on, so while the leader is not alive (it
-    went, and the next has not been elected) clients are sent to this node, rather than to nobody.
+    That is the controller's leader as this node believes now, not the last one the log tells of: without a
+    majority nothing new is in the log, and it would go on naming a node that is gone. Every node passes such
+    requests on, so while there is no leader, or it is fenced, clients are sent to this node.
     """
-    machine = context.controller.machine
-    for node in (machine.leader, context.node_id):
-        registration = machine.nodes.get(node)
-        if registration is not None and not registration.fenced:
+    nodes = context.controller.machine.nodes
+    for node in (context.controller.leader, context.node_id):
+        if node is not None and node in nodes and not nodes[node].fenced:
             return node
     return min((node.node for node in live_nodes(context)), default=-1)
 

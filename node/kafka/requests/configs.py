@@ -39,12 +39,20 @@ BROKER: Final = 4
 
 ALTER_SECONDS: Final = 30.0
 """These requests carry no timeout; this is what Kafka's own request.timeout.ms gives the controller."""
+CATCH_UP_SECONDS: Final = 1.0
+"""Longer than a follower is behind in a cluster that works; without a controller nobody is kept waiting."""
 _OPERATIONS: Final = tuple(int(operation) for operation in ConfigOperation)
 _Alter = Callable[[Topic, Any], AlterTopicConfigs | ReplaceTopicConfigs]
 
 
 async def describe_configs(context: BrokerContext, request: Request, a: Answers) -> Any:
-    """What is in force and where it comes from, as this node knows it."""
+    """What is in force and where it comes from.
+
+    Clients ask any node, so a topic's configuration is told after everything that was changed before, through
+    whichever node. Without the controller it is what this node knows.
+    """
+    if any(asked.resource_type == TOPIC for asked in request.payload.resources):
+        await context.controller.catch_up(CATCH_UP_SECONDS)
     return a.DescribeConfigsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(_described(context, a, request.payload, asked) for asked in request.payload.resources),

@@ -109,6 +109,7 @@ def _stage(
         return _Refused(topic, topic)
     partition = led_partition(context, topic, data.index)
     if isinstance(partition, ErrorCode):
+        _note_missed(context, request, topic, data)
         return _Refused(topic, partition)
     rules = rules_of(topic.configs)
     now = context.wall_ms()
@@ -125,7 +126,12 @@ def _stage(
     records, newest, append_time = data.records, header.max_timestamp, -1
     if rules.append_time:
         records, newest, append_time = with_append_time(records, header, now), now, now
-    batch = ProducedBatch(
+    result = partition.append(_batch(request, header, records, newest))
+    return _Staged(topic, partition, result, append_time)
+
+
+def _batch(request: Request, header: BatchHeader, records: bytes, newest: int) -> ProducedBatch:
+    return ProducedBatch(
         records,
         header.record_count,
         newest,
@@ -134,7 +140,23 @@ def _stage(
         header.base_sequence,
         request.connection,
     )
-    return _Staged(topic, partition, partition.append(batch), append_time)
+
+
+def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: Any) -> None:
+    """Tell a replica that does not lead, or not yet, what it was offered.
+
+    It may lead when the next batch of the same producer comes, a moment later on the same connection. Nobody
+    may know the producer then, and the batch would pass for its first.
+    """
+    replica = context.partitions.get(topic.topic_id, data.index)
+    if replica is None:
+        return
+    limits = _limits(rules_of(topic.configs), context.wall_ms())
+    try:
+        (header,) = validate_produced(data.records, version=request.header.api_version, limits=limits)
+    except InvalidBatch:
+        return
+    replica.missed(_batch(request, header, data.records, header.max_timestamp))
 
 
 def rules_of(configs: Configs) -> _Rules:

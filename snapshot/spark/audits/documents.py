@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgpack
@@ -25,7 +26,7 @@ from pyspark.sql.types import (
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
 from snapshot.names import LogName, SnapshotName, cluster_prefix, parse_name, snapshot_name
 from snapshot.spark.audits.work import ClusterStorage, frame
-from snapshot.storage import Storage, StorageError
+from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.extents import OBJECT_ROW, ROW_BYTES
 from statemachine.partition import max_collectable_epoch
 
@@ -74,6 +75,7 @@ SCHEMA = StructType(
         *(StructField(name, LongType()) for name in SCALARS),
         StructField("max_collectable", LongType()),
         StructField("extents", LongType()),
+        StructField("retained", ArrayType(LongType())),
     ]
 )
 
@@ -117,25 +119,43 @@ def read_document(data: bytes, name: SnapshotName) -> SnapshotDocument:
 def document_rows(
     spark: SparkSession, storages: Sequence[ClusterStorage], listings: Sequence[Listing]
 ) -> DataFrame:
-    """A row of SCHEMA for every document of every storage; `root` is the storage's place in the list."""
-    stores = [storage.storage for storage in storages]
-    items = [(root, tuple(name)) for root, found in enumerate(listings) for name in found.documents]
+    """A row of SCHEMA for every document of every storage; `root` is the storage's place in the list.
 
-    def work(item: tuple[int, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        root, name = item
-        yield (root, *_row(stores[root], SnapshotName(*name)))
+    A checkpoint of which something was deleted since it was listed is left out, unless it is its group's
+    newest: the cluster goes on meanwhile, and removes old ones.
+    """
+    stores = [storage.storage for storage in storages]
+    items = []
+    for root, found in enumerate(listings):
+        newest: dict[int, int] = {}
+        for name in found.documents:
+            newest[name.group] = max(newest.get(name.group, 0), name.log_index)
+        for (group, index), names in groupby(sorted(found.documents), key=lambda name: name[1:3]):
+            items.append((root, index == newest[group], [*map(tuple, names)]))
+
+    def work(item: tuple[int, bool, list[tuple[Any, ...]]]) -> Iterator[tuple[Any, ...]]:
+        root, is_newest, names = item
+        rows = []
+        for name in names:
+            row, gone = _row(stores[root], SnapshotName(*name))
+            if gone and not is_newest:
+                return
+            rows.append((root, *row))
+        yield from rows
 
     return frame(spark, items, work, SCHEMA)
 
 
-def _row(storage: Storage, name: SnapshotName) -> tuple[Any, ...]:
+def _row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:
+    """What SCHEMA has of a document, and whether there is no such object any more."""
     key = snapshot_name(*name)
     identity = (name.group, name.log_index, name.node, key)
     nothing = (None,) * (len(SCHEMA) - len(identity) - 3)
     try:
         data = storage.get(key)
     except StorageError as error:
-        return (*identity, f"it cannot be read: {error}", None, *nothing)
+        gone = isinstance(error, ObjectMissing)
+        return (*identity, f"it cannot be read: {error}", None, *nothing), gone
     digest = hashlib.sha256(data).hexdigest()
     try:
         document = read_document(data, name)
@@ -150,12 +170,13 @@ def _row(storage: Storage, name: SnapshotName) -> tuple[Any, ...]:
             *(state.get(name) for name in SCALARS),
             collectable,
             extents,
+            [index for index, *_ in state["checkpoints"]] if "checkpoints" in state else None,
         )
     except (SnapshotDamaged, SnapshotTooNew) as error:
-        return (*identity, str(error), digest, *nothing)
+        return (*identity, str(error), digest, *nothing), False
     except Exception as error:
-        return (*identity, f"its state cannot be read: {error!r}", digest, *nothing)
-    return (*identity, None, digest, *said)
+        return (*identity, f"its state cannot be read: {error!r}", digest, *nothing), False
+    return (*identity, None, digest, *said), False
 
 
 def _partition_figures(state: dict[str, Any]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from snapshot.log_document import decode_log
 from snapshot.names import LogName, SnapshotName, log_name, snapshot_name
 from snapshot.spark.audits.documents import Listing, read_document
 from snapshot.spark.audits.work import ClusterStorage, frame
-from snapshot.storage import Storage, StorageError
+from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.controller import Controller
 from statemachine.machine import StateMachine
 from statemachine.partition import PartitionStateMachine
@@ -94,7 +94,13 @@ class _Replay:
             return name.after, None, NOT_COVERED, "no document can be read"
         machine = _machine(later[0][1])
         try:
-            log = decode_log(self._storage.get(log_name(*name)))
+            data = self._storage.get(log_name(*name))
+        except ObjectMissing:
+            return name.after, None, NOT_COVERED, "its log was deleted since it was listed"
+        except StorageError as error:
+            return name.after, None, DIFFERS, f"{error}"
+        try:
+            log = decode_log(data)
             if (log.cluster, log.group, log.after, log.index) != tuple(name):
                 return name.after, None, DIFFERS, "these are the bytes of another log"
             if earlier:

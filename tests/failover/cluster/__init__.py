@@ -1,1 +1,1 @@
-"""The whole cluster under faults: real nodes, librdkafka's producers and consumer, Spark's audits at the end."""
+"""The whole cluster under faults: real nodes, librdkafka's producers and consumer, then Spark's audits."""

@@ -162,8 +162,8 @@ FAULTS = {
 }
 
 
-def possible(nodes: Nodes) -> dict[str, str]:
-    """Why a kind cannot be done here, for each that cannot; empty where it can."""
+def impossible(nodes: Nodes) -> dict[str, str]:
+    """Why a kind cannot be done here, for each that cannot."""
     missing = {}
     if nodes.disk is None:
         missing["disk full, one node"] = "needs root, to mount a small disk"

@@ -59,9 +59,7 @@ class Told:
 
     def slowest(self, since: float, until: float) -> float:
         """The longest that a record waited whose acknowledgement came in this time, in seconds."""
-        return max(
-            (seconds for at, seconds in reversed(self.latencies) if since <= at <= until), default=0.0
-        )
+        return max((seconds for at, seconds in reversed(self.latencies) if since <= at <= until), default=0.0)
 
 
 class Load:
@@ -87,9 +85,9 @@ class Load:
                     acks="all",
                     max_in_flight_requests_per_connection=5,
                     linger_ms=2,
-                    error_cb=partial(self._on_error, number),
                     **more,
                 )
+                | {"error_cb": partial(self._on_error, number)}
             )
             for number in range(producers)
         ]
@@ -137,7 +135,9 @@ class Load:
             partition = (burst + number) % self._partitions
             for _ in range(BURST):
                 sequence = told.sent[number]
-                self._produce(producer, partition, value_of(number, sequence), self._callback(number, sequence))
+                self._produce(
+                    producer, partition, value_of(number, sequence), self._callback(number, sequence)
+                )
                 told.sent[number] = sequence + 1
             due += self._period
             while (left := due - time.monotonic()) > 0:

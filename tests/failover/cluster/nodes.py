@@ -16,7 +16,7 @@ from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.cimpl import NewTopic
 
-from cluster.admin_client import AdminClient, first_answer
+from cluster.admin_client import AdminClient, Unreachable, first_answer
 from cluster.kafka_client import client_config
 from cluster.local import LocalCluster
 from cluster.local_files import Description, LocalNode
@@ -90,7 +90,9 @@ class Nodes:
     def _configure(self, node: LocalNode, epoch_seconds: float) -> None:
         """A node dials those with lower ids, here by way of the links."""
         ports = {
-            other: next((link.port for link in self.links if link.ends == (node.node, other)), each.ports.mesh)
+            other: next(
+                (link.port for link in self.links if link.ends == (node.node, other)), each.ports.mesh
+            )
             for other, each in self.ids.items()
         }
         peers = ", ".join(f'"{other}@{LOOPBACK}:{port}"' for other, port in ports.items())
@@ -105,10 +107,10 @@ class Nodes:
 
     # Asking.
 
-    async def ask(self, path: str, method: str = "GET", body: Any = None, timeout: float = 10.0) -> Any:
+    async def ask(self, path: str, method: str = "GET", body: Any = None, *, seconds: float = 10.0) -> Any:
         """The first good answer of any node's HTTP API."""
         addresses = [node.admin for node in self.ids.values()]
-        return await asyncio.to_thread(first_answer, addresses, method, path, body, timeout=timeout)
+        return await asyncio.to_thread(first_answer, addresses, method, path, body, timeout=seconds)
 
     async def leaders(self) -> dict[int, int]:
         """Who leads each partition; NotWell when that is not known in time."""
@@ -125,9 +127,12 @@ class Nodes:
         """Every replica of the topic on every node that answers, as its HTTP API tells."""
         found: list[Mapping[str, Any]] = []
         for node in self.ids.values():
-            answer = await asyncio.to_thread(
-                AdminClient(node.admin).request, "GET", f"/api/partitions?topic={TOPIC}"
-            )
+            try:
+                answer = await asyncio.to_thread(
+                    AdminClient(node.admin).request, "GET", f"/api/partitions?topic={TOPIC}"
+                )
+            except Unreachable:
+                continue
             found += [{**row, "node": node.node} for row in answer.body["partitions"]]
         return found
 
@@ -161,10 +166,9 @@ class Nodes:
     def _spread_leaders(self) -> None:
         admin = KafkaAdmin(client_config(self.bootstrap))
         try:
-            admin.elect_leaders(ElectionType.PREFERRED, None, request_timeout=_REQUEST_SECONDS).result(
-                _REQUEST_SECONDS
-            )
-        except KafkaException:
+            # Without its keyword arguments: their format string asks for one more than it names.
+            admin.elect_leaders(ElectionType.PREFERRED, None).result(_REQUEST_SECONDS)
+        except (KafkaException, TimeoutError):
             return
 
     # Doing.

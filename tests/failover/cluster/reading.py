@@ -5,8 +5,10 @@ Both check what a consumer may rely on: offsets without a gap, and each producer
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +19,7 @@ from tests.failover.cluster.load import Told, parsed
 
 _BATCH = 2_000
 _MAX_FINDINGS = 20
+_MORE = 1_000
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
 """What a consumer is told of broken connections, and goes on."""
 
@@ -29,8 +32,8 @@ class Read:
     records: int = 0
     newest: dict[tuple[int, int], int] = field(default_factory=dict)
     """The last sequence of each (partition, producer)."""
-    seen: dict[int, bytearray] = field(default_factory=dict)
-    """By producer: for each sequence, how often it was read (up to 255)."""
+    places: dict[int, array[int]] = field(default_factory=dict)
+    """By producer: for each sequence, where it was read first, as `_packed` has it; 0: nowhere."""
     findings: list[str] = field(default_factory=list)
     doubled: int = 0
 
@@ -55,20 +58,23 @@ class Read:
             return
         before = self.newest.get((partition, producer), -1)
         if sequence <= before:
-            self.note(
-                f"partition {partition}, offset {offset}: record {sequence} of producer {producer} after {before}"
-            )
+            self.note(f"{partition}/{offset}: record {sequence} of producer {producer} after {before}")
         self.newest[partition, producer] = max(before, sequence)
-        seen = self.seen.setdefault(producer, bytearray())
-        if sequence >= len(seen):
-            seen.extend(bytes(sequence + 1_000 - len(seen)))
-        if seen[sequence]:
+        places = self.places.setdefault(producer, array("q"))
+        if sequence >= len(places):
+            places.extend(itertools.repeat(0, sequence + _MORE - len(places)))
+        if places[sequence]:
             self.doubled += 1
-        seen[sequence] = min(seen[sequence] + 1, 255)
+        else:
+            places[sequence] = _packed(partition, offset)
 
     def note(self, text: str) -> None:
         if len(self.findings) < _MAX_FINDINGS:
             self.findings.append(text)
+
+
+def _packed(partition: int, offset: int) -> int:
+    return offset << 16 | partition + 1
 
 
 def _consumer(bootstrap: str, name: str) -> Consumer:
@@ -162,22 +168,27 @@ class Comparison:
         return not (self.lost or self.doubled or self.findings)
 
 
-def compare(told: Told, read: Read, moment: Told | None = None) -> Comparison:
+def compare(told: Told, read: Read) -> Comparison:
     """Acknowledged: there once, where it was said to be. Sent and failed: at most once. Else: not there."""
     findings = list(read.findings)
-    lost = 0
-    for producer, places in told.acknowledged.items():
-        seen = read.seen.get(producer, bytearray())
-        missing = [
-            sequence for sequence in places if sequence >= len(seen) or not seen[sequence]
-        ]  # fmt: skip
-        lost += len(missing)
-        findings += [
-            f"record {sequence} of producer {producer} is lost: it was acknowledged at {places[sequence]}"
-            for sequence in missing[:3]
-        ]
-    for producer, seen in read.seen.items():
-        stranger = len(seen.rstrip(b"\0")) - told.sent.get(producer, 0)
-        if stranger > 0:
-            findings.append(f"{stranger} records of producer {producer} were never sent")
+    lost = moved = 0
+    for producer, acknowledged in told.acknowledged.items():
+        places = read.places.get(producer, array("q"))
+        for sequence, (partition, offset) in acknowledged.items():
+            place = places[sequence] if sequence < len(places) else 0
+            if not place:
+                lost += 1
+            elif place != _packed(partition, offset):
+                moved += 1
+            else:
+                continue
+            if lost + moved <= _MAX_FINDINGS:
+                findings.append(
+                    f"record {sequence} of producer {producer}, acknowledged at {partition}/{offset}, is "
+                    + (f"at {(place & 0xFFFF) - 1}/{place >> 16}" if place else "lost")
+                )
+    for producer, places in read.places.items():
+        strangers = len(places) - told.sent.get(producer, 0)
+        if strangers > 0 and any(places[-strangers:]):
+            findings.append(f"there are records of producer {producer} that were never sent")
     return Comparison(read.records, told.count, lost, read.doubled, tuple(findings))

@@ -5,7 +5,9 @@ Either can be made to fail: the folder when it lies on a small disk, S3 on the w
 
 from __future__ import annotations
 
+import asyncio
 import random
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -23,17 +25,20 @@ _KEY = "test"
 class LocalStorage:
     """A folder; on a small disk when this user may mount one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, small_disk: bool) -> None:
+        folder.mkdir(mode=0o700, parents=True)
         self.url = str(folder)
         self.settings: tuple[str, ...] = ()
         self.options: dict[str, str] = {}
-        self.disk = SmallDisk(folder, _DISK_BYTES) if SmallDisk.possible() else None
+        self.disk = SmallDisk(folder, _DISK_BYTES) if small_disk and SmallDisk.possible() else None
         self.proxy: StoreProxy | None = None
 
-    async def close(self) -> None:
-        """Undo the mount; the objects are gone with it."""
+    async def close(self, keep: Path | None) -> None:
+        """Undo the mount; the objects on it are gone, unless there is a place where to `keep` them."""
         if self.disk is not None:
             self.disk.free()
+            if keep is not None:
+                shutil.copytree(self.disk.path, keep)
             self.disk.unmount()
 
 
@@ -45,28 +50,41 @@ class S3Storage:
         self.proxy: StoreProxy | None = proxy
         self.disk: SmallDisk | None = None
         self.options = _options(port)
-        self.settings = tuple(f"storage.options.{name}={value}" for name, value in _options(proxy.port).items())
+        self.settings = tuple(
+            f"storage.options.{name}={value}" for name, value in _options(proxy.port).items()
+        )
         self._server = server
 
     @classmethod
-    async def start(cls, rng: random.Random) -> S3Storage:
-        """Start the server and make the bucket; the running loop forwards what the nodes say to it."""
-        command = [sys.executable, "-m", "tests.level_zero.moto_server"]
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        port = int(server.stdout.readline())
-        make = urllib.request.Request(f"http://127.0.0.1:{port}/{_BUCKET}", method="PUT")
-        urllib.request.urlopen(make, timeout=10).close()
+    async def start(cls, rng: random.Random, log: Path) -> S3Storage:
+        """Start the server and make the bucket; the running loop forwards what the nodes say to it.
+
+        What the server prints, a line for each request, goes to `log`.
+        """
+        server, port = await asyncio.to_thread(_start_server, log)
         proxy = StoreProxy(rng)
         proxy.target_port = port
         await proxy.open()
         return cls(proxy, server, port)
 
-    async def close(self) -> None:
+    async def close(self, keep: Path | None) -> None:
         """End the server; the objects are gone with it."""
         assert self.proxy is not None
         await self.proxy.close()
         self._server.communicate(timeout=20)
+
+
+def _start_server(log: Path) -> tuple[subprocess.Popen[str], int]:
+    command = [sys.executable, "-m", "tests.level_zero.moto_server"]
+    with log.open("ab") as told:
+        server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told, text=True
+        )
+    assert server.stdout is not None
+    port = int(server.stdout.readline())
+    make = urllib.request.Request(f"http://127.0.0.1:{port}/{_BUCKET}", method="PUT")
+    urllib.request.urlopen(make, timeout=10).close()
+    return server, port
 
 
 Storage = LocalStorage | S3Storage

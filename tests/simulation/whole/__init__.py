@@ -1,1 +1,1 @@
-"""The whole node in the simulator: brokers, an object store and Kafka clients of one cluster, from one seed."""
+"""Whole nodes in the simulator: the brokers, the object store and the Kafka clients of one cluster."""

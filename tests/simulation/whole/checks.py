@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from snapshot.names import SnapshotName, parse_name
 from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.extents import ObjectExtent
+from statemachine.extents import Extent, ObjectExtent
 from tests.simulation.whole.client import Directory
 from tests.simulation.whole.cluster import SimBroker, WholeCluster
 from tests.simulation.whole.consumers import Consumer
@@ -62,19 +62,20 @@ def contents(cluster: WholeCluster) -> dict[Place, Content]:
             assert leader is not None
             replica = leader.partitions.get(topic.topic_id, number)
             assert replica is not None
-            found[place] = list(_content(cluster, place, list(replica.machine.extents)))
+            found[place] = list(_content(cluster, place, replica.machine.extents))
     return found
 
 
-def _content(
-    cluster: WholeCluster, place: Place, extents: list[ObjectExtent]
-) -> Iterator[tuple[int, Sent]]:
+def _content(cluster: WholeCluster, place: Place, extents: Iterable[Extent]) -> Iterator[tuple[int, Sent]]:
     ledger, following = cluster.ledger, 0
     for extent in extents:
+        assert isinstance(extent, ObjectExtent)
         data = cluster.store.objects.get(extent.object_name, b"")
         batch = ledger.sent.get(data[extent.position : extent.position + extent.length][BODY:])
         if extent.base_offset != following:
-            ledger.broken("offsets", f"{place}: {following} comes next, and the extent is at {extent.base_offset}")
+            ledger.broken(
+                "offsets", f"{place}: {following} comes next, and the extent is at {extent.base_offset}"
+            )
         following = extent.end_offset
         if batch is None:
             ledger.broken("stored", f"{place} at {extent.base_offset}: its object has no batch of ours there")
@@ -144,7 +145,9 @@ def check_reader(ledger: Ledger, found: dict[Place, Content], reader: Consumer) 
     for place, content in found.items():
         end = content[-1][0] + content[-1][1].records if content else 0
         if reader.positions.get(place, 0) != end:
-            ledger.broken("reader", f"{reader.name} is at {reader.positions.get(place, 0)} of {place}, not {end}")
+            ledger.broken(
+                "reader", f"{reader.name} is at {reader.positions.get(place, 0)} of {place}, not {end}"
+            )
         for offset, batch in content:
             if ledger.seen[place].get(offset) is not batch:
                 ledger.broken("reader", f"{batch} is at {offset} and was not read there")
@@ -158,11 +161,13 @@ def check_documents(cluster: WholeCluster) -> int:
         name = parse_name(key)
         if isinstance(name, SnapshotName):
             count += 1
-            node, data = documents.setdefault((name.group, name.index), (name.node, cluster.store.objects[key]))
+            node, data = documents.setdefault(
+                (name.group, name.log_index), (name.node, cluster.store.objects[key])
+            )
             if cluster.store.objects[key] != data:
                 cluster.ledger.broken(
                     "published checkpoints",
-                    f"group {name.group} at {name.index}: those of nodes {node} and {name.node} differ",
+                    f"group {name.group} at {name.log_index}: those of nodes {node} and {name.node} differ",
                 )
     return count
 
@@ -177,5 +182,10 @@ def check_epochs(cluster: WholeCluster) -> None:
             partition = broker.partitions.by_group(group)
             if group != CONTROLLER_GROUP and partition is not None:
                 plain = partition.machine
-                if not plain.creation_epoch <= plain.previous_applied_epoch <= plain.max_applied_epoch <= newest:
+                if (
+                    not plain.creation_epoch
+                    <= plain.previous_applied_epoch
+                    <= plain.max_applied_epoch
+                    <= newest
+                ):
                     cluster.ledger.broken("applied epochs", f"group {group}: {hosted.status()}")

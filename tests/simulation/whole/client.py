@@ -1,4 +1,4 @@
-"""What all simulated Kafka clients share: a machine of their own, metadata, and the topics they may know of."""
+"""What all simulated Kafka clients share: a machine of their own, metadata, the topics they may know."""
 
 from __future__ import annotations
 
@@ -53,6 +53,15 @@ class Directory:
             for number in range(topic.partitions)
         ]
 
+    def known_places(self, *, stable: bool) -> list[Place]:
+        """Also those of deleted topics: a client learns of that when it is told."""
+        return [
+            Place(topic.topic_id, number)
+            for topic in self.topics
+            if topic.stable or not stable
+            for number in range(topic.partitions)
+        ]
+
     def topic(self, place: Place) -> TopicKnown:
         return next(topic for topic in self.topics if topic.topic_id == place.topic_id)
 
@@ -72,6 +81,8 @@ class Client:
         self.rng = self.world.rng(f"client {name}")
         self.leaders: dict[Place, tuple[int, int]] = {}
         """Node and leader epoch, as the last metadata had it."""
+        self.forgetful = self.rng.random() < 0.3
+        """Believes whatever node it asked last, as clients from before leader epochs do."""
         self.stopped = False
         """Nothing new is begun."""
         self.tasks: list[asyncio.Task[Any]] = []
@@ -115,7 +126,7 @@ class Client:
                 if partition.leader_id == _LEADERLESS:
                     continue
                 known = self.leaders.get(place)
-                if known is None or partition.leader_epoch >= known[1]:
+                if known is None or self.forgetful or partition.leader_epoch >= known[1]:
                     self.leaders[place] = (partition.leader_id, partition.leader_epoch)
 
     def asked(self, place: Place) -> dict[str, Any]:

@@ -26,12 +26,14 @@ from node.config import (
     TopicsSection,
 )
 from node.level_zero.retries import RetryingStore
-from node.partition.partition import Partition
+from node.partition.fence import Grant
+from node.partition.lanes import Lane, Pending
+from node.partition.writer import Writer
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings
 from statemachine.controller import PartitionGroup
 from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.epoch_window import StaleClusterEpoch, WindowCounters
+from statemachine.epoch_window import StaleClusterEpoch
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.node import SimNode
@@ -65,16 +67,6 @@ class WatchedRecorder(CheckpointRecorder):
         super().checkpoint(index, state)
 
 
-class WatchedCounters(WindowCounters):
-    """A fence's counters that hear of each refusal."""
-
-    on_refusal: Callable[[StaleClusterEpoch], None]
-
-    def rejected(self, refusal: StaleClusterEpoch) -> None:
-        super().rejected(refusal)
-        self.on_refusal(refusal)
-
-
 class SimBroker(Broker):
     """The production broker, which the ledger watches."""
 
@@ -106,20 +98,25 @@ class SimBroker(Broker):
         super()._create_replica(place)
         partition = self.partitions.by_group(place.group)
         assert partition is not None
-        counters = WatchedCounters()
-        counters.on_refusal = lambda refusal: self._refused(partition, refusal)
-        partition.fence.counters = counters
+        self._watch_restaging(partition.writer)
 
-    def _refused(self, partition: Partition, refusal: StaleClusterEpoch) -> None:
-        self.loop.call_soon(self._has_learned, partition, refusal)
+    def _watch_restaging(self, writer: Writer) -> None:
+        """A batch whose epoch was refused goes up again under the newest epoch, not under the old one."""
+        granted = writer._granted
+        told: dict[Pending, int] = {}
 
-    def _has_learned(self, partition: Partition, refusal: StaleClusterEpoch) -> None:
-        """A batch whose epoch was refused goes up again under the newest epoch: no client need hear of it."""
-        if self.epoch.current() < refusal.newest and partition.writer.restaged:
-            self.ledger.broken(
-                "stale epoch learned",
-                f"node {self.node_id} was told of epoch {refusal.newest} and goes on with {self.epoch.current()}",
-            )
+        def watched(lane: Lane, grant: Grant) -> bool:
+            if isinstance(grant, StaleClusterEpoch) and lane.queue:
+                head = lane.queue[0]
+                if grant.epoch < told.get(head, 0):
+                    self.ledger.broken(
+                        "restaged anew",
+                        f"node {self.node_id} was told of epoch {told[head]}, came again with {grant.epoch}",
+                    )
+                told[head] = grant.newest
+            return granted(lane, grant)
+
+        writer._granted = watched  # type: ignore[method-assign]
 
 
 class WholeCluster:
@@ -265,7 +262,8 @@ class WholeCluster:
     def newest(self) -> SimBroker:
         """The broker whose controller replica knows most."""
         return max(
-            self.brokers.values(), key=lambda broker: (broker.controller.machine.applied_index, -broker.node_id)
+            self.brokers.values(),
+            key=lambda broker: (broker.controller.machine.applied_index, -broker.node_id),
         )
 
     def in_service(self) -> str | None:
@@ -277,8 +275,8 @@ class WholeCluster:
         newest = self.newest()
         machine = newest.controller.machine
         for broker in self.brokers.values():
-            if broker.controller.machine.snapshot() != machine.snapshot():
-                return f"node {broker.node_id} has another controller state than node {newest.node_id}"
+            if broker.controller.machine.version != machine.version:
+                return f"node {broker.node_id} knows less than node {newest.node_id} of the cluster"
             wanted = machine.group_changes(broker.node_id, ()).create
             groups = {place.group for place in wanted} | {CONTROLLER_GROUP}
             if broker.host.groups.keys() != groups or broker.hosting.failed:

@@ -39,9 +39,15 @@ class Consumer(Client):
         self.records = 0
         self.outcomes: Counter[str] = Counter()
         self._epochs: dict[Place, int] = {}
+        self._gone: dict[Place, None] = {}
+        self._believes = 0.0 if self.forgetful else 0.7
+        """Share of partitions whose leader epoch is sent along."""
         self._max_wait = self.rng.choice((0.05, 0.3, 1.0))
         self._min_bytes = self.rng.choice((1, 1, 1000))
         self._max_bytes = self.rng.choice((1, 500, 1 << 20))
+        self._looks = 0.05
+        if cluster.plan.hasty_consumers:
+            self._max_wait, self._looks = 0.05, 0.5
         self.spawn(self._work())
 
     @property
@@ -56,13 +62,15 @@ class Consumer(Client):
         await self.pause()
         while not self.stopped:
             by_node: dict[int, list[Place]] = {}
-            for place in self.directory.places(stable=self.by_name):
+            for place in self.directory.known_places(stable=self.by_name):
+                if place in self._gone:
+                    continue
                 if place in self.leaders:
                     by_node.setdefault(self.leaders[place][0], []).append(place)
                 else:
                     self.outcomes["no leader"] += 1
             moved = await asyncio.gather(*(self._fetch(node, places) for node, places in by_node.items()))
-            if not all(moved) or not by_node or self.rng.random() < 0.05:
+            if not all(moved) or not by_node or self.rng.random() < self._looks:
                 await self.refresh()
                 await self.pause()
 
@@ -72,13 +80,13 @@ class Consumer(Client):
         topics: dict[bytes, dict[str, Any]] = {}
         for place in places:
             topic = topics.setdefault(place.topic_id, {**self.asked(place), "partitions": []})
-            believed = self.leaders[place][1] if self.rng.random() < 0.7 else _NO_EPOCH
+            believed = self.leaders[place][1] if self.rng.random() < self._believes else _NO_EPOCH
             topic["partitions"].append(
                 {
                     "partition": place.partition,
                     "fetch_offset": self.positions.get(place, 0),
                     "current_leader_epoch": believed,
-                    "last_fetched_epoch": self._epochs.get(place, _NO_EPOCH),
+                    "last_fetched_epoch": _NO_EPOCH if self.forgetful else self._epochs.get(place, _NO_EPOCH),
                     "partition_max_bytes": self._max_bytes,
                 }
             )
@@ -100,6 +108,8 @@ class Consumer(Client):
     def _take(self, place: Place, answer: Any) -> bool:
         code = answer.error_code
         self.outcomes[code.name] += 1
+        if code in GONE and self.directory.gone(place):
+            self._gone[place] = None
         if code is not ErrorCode.none:
             if code not in PASSING and not self.directory.gone(place):
                 at = self.positions.get(place, 0)

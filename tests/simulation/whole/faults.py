@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from node.partition.fence import Hold
 from node.partition.partition import Partition
 from statemachine.epoch_window import EpochWindow
 from statemachine.partition_commands import AdvanceEpoch
+from tests.simulation.network import Link
 from tests.simulation.whole.client import Client
 from tests.simulation.whole.cluster import SimBroker, WholeCluster
 from tests.simulation.whole.plan import FAULTS
@@ -33,8 +34,11 @@ class Faults:
         self._over = False
         self._kinds: dict[str, Callable[[], bool]] = {
             "weather": self._weather,
+            "slow mesh": self._slow_mesh,
             "reset": self._reset,
             "partition": self._partition,
+            "pair cut": self._pair_cut,
+            "one-way cut": self._one_way_cut,
             "isolated leader": self._isolated_leader,
             "slow client link": self._slow_client_link,
             "client reset": self._client_reset,
@@ -141,7 +145,13 @@ class Faults:
         self._later(self._set_links, dict.fromkeys(weather, 0.0))
         return True
 
-    def _set_links(self, knobs: dict[str, float]) -> None:
+    def _slow_mesh(self) -> bool:
+        """What nodes say to each other takes long, so that for a while they know different things."""
+        self._set_links({"delay": self._rng.choice(((0.01, 0.06), (0.03, 0.15)))})
+        self._later(self._set_links, {"delay": (0.0002, 0.002)})
+        return True
+
+    def _set_links(self, knobs: Mapping[str, object]) -> None:
         for a in self.cluster.plan.nodes:
             for b in self.cluster.plan.nodes:
                 if a != b:
@@ -159,6 +169,28 @@ class Faults:
         at = self._rng.randrange(1, len(nodes))
         self._cut(nodes[:at], nodes[at:], hold=self._rng.random() < 0.5)
         return True
+
+    def _pair_cut(self) -> bool:
+        """Two nodes do not reach each other, and all others reach both."""
+        a, b = self._rng.sample(self.cluster.plan.nodes, 2)
+        self._cut([a], [b], hold=self._rng.random() < 0.5)
+        return True
+
+    def _one_way_cut(self) -> bool:
+        """A node is heard and hears nothing, or the other way round."""
+        a = self._some_node()
+        others = [node for node in self.cluster.plan.nodes if node != a]
+        targets = self._rng.sample(others, self._rng.randint(1, len(others)))
+        inbound, hold = self._rng.random() < 0.5, self._rng.random() < 0.5
+        links = [(b, a) if inbound else (a, b) for b in targets]
+        for source, target in links:
+            self.world.network.cut(source, target, both=False, hold=hold)
+        self._later(self._heal_links, links)
+        return True
+
+    def _heal_links(self, links: list[tuple[int, int]]) -> None:
+        for source, target in links:
+            self.world.network.heal(source, target, both=False)
 
     def _isolated_leader(self) -> bool:
         leader = self._some_leader()
@@ -188,8 +220,12 @@ class Faults:
         links = [self.world.network.link(client, node), self.world.network.link(node, client)]
         for link in links:
             link.spike, link.split = 0.5, 0.3
-        self._later(lambda: [setattr(link, "spike", 0.0) for link in links])
+        self._later(self._clear, links)
         return True
+
+    def _clear(self, links: list[Link]) -> None:
+        for link in links:
+            link.spike = link.split = 0.0
 
     def _client_reset(self) -> bool:
         self.world.network.reset(self._rng.choice(self._clients).sim.id, self._some_node())
@@ -259,6 +295,8 @@ class Faults:
         store = self.cluster.store
         store.refused = store.broken = store.lost = store.late = store.silent = 0.0
         store.slow = 1.0
+        if self._over:
+            store.delay_seconds = (0.001, 0.01)
 
     def _stalled_store(self) -> bool:
         self.cluster.store.stall()
@@ -310,7 +348,7 @@ class Faults:
         rng = random.Random(self._rng.getrandbits(32))
         for _ in range(rng.choice((1, 2, 4))):
             epoch = broker.epoch.current() + rng.randrange(-1, 1)
-            seconds = rng.random() * 0.3
+            seconds = rng.random() * 0.4
             patience = rng.choice((0.01, 0.05, 5.0))
             broker.sim.call(
                 lambda epoch=epoch, seconds=seconds, patience=patience: broker.sim.spawn(

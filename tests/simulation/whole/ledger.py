@@ -158,7 +158,9 @@ class Ledger:
             known_at, known = self._cluster_epoch
             if index > known_at:
                 if epoch < known:
-                    self.broken("cluster epoch", f"it was {known} at entry {known_at}, {epoch} before {index}")
+                    self.broken(
+                        "cluster epoch", f"it was {known} at entry {known_at}, {epoch} before {index}"
+                    )
                 self._cluster_epoch = (index, epoch)
         if machine is not None and index % STATE_EVERY == 0:
             self.state(group, index - 1, machine.snapshot(), f"node {replica[1]}")
@@ -228,8 +230,8 @@ class Ledger:
                 if epoch < machine.previous_applied_epoch or not oldest <= epoch <= newest:
                     self.broken(
                         "extent epochs",
-                        f"group {group} entry {index}: epoch {epoch} in [{oldest}, {newest}], previous applied"
-                        f" {machine.previous_applied_epoch}",
+                        f"group {group} entry {index}: epoch {epoch} in [{oldest}, {newest}],"
+                        f" previous applied {machine.previous_applied_epoch}",
                     )
                 name = object_name(epoch, identity)
                 stored = store.objects.get(name, b"")[position : position + length]

@@ -35,7 +35,7 @@ class Operator(Client):
         for count in plan.topics:
             await self._create(self._name(), count)
         self.ready = True
-        while not self.stopped and plan.admin:
+        while plan.admin:
             await asyncio.sleep(self.rng.expovariate(1 / plan.admin_interval))
             if self.stopped:
                 return

@@ -7,7 +7,7 @@ snapshots overtake replicas all the time.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from node.config import CacheSection
 from node.level_zero.batcher import BatcherConfig
@@ -17,11 +17,15 @@ from node.raft.mesh_config import MeshConfig
 from node.raft.wal import WalConfig
 
 FAULTS = (
-    "weather", "reset", "partition", "isolated leader", "slow client link", "client reset", "kill",
-    "power cut", "blackout", "crash in disk operation", "restart", "pause", "slow disk", "full disk",
-    "failing store", "slow store", "stalled store", "store out of reach", "clock jump", "clock drift",
-    "transfer", "checkpoint", "fence held", "epoch advanced",
+    "weather", "slow mesh", "reset", "partition", "pair cut", "one-way cut", "isolated leader",
+    "slow client link", "client reset", "kill", "power cut", "blackout", "crash in disk operation",
+    "restart", "pause", "slow disk", "full disk", "failing store", "slow store", "stalled store",
+    "store out of reach", "clock jump", "clock drift", "transfer", "checkpoint", "fence held",
+    "epoch advanced",
 )  # fmt: skip
+
+THEMES = ("anything", "windows", "handover", "retries", "topics", "checkpoints")
+"""What a seed is about, each in turn: some rules are broken only where much of one kind meets."""
 
 ADMIN = ("create", "grow", "delete", "recreate")
 
@@ -30,6 +34,7 @@ ADMIN = ("create", "grow", "delete", "recreate")
 class Plan:
     """The fixed part of one seed's run. Times are virtual seconds."""
 
+    theme: str
     nodes: tuple[int, ...]
     topics: tuple[int, ...]
     """Partitions of each topic there is from the beginning."""
@@ -46,6 +51,10 @@ class Plan:
     """How often the controller's leader looks whether the epoch is due; a node's own is a quarter second."""
     admin: tuple[str, ...]
     admin_interval: float
+    seconds_to_answer: float
+    """What producers ask of the broker; they themselves wait for half as long again."""
+    hasty_consumers: bool
+    """Consumers look for leaders all the time."""
     faults: tuple[str, ...]
     fault_seconds: float
     fault_interval: float
@@ -60,12 +69,129 @@ class Plan:
 
 def plan_of(seed: int) -> Plan:
     """The plan of a seed; a function of the seed alone."""
-    rng = random.Random(f"{seed} whole plan")
+    plan = _anything(random.Random(f"{seed} whole plan"), THEMES[seed % len(THEMES)])
+    shape = _SHAPES.get(plan.theme)
+    return plan if shape is None else shape(plan, random.Random(f"{seed} whole theme"))
+
+
+def _with_faults(plan: Plan, *kinds: str) -> tuple[str, ...]:
+    """Few others, and these more than once."""
+    return (*kinds, *kinds, *plan.faults[:3])
+
+
+def _windows(plan: Plan, rng: random.Random) -> Plan:
+    """Epochs overtake uploads: windows slide under waiting batches, objects come back out of order."""
+    return replace(
+        plan,
+        topics=(rng.choice((1, 1, 2)),),
+        idempotent=3,
+        plain=2,
+        think_seconds=0.1,
+        epoch_seconds=0.05,
+        tick_seconds=0.05,
+        admin=(),
+        faults=_with_faults(plan, "fence held", "fence held", "epoch advanced", "transfer", "slow store"),
+        fault_interval=0.15,
+        store_delay=(0.005, 0.12),
+        batching=replace(plan.batching, target_bytes=400, max_uploads=8, puts_per_second=None),
+        retries=replace(plan.retries, attempt_seconds=0.6, total_seconds=1.0),
+    )
+
+
+def _handover(plan: Plan, rng: random.Random) -> Plan:
+    """Leaders change all the time, and not all nodes know what the others do."""
+    return replace(
+        plan,
+        topics=(rng.choice((1, 2)),),
+        idempotent=4,
+        lanes=2,
+        think_seconds=0.1,
+        epoch_seconds=rng.choice((0.05, 0.1)),
+        tick_seconds=0.05,
+        faults=_with_faults(
+            plan,
+            "transfer",
+            "transfer",
+            "slow mesh",
+            "pair cut",
+            "one-way cut",
+            "isolated leader",
+            "slow disk",
+        ),
+        fault_interval=0.2,
+        store_delay=(0.001, 0.02),
+        seconds_to_answer=rng.choice((0.4, 3.0)),
+        hasty_consumers=True,
+    )
+
+
+def _retries(plan: Plan, rng: random.Random) -> Plan:
+    """Uploads fail; clients lose patience or connections while their batches are on the way."""
+    return replace(
+        plan,
+        topics=(rng.choice((1, 2)),),
+        idempotent=4,
+        think_seconds=0.1,
+        admin=(),
+        faults=(
+            *plan.faults[:2],
+            "failing store",
+            "failing store",
+            "client reset",
+            "slow client link",
+            "slow disk",
+        ),
+        fault_interval=0.2,
+        store_delay=(0.001, 0.05),
+        batching=replace(plan.batching, target_bytes=400, max_uploads=8, max_staged_batches=65_536),
+        retries=replace(plan.retries, attempts=1),
+        seconds_to_answer=rng.choice((0.2, 0.4, 0.8)),
+    )
+
+
+def _topics(plan: Plan, rng: random.Random) -> Plan:
+    """Topics come and go while nodes are away, and snapshots overtake them."""
+    return replace(
+        plan,
+        topics=(1, 2),
+        epoch_seconds=0.05,
+        tick_seconds=0.05,
+        admin=("recreate", "delete", "recreate", "grow"),
+        admin_interval=0.3,
+        faults=_with_faults(plan, "kill", "power cut", "restart", "pause"),
+        fault_interval=0.6,
+        raft=replace(plan.raft, snapshot_entries=8, trailing_entries=0),
+    )
+
+
+def _checkpoints(plan: Plan, rng: random.Random) -> Plan:
+    return replace(
+        plan,
+        topics=(1,),
+        think_seconds=0.1,
+        faults=_with_faults(plan, "checkpoint", "checkpoint", "slow disk", "failing store", "reset"),
+        fault_interval=0.2,
+    )
+
+
+_SHAPES = {
+    "windows": _windows,
+    "handover": _handover,
+    "retries": _retries,
+    "topics": _topics,
+    "checkpoints": _checkpoints,
+}
+
+
+def _anything(rng: random.Random, theme: str) -> Plan:
     chance = rng.choice
     size = chance((3, 3, 3, 3, 3, 5))
     faults = [kind for kind in FAULTS if rng.random() < 0.35]
     epoch_seconds = chance((0.05, 0.1, 0.3, 2.0))
     return Plan(
+        theme=theme,
+        seconds_to_answer=chance((0.2, 0.8, 0.8, 3.0)),
+        hasty_consumers=False,
         nodes=tuple(range(1, size + 1)),
         topics=tuple(chance((1, 1, 2, 2, 3, 4)) for _ in range(chance((1, 2, 2, 3)))),
         idempotent=chance((2, 2, 3, 4)),
@@ -90,7 +216,9 @@ def plan_of(seed: int) -> Plan:
             max_staged_bytes=chance((200_000, 1_000_000)),
             max_staged_batches=chance((3, 20, 65_536)),
         ),
-        cache=CacheSection(written_bytes=chance((0, 2000, 1 << 20)), fetched_bytes=chance((0, 2000, 1 << 20))),
+        cache=CacheSection(
+            written_bytes=chance((0, 2000, 1 << 20)), fetched_bytes=chance((0, 2000, 1 << 20))
+        ),
         retries=RetryPolicy(
             attempts=chance((1, 2, 3)),
             attempt_seconds=chance((0.3, 0.6)),

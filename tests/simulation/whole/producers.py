@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -20,8 +21,8 @@ from tests.simulation.whole.ledger import BODY, Place, Sent
 from tests.simulation.whole.wire import Connection, Lost
 
 IN_FLIGHT = 5
-ANSWER_SECONDS = 1.2
-SERVER_SECONDS = 0.8
+PATIENCE = 1.5
+"""How much longer than the broker may take a producer waits."""
 INIT_SECONDS = 1.5
 
 RETRIABLE = (
@@ -71,6 +72,7 @@ class Producer(Client):
         self.sent: list[Sent] = []
         """Without an id: everything, in the order in which it was sent."""
         self._identities = 0
+        self._seconds = cluster.plan.seconds_to_answer
         for _ in range(cluster.plan.lanes):
             self.spawn(self._work())
 
@@ -146,11 +148,11 @@ class Producer(Client):
         data = {"index": lane.place.partition, "records": lane.sequences[batch]}
         future = connection.send(
             ApiKey.PRODUCE, self.version, answered=acks != 0, transactional_id=None, acks=acks,
-            timeout=timedelta(seconds=SERVER_SECONDS),
+            timeout=timedelta(seconds=self._seconds),
             topic_data=[{**self.asked(lane.place), "partition_data": [data]}],
         )  # fmt: skip
         if not future.done():
-            timer = self.wire.loop.call_later(ANSWER_SECONDS, connection.give_up)
+            timer = self.wire.loop.call_later(self._seconds * PATIENCE, connection.give_up)
             future.add_done_callback(lambda _: timer.cancel())
         return future
 
@@ -180,10 +182,10 @@ class Producer(Client):
     async def _drive(self, lane: Lane) -> None:
         making = self.wire.loop.create_task(self._keep_making(lane))
         while lane.made < lane.total or lane.pending:
-            if self.directory.gone(lane.place):
-                lane.abandoned = True
+            if lane.abandoned:
                 break
-            if self.stopped and not lane.pending:
+            if self.stopped and (not lane.pending or self.directory.gone(lane.place)):
+                lane.abandoned = bool(lane.pending)
                 break
             connection = await self._leader(lane)
             if connection is not None and await self._stream(lane, connection):
@@ -207,8 +209,10 @@ class Producer(Client):
         flight: deque[tuple[Sent, asyncio.Future[Any]]] = deque()
         following, failed = 0, False
         while True:
-            while not failed and following < len(lane.pending) and len(flight) < IN_FLIGHT:
+            while not failed and following < len(lane.pending):
                 batch = lane.pending[following]
+                if batch.number >= lane.pending[0].number + IN_FLIGHT:
+                    break  # a broker remembers so many batches of a producer, and no more
                 future = self._send(connection, lane, batch)
                 future.add_done_callback(lambda _: lane.more.set())
                 flight.append((batch, future))
@@ -234,7 +238,11 @@ class Producer(Client):
         if code is ErrorCode.none:
             self.ledger.acked(batch, offset)
             return True
-        if code is None or self.directory.gone(lane.place):
+        if code is None:
+            return False
+        if self.directory.gone(lane.place):
+            # Told so, or somewhere in the middle of it.
+            lane.abandoned = lane.abandoned or code in GONE or self.stopped
             return False
         if code not in RETRIABLE:
             self.ledger.broken("answers", f"{batch} was answered {code.name}")
@@ -251,7 +259,7 @@ class Producer(Client):
         for seconds in self._arrivals(lane):
             if seconds:
                 await asyncio.sleep(seconds)
-            if self.stopped or self.directory.gone(lane.place):
+            if self.stopped or lane.abandoned:
                 break
             if connection is None or not connection.open or self.rng.random() < 0.1:
                 connection = await self._leader(lane)
@@ -263,7 +271,7 @@ class Producer(Client):
             self.sent.append(batch)
             future = self._send(connection, lane, batch, acks)
             if acks:
-                future.add_done_callback(lambda done, batch=batch: self._told(batch, done))
+                future.add_done_callback(partial(self._told, lane, batch))
                 under_way.append(future)
             while len(under_way) > IN_FLIGHT:
                 await asyncio.wait([under_way.popleft()])
@@ -273,11 +281,14 @@ class Producer(Client):
             return
         await self.refresh()
 
-    def _told(self, batch: Sent, future: asyncio.Future[Any]) -> None:
+    def _told(self, lane: Lane, batch: Sent, future: asyncio.Future[Any]) -> None:
         if future.cancelled():
             return
         code, offset = self._read(future)
-        if code is None or self.directory.gone(batch.place):
+        if code is None:
+            return
+        if self.directory.gone(batch.place):
+            lane.abandoned = code in GONE
             return
         if code is ErrorCode.none:
             self.ledger.acked(batch, offset)

@@ -1,10 +1,10 @@
-"""One seed of the whole node from beginning to end: start, faults under load, healing, and the last checks."""
+"""One seed of the whole node, from start to end: faults under load, healing, and the last checks."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -24,6 +24,7 @@ from tests.simulation.whole.client import Client, Directory
 from tests.simulation.whole.cluster import SimBroker, WholeCluster
 from tests.simulation.whole.consumers import Consumer
 from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.ledger import Place
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.plan import Plan, plan_of
 from tests.simulation.whole.producers import Producer
@@ -142,7 +143,7 @@ class Scenario:
             client.close()
         self._until("nothing is left", self._nothing_left, CALM_SECONDS)
 
-    def _done(self, clients: list[Client] | list[Producer]) -> Callable[[], str | None]:
+    def _done(self, clients: Sequence[Client]) -> Callable[[], str | None]:
         def look() -> str | None:
             return ", ".join(client.name for client in clients if not client.done) or None
 
@@ -159,9 +160,11 @@ class Scenario:
                     known = next(one for one in self.directory.topics if one.topic_id == topic.topic_id)
                     if consumer.by_name and not known.stable:
                         continue
-                    at = consumer.positions.get((topic.topic_id, number), 0)
+                    at = consumer.positions.get(Place(topic.topic_id, number), 0)
                     if at != replica.high_watermark:
-                        return f"{consumer.name} is at {at} of {topic.name}-{number}, {replica.high_watermark}"
+                        return (
+                            f"{consumer.name} is at {at} of {topic.name}-{number}, {replica.high_watermark}"
+                        )
         return None
 
     def _nothing_left(self) -> str | None:
@@ -203,7 +206,9 @@ def run_seed(seed: int, *, tracing: bool = False) -> Report:
             if loop.state != DEAD:
                 loop.report_unretrieved()
         report.findings = list(scenario.ledger.findings)
-        report.findings += [Finding("exception", failure.time, str(failure)) for failure in world.failures[:5]]
+        report.findings += [
+            Finding("exception", failure.time, str(failure)) for failure in world.failures[:5]
+        ]
         if scenario.faults is not None:
             report.faults = scenario.faults.counts
         outcomes = scenario.totals

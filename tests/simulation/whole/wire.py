@@ -32,7 +32,7 @@ def _reader(key: int, version: int) -> Any:
 
 
 @cache
-def _fields(entity: type[Any]) -> tuple[tuple[str, type[Any] | None, bool, Any], ...]:
+def _fields(entity: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
     """Name, entity, whether it is an array, and what stands for a field that nobody gave."""
     layout = entity_layout(entity)
     defaulted = {one.name for one in fields(entity) if one.default is not MISSING}
@@ -52,7 +52,7 @@ def _absent(one: FieldLayout) -> Any:
     return {"bool": False, "string": ""}.get(one.kind, 0)
 
 
-def _made(entity: type[Any], given: dict[str, Any]) -> Any:
+def _made(entity: Any, given: dict[str, Any]) -> Any:
     """An entity of one version from plain values; those that this version lacks are left out."""
     values: dict[str, Any] = {}
     for name, inner, array, absent in _fields(entity):

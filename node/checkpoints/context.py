@@ -1,0 +1,49 @@
+"""What this package needs of its node: the broker satisfies it as it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from node.config import NodeConfig
+from node.controller.client import ControllerClient
+from node.controller.leaders import LeaderTable
+from node.level_zero.store import ObjectStore
+from node.mesh_calls import MeshCalls
+from node.raft.host import RaftHost
+from statemachine.partition import PartitionStateMachine
+from statemachine.partition_commands import Checkpoint, ReleaseCheckpoints, RenewCheckpoint
+
+
+class Replica(Protocol):
+    """What is asked of a partition's replica here."""
+
+    @property
+    def machine(self) -> PartitionStateMachine: ...
+
+    async def confirm(self) -> bool:
+        """Whether this node leads now, with everything applied that was committed before."""
+
+    async def execute(self, command: Checkpoint | RenewCheckpoint | ReleaseCheckpoints) -> Any:
+        """The command's result, or whatever says why there is none."""
+
+
+class Replicas(Protocol):
+    """The replicas here."""
+
+    def by_group(self, group: int) -> Replica | None: ...
+
+
+class CheckpointContext(Protocol):
+    """What a node's checkpoints need of their node."""
+
+    config: NodeConfig
+    loop: asyncio.AbstractEventLoop
+    host: RaftHost
+    calls: MeshCalls
+    controller: ControllerClient
+    leaders: LeaderTable
+    store: ObjectStore
+
+    @property
+    def partitions(self) -> Replicas: ...

@@ -1,0 +1,123 @@
+"""Renewing the leases of checkpoints, for a job that still reads what they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from node.checkpoints.context import CheckpointContext
+from node.checkpoints.rounds import CALL_SECONDS, rounds
+from node.mesh_calls import CallFailed
+from statemachine.partition_commands import CheckpointTaken, Rejected, Rejection, RenewCheckpoint
+
+METHOD: Final = "checkpoint.renew"
+_ENDED: Final = "its lease has ended: what it names may be gone, so take a new checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedLease:
+    """One checkpoint's lease. Without `lease_until_ms`, Unix ms, it was not renewed, and `error` says why."""
+
+    group: int
+    index: int
+    lease_until_ms: int | None
+    ended: bool
+    """Its lease cannot be renewed any more."""
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalReport:
+    """What became of each lease, in the order asked for."""
+
+    checkpoints: tuple[RenewedLease, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Every lease goes on."""
+        return all(lease.lease_until_ms is not None for lease in self.checkpoints)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"complete": self.complete, **asdict(self)}
+
+
+@dataclass(slots=True)
+class _Lease:
+    group: int
+    index: int
+    until: int | None = None
+    ended: bool = False
+    error: str | None = "the time was over before there was an answer"
+
+
+class Renewals:
+    """One per node; also renews, at others' calls, for the groups that are led here."""
+
+    def __init__(self, context: CheckpointContext) -> None:
+        self._context = context
+        context.calls.serve(METHOD, self._serve)
+
+    async def renew(
+        self,
+        checkpoints: Sequence[tuple[int, int]],
+        lease_ms: int,
+        timeout: float,  # noqa: ASYNC109
+    ) -> RenewalReport:
+        """Lease checkpoints, each a partition's group and a log index, for so many ms from now.
+
+        A lease is never shortened. Returns within `timeout` seconds, with what was achieved by then.
+        """
+        leases = [_Lease(*checkpoint) for checkpoint in checkpoints]
+        end = self._context.loop.time() + timeout
+        partitions = {
+            partition.group
+            for topic in self._context.controller.machine.topics
+            for partition in topic.partitions
+        }
+
+        async def once(lease: _Lease) -> None:
+            if lease.group in partitions:
+                await self._renew(lease, lease_ms)
+            else:
+                lease.ended, lease.error = True, "no partition has this group: its topic was deleted"
+
+        await rounds(
+            self._context.loop, leases, once, lambda lease: lease.ended or lease.until is not None, end
+        )
+        return RenewalReport(
+            tuple(RenewedLease(each.group, each.index, each.until, each.ended, each.error) for each in leases)
+        )
+
+    async def _renew(self, lease: _Lease, lease_ms: int) -> None:
+        leader = self._context.leaders.leader_of(lease.group)
+        if leader is None:
+            lease.error = "no leader is known: a majority of its replicas is down, or cannot be reached"
+            return
+        payload = [lease.group, lease.index, lease_ms]
+        try:
+            answer = await self._context.calls.call(leader.node, METHOD, payload, CALL_SECONDS)
+        except CallFailed as failed:
+            lease.error = f"node {leader.node}, its leader: {failed.reason}"
+            return
+        if isinstance(answer, int):
+            lease.until, lease.error = answer, None
+        elif answer is None:
+            lease.ended, lease.error = True, _ENDED
+        else:
+            lease.error = f"node {leader.node}, its leader: {answer}"
+
+    async def _serve(self, peer: int, payload: Any) -> int | str | None:
+        """Renew a lease of a group that is led here: until when, None if it has ended, or why not."""
+        match payload:
+            case [int(group), int(index), int(lease_ms)] if lease_ms >= 0:
+                replica = self._context.partitions.by_group(group)
+                if replica is None:
+                    return "it has no replica of the group"
+                result = await replica.execute(RenewCheckpoint(index, lease_ms))
+            case _:
+                raise CallFailed("that is no group, index and lease", unknown=False)
+        if isinstance(result, Rejected) and result.reason is Rejection.CHECKPOINT_NOT_LEASED:
+            return None
+        return result.lease_until if isinstance(result, CheckpointTaken) else str(result)

@@ -1,0 +1,134 @@
+"""Removing what nobody is promised any more, so that neither the states nor the store grow for ever.
+
+A partition's state lists the checkpoints it retains; one without a lease leaves the list by count, by a
+command. The objects go afterwards, by listing: whatever was left behind when a node died between the two, or
+in the middle of deleting, is found by the next checkpoint. The controller's state has no such list, and
+keeps its newest by count.
+
+The command comes before the checkpoint and the deletion after it is published. So the document that a reader
+finds newest says itself what is retained, and nothing it names is deleted because of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from node.checkpoints.context import CheckpointContext, Replica
+from node.checkpoints.rounds import CALL_SECONDS
+from node.level_zero.store import MAX_DELETE, StoreError
+from node.mesh_calls import CallFailed
+from node.raft.outcome import Applied
+from snapshot.names import SnapshotName, group_prefix, parse_name
+from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.partition_commands import ReleaseCheckpoints
+
+METHOD: Final = "checkpoint.remove"
+MAX_NAMES: Final = 10_000
+"""Names of a group that are looked at after one checkpoint, oldest first; what is behind them waits."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Stored:
+    """What the store has of one checkpoint."""
+
+    names: list[str] = field(default_factory=list)
+    documents: int = 0
+
+
+class Retention:
+    """One per node; also deletes, at others' calls, for the groups that are led here."""
+
+    def __init__(self, context: CheckpointContext) -> None:
+        self._context = context
+        context.calls.serve(METHOD, self._serve)
+
+    @property
+    def keep(self) -> int:
+        """How many checkpoints without a lease each group keeps."""
+        return self._context.config.checkpoints.keep
+
+    async def release(self, replica: Replica) -> None:
+        """At the leader, before a checkpoint: have those without a lease leave the state's list, by count.
+
+        What becomes of it does not matter to the checkpoint: the next one does it again.
+        """
+        if len(replica.machine.checkpoints.retained) > self.keep:
+            await replica.execute(ReleaseCheckpoints(self.keep))
+
+    async def remove(self, node: int, group: int, index: int) -> None:
+        """Have a group's leader delete what lies below its published checkpoint `index` and is not retained.
+
+        Tried once: what is not deleted now is deleted after the next checkpoint.
+        """
+        try:
+            await self._context.calls.call(node, METHOD, [group, index], CALL_SECONDS)
+        except CallFailed as failed:
+            log.info("group %d: old checkpoints stay until the next one: %s", group, failed.reason)
+
+    async def _serve(self, peer: int, payload: Any) -> int:
+        """Delete for a group that is led here; the number of objects."""
+        match payload:
+            case [int(group), int(index)] if index > 0:
+                try:
+                    if group == CONTROLLER_GROUP:
+                        return await self._of_controller(index)
+                    return await self._of_partition(group, index)
+                except StoreError as error:
+                    log.warning("group %d: old checkpoints stay until the next one: %s", group, error)
+                    raise CallFailed(str(error), unknown=True) from error
+            case _:
+                raise CallFailed("that is no group and index", unknown=False)
+
+    async def _of_partition(self, group: int, index: int) -> int:
+        replica = self._context.partitions.by_group(group)
+        if replica is None or not await replica.confirm():
+            raise CallFailed("it does not lead the group", unknown=False)
+        # An index that was applied leaves this list once and never comes back. So what is not in it here is
+        # in no later state's either, should this node lose its leadership before the deletion has ended.
+        retained = {checkpoint.log_index for checkpoint in replica.machine.checkpoints.retained}
+        if index not in retained:
+            return 0
+        return await self._delete(group, await self._names_below(group, index), retained)
+
+    async def _of_controller(self, index: int) -> int:
+        replica = self._context.host.groups.get(CONTROLLER_GROUP)
+        if replica is None or not isinstance(await replica.barrier(), Applied):
+            raise CallFailed("it does not lead the controller", unknown=False)
+        if index > self._context.controller.machine.applied_index:
+            return 0
+        names = await self._names_below(CONTROLLER_GROUP, index)
+        # What has a log and no document is no checkpoint. The published one is the newest that is kept.
+        readable = [older for older in sorted(names) if names[older].documents]
+        oldest = [*readable, index][-self.keep :][0]
+        kept = {older for older in names if older >= oldest}
+        return await self._delete(CONTROLLER_GROUP, names, kept)
+
+    async def _names_below(self, group: int, index: int) -> dict[int, _Stored]:
+        """What the store has of a group's checkpoints before `index`, by their indexes; the oldest of it."""
+        prefix = group_prefix(self._context.config.cluster.id, group)
+        found: dict[int, _Stored] = {}
+        for name in await self._context.store.list(prefix, "", MAX_NAMES):
+            try:
+                parsed = parse_name(name)
+            except ValueError:
+                continue  # nobody's checkpoint, and nothing to be deleted by this
+            if parsed.log_index >= index:
+                break
+            stored = found.setdefault(parsed.log_index, _Stored())
+            stored.names.append(name)
+            stored.documents += isinstance(parsed, SnapshotName)
+        return found
+
+    async def _delete(self, group: int, stored: Mapping[int, _Stored], retained: Collection[int]) -> int:
+        names = [name for index in sorted(stored) if index not in retained for name in stored[index].names]
+        # The oldest first: when this breaks off, what is left is a run without a gap, but for its oldest.
+        for start in range(0, len(names), MAX_DELETE):
+            await self._context.store.delete_many(names[start : start + MAX_DELETE])
+        if names:
+            log.info("group %d: %d objects of old checkpoints are deleted", group, len(names))
+        return len(names)

@@ -1,0 +1,187 @@
+"""Three nodes with real state machines, recorders, publishers, coordinators, and no log between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from node.checkpoints.context import CheckpointContext
+from node.checkpoints.coordinator import METHOD, CheckpointCoordinator, CheckpointReport
+from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from node.controller.client import Unavailable
+from node.controller.leaders import Leader
+from node.mesh_calls import CallFailed
+from node.raft.outcome import Applied, NotLeader, Outcome
+from statemachine.controller import Controller
+from statemachine.controller_commands import Bootstrap, Command, CreateTopic, encode
+from statemachine.partition_commands import Command as PartitionCommand
+from tests.checkpoints.harness import CLUSTER, Replica, publisher
+from tests.level_zero.samples import run, started
+from tests.simulation.store import SimStore
+from tests.simulation.world import World
+from tests.statemachine.controller_harness import registration, topic_id
+
+NODES = (1, 2, 3)
+CONTROLLER_LEADER = 1
+LEASE_MS = 60_000
+
+Handler = Callable[[int, Any], Awaitable[Any]]
+
+
+class Cluster:
+    """Three nodes that live in one process: groups apply on every node that is up, at once.
+
+    `down` are nodes that apply nothing and answer nothing; `leaderless` are groups nobody leads; `deposed`
+    are groups whose leader is none any more without knowing it. `calls` are (node, group) of each checkpoint
+    asked for. `now_ms` is what the leaders' clocks say. `refuse` are methods whose calls come to nothing.
+    """
+
+    def __init__(self, made: World, keep: int = 8) -> None:
+        self.nodes = [started(made, node) for node in NODES]
+        self.store = SimStore(made)
+        self.down: set[int] = set()
+        self.leaderless: set[int] = set()
+        self.deposed: set[int] = set()
+        self.keep = keep
+        self.now_ms = 1_000
+        self.lose_answers = 0
+        self.refuse: set[str] = set()
+        self.calls: list[tuple[int, int]] = []
+        self.handlers: dict[tuple[int, str], Handler] = {}
+        self.publishers = {node.id: publisher(node, self.store) for node in self.nodes}
+        self.recorders: dict[int, CheckpointRecorder] = {}
+        self.controllers: dict[int, Controller] = {}
+        for node in NODES:
+            recorder = CheckpointRecorder(
+                cluster=CLUSTER,
+                kind="controller",
+                group=0,
+                place=lambda index: Place(1, NODES, ()),
+                publisher=self.publishers[node],
+                budget=TailBudget(),
+            )
+            self.recorders[node] = recorder
+            self.controllers[node] = Controller(recorder.checkpoint)
+        self.index = 1
+        for node in NODES:
+            self.recorders[node].begin_term(1, 1, 1)
+            self.controllers[node].begin_term(1, 1, 1)
+        self.control(Bootstrap(CLUSTER))
+        for node in NODES:
+            self.control(registration(node))
+        self.replicas: dict[int, dict[int, Replica]] = {}
+        for number, (name, count) in enumerate((("orders", 3), ("clicks", 2)), 1):
+            topic = self.control(CreateTopic(topic_id(number), name, count, 3, None, [], self.index))
+            for partition in topic.partitions:
+                self.replicas[partition.group] = {
+                    node: Replica(self.publishers[node], group=partition.group) for node in NODES
+                }
+                for replica in self.replicas[partition.group].values():
+                    replica.begin_term(1)
+                    replica.write()
+        self.coordinators = {
+            node.id: CheckpointCoordinator(cast(CheckpointContext, self._context(node.id)))
+            for node in self.nodes
+        }
+
+    def _context(self, node: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            config=SimpleNamespace(
+                cluster=SimpleNamespace(id=CLUSTER, nodes=[SimpleNamespace(id=peer) for peer in NODES]),
+                checkpoints=SimpleNamespace(keep=self.keep),
+            ),
+            loop=self.nodes[node - 1].loop,
+            calls=SimpleNamespace(
+                call=self.call,
+                serve=lambda method, handler: self.handlers.__setitem__((node, method), handler),
+            ),
+            host=SimpleNamespace(groups={0: SimpleNamespace(barrier=lambda: self._barrier(node))}),
+            controller=SimpleNamespace(
+                machine=self.controllers[node], submit=self.submit, leader=CONTROLLER_LEADER
+            ),
+            leaders=SimpleNamespace(leader_of=lambda group: self.leader_of(group)),
+            store=self.store.client(self.nodes[node - 1]),
+            partitions=SimpleNamespace(by_group=lambda group: self._partition(group, node)),
+        )
+
+    def control(self, command: Command) -> Any:
+        self.index += 1
+        result = None
+        for node in NODES:
+            if node not in self.down:
+                self.recorders[node].applied(self.index, 1, encode(command))
+                result = self.controllers[node].apply(self.index, 1, encode(command))
+        return result
+
+    async def submit(self, command: Command, timeout: float) -> Any:  # noqa: ASYNC109
+        if 0 in self.leaderless:
+            await asyncio.sleep(timeout)
+            return Unavailable("the controller has no leader", unknown=False)
+        return self.control(command)
+
+    def leader_of(self, group: int) -> Leader | None:
+        return None if group in self.leaderless else Leader(group % 3 + 1, 1)
+
+    async def call(self, node: int, method: str, payload: Any, timeout: float) -> Any:  # noqa: ASYNC109
+        if method == METHOD:
+            self.calls.append((node, payload[0]))
+        await asyncio.sleep(0.001)
+        if node in self.down:
+            raise CallFailed(f"node {node} is not connected", unknown=False)
+        if method in self.refuse:
+            raise CallFailed("it is not to be", unknown=False)
+        task = self.nodes[node - 1].loop.create_task(self.handle(node, method, payload))
+        while not task.done():  # another loop's: it cannot be awaited  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        answer = task.result()
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise CallFailed("the connection was lost", unknown=True)
+        return answer
+
+    async def handle(self, node: int, method: str, payload: Any) -> Any:
+        """Answer a call where it arrives; on that node's loop."""
+        return await self.handlers[node, method](1, payload)
+
+    async def _barrier(self, node: int) -> Outcome:
+        if node == CONTROLLER_LEADER and not {0} & (self.leaderless | self.deposed):
+            return Applied(None, self.index, 1)
+        return NotLeader(None)
+
+    def _partition(self, group: int, node: int) -> SimpleNamespace | None:
+        if group not in self.replicas:
+            return None
+        replica = self.replicas[group][node]
+
+        def leads() -> bool:
+            leader = self.leader_of(group)
+            return leader is not None and leader.node == node
+
+        async def execute(command: PartitionCommand) -> Any:
+            if not leads():
+                return "not the leader"
+            for peer, each in self.replicas[group].items():
+                each.now_ms = self.now_ms
+                if peer not in self.down:
+                    each.apply(command)
+            return replica.result
+
+        async def confirm() -> bool:
+            return leads() and group not in self.deposed
+
+        return SimpleNamespace(execute=execute, confirm=confirm, machine=replica.machine)
+
+
+def take(
+    made: World,
+    cluster: Cluster,
+    topics: list[str] | None = None,
+    *,
+    node: int = 1,
+    lease_ms: int = LEASE_MS,
+    timeout: float = 10.0,
+) -> CheckpointReport:
+    coordinator = cluster.coordinators[node]
+    return run(made, cluster.nodes[node - 1], coordinator.take(topics, lease_ms, timeout))

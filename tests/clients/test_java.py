@@ -1,0 +1,214 @@
+"""The Java client, as Kafka's own tools use it: what they print, and that they complain of nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tests.clients.records import CODECS, PARTITIONS, codecs, idempotent, read_by_librdkafka
+from tests.peers.kafka_tools import TOOLS, KafkaTools, Ran, Run
+from tests.real_cluster import RealCluster
+
+COUNT = 200
+CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
+
+
+def ran(done: Ran) -> list[str]:
+    """What a tool said that ended well, and had nothing to complain of."""
+    assert (done.code, done.err) == (0, ""), done
+    return done.lines
+
+
+def create(tools: KafkaTools, topic: str, *options: str) -> list[str]:
+    made = tools.topics("--create", "--topic", topic, "--partitions", str(PARTITIONS), *options)
+    return ran(tools.run(made))
+
+
+def test_topics_and_configs(tools: KafkaTools) -> None:
+    settings = ("--replication-factor", "3", "--config", "retention.ms=60000")
+    assert create(tools, "java-made", *settings) == ["Created topic java-made."]
+    described, listed, wide, unknown = tools.together(
+        [
+            tools.topics("--describe", "--topic", "java-made"),
+            tools.topics("--list"),
+            tools.topics("--create", "--topic", "java-wide", "--replication-factor", "9"),
+            tools.topics("--describe", "--topic", "java-unknown"),
+        ]
+    )
+    title, *lines = ran(described)
+    assert re.fullmatch(
+        r"Topic: java-made\tTopicId: [\w-]{22}\tPartitionCount: 3\tReplicationFactor: 3"
+        r"\tConfigs: retention.ms=60000",
+        title,
+    )
+    for number, line in enumerate(lines):
+        assert re.fullmatch(
+            rf"\tTopic: java-made\tPartition: {number}\tLeader: [123]\tReplicas: ([123,]+)\tIsr: \1"
+            r"\tElr: N/A\tLastKnownElr: N/A",
+            line,
+        )
+    assert len(lines) == PARTITIONS
+    assert "java-made" in ran(listed)
+    for refused, reason in (
+        (wide, "InvalidReplicationFactorException: Unable to replicate the partition 9 time(s)"),
+        (unknown, "IllegalArgumentException: Topic 'java-unknown' does not exist as expected"),
+    ):
+        assert refused.code == 1
+        assert reason in refused.err
+
+    topic = ("--entity-type", "topics", "--entity-name", "java-made")
+    grown, altered = tools.together(
+        [
+            tools.topics("--alter", "--topic", "java-made", "--partitions", "5"),
+            tools.configs(*topic, "--alter", "--add-config", "segment.ms=7000,cleanup.policy=[compact]"),
+        ]
+    )
+    assert (ran(grown), ran(altered)) == ([], ["Completed updating config for topic java-made."])
+    shrunk, dynamic, node, refused = tools.together(
+        [
+            tools.topics("--alter", "--topic", "java-made", "--partitions", "4"),
+            tools.configs(*topic, "--describe"),
+            tools.configs("--entity-type", "brokers", "--entity-name", "2", "--describe", "--all"),
+            tools.configs("--entity-type", "brokers", "--entity-name", "1", "--alter", "--add-config", "x=1"),
+        ]
+    )
+    assert "currently has 5 partition(s); 4 would not be an increase" in shrunk.err
+    assert [line.split(" sensitive=")[0].strip() for line in ran(dynamic)] == [
+        "Dynamic configs for topic java-made are:",
+        "cleanup.policy=compact",
+        "retention.ms=60000",
+        "segment.ms=7000",
+    ]
+    assert any(line.startswith("  node.id=2 sensitive=false") for line in ran(node))
+    assert refused.code == 1
+    assert "edit its file and start it again" in refused.err
+    deleted = tools.run(tools.configs(*topic, "--alter", "--delete-config", "retention.ms"))
+    assert ran(deleted) == ["Completed updating config for topic java-made."]
+    assert ran(tools.run(tools.topics("--delete", "--topic", "java-made"))) == []
+
+
+def test_every_compression_idempotent(cluster: RealCluster, tools: KafkaTools) -> None:
+    """The console's producer and consumer, with keys and headers."""
+    topics = [f"java-{codec}" for codec in CODECS]
+    parse = ("parse.key=true", "parse.headers=true", "key.separator=|", "headers.delimiter=|")
+    properties = [word for each in parse for word in ("--property", each)]
+    written = {
+        codec: "".join(f"kind:{codec}|k{number % 20}|{codec}-{number}\n" for number in range(COUNT))
+        for codec in CODECS
+    }
+    made = tools.together(
+        [tools.topics("--create", "--topic", topic, "--partitions", str(PARTITIONS)) for topic in topics]
+    )
+    assert [ran(one) for one in made] == [[f"Created topic {topic}."] for topic in topics]
+    produced = tools.together(
+        [
+            tools.tool(
+                f"{TOOLS}.ConsoleProducer",
+                *("--topic", topic, "--compression-codec", codec, *properties),
+                stdin=written[codec],
+            )
+            for topic, codec in zip(topics, CODECS, strict=True)
+        ]
+    )
+    # It prompts when it can be talked to, and here nobody talks.
+    assert [(one.code, one.err) for one in produced] == [(0, "")] * len(CODECS)
+    counted: dict[str, list[int]] = {}
+    for topic, codec in zip(topics, CODECS, strict=True):
+        got = read_by_librdkafka(cluster.bootstrap, topic, COUNT)
+        assert {(message.key(), message.value(), *(message.headers() or [])) for message in got.values()} == {
+            (b"k%d" % (number % 20), f"{codec}-{number}".encode(), ("kind", codec.encode()))
+            for number in range(COUNT)
+        }
+        assert codecs(cluster.bootstrap, topic) == {codec}
+        assert idempotent(cluster.bootstrap, topic)
+        counted[topic] = [sum(place[0] == number for place in got) for number in range(PARTITIONS)]
+    shows = ("print.key=true", "print.headers=true", "print.offset=true", "print.timestamp=true")
+    shown = [word for each in shows for word in ("--property", each)]
+    read = tools.together(
+        [
+            tools.tool(
+                CONSUMER,
+                *("--topic", topic, "--partition", "1", "--offset", "3"),
+                *("--max-messages", str(counted[topic][1] - 3), *shown),
+            )
+            for topic in topics
+        ]
+    )
+    for topic, codec, one in zip(topics, CODECS, read, strict=True):
+        count = counted[topic][1] - 3
+        assert (one.code, one.err) == (0, f"Processed a total of {count} messages\n")
+        assert len(one.lines) == count
+        for offset, line in enumerate(one.lines, 3):
+            assert re.fullmatch(rf"CreateTime:\d+\tOffset:{offset}\tkind:{codec}\tk\d+\t{codec}-\d+", line)
+
+
+def test_offsets_leaders_and_the_cluster(cluster: RealCluster, tools: KafkaTools) -> None:
+    create(tools, "java-offsets")
+    performance = tools.together(
+        [
+            tools.tool(f"{TOOLS}.VerifiableProducer", "--topic", "java-offsets", "--max-messages", "90"),
+            *(
+                # It is the one that takes no --bootstrap-server.
+                Run(
+                    f"{TOOLS}.ProducerPerformance",
+                    (
+                        *("--topic", "java-offsets", "--num-records", "3000", "--record-size", "200"),
+                        *("--throughput", "-1", "--producer-props", f"bootstrap.servers={tools.bootstrap}"),
+                        *settings,
+                    ),
+                )
+                for settings in (("compression.type=zstd",), ("acks=1", "enable.idempotence=false"))
+            ),
+        ]
+    )
+    verified, *measured = [ran(one) for one in performance]
+    told = [json.loads(line) for line in verified]
+    assert [(one["sent"], one["acked"]) for one in told if one["name"] == "tool_data"] == [(90, 90)]
+    assert all(lines[-1].startswith("3000 records sent, ") for lines in measured)
+    offsets = f"{TOOLS}.GetOffsetShell"
+    topic = ("--topic", "java-offsets")
+    ended, began, newest, tiered, moved, kept, identity, endpoints, versions = tools.together(
+        [
+            tools.tool(offsets, *topic),
+            tools.tool(offsets, *topic, "--time", "earliest"),
+            tools.tool(offsets, *topic, "--time", "max-timestamp"),
+            tools.tool(offsets, *topic, "--time", "latest-tiered"),
+            tools.tool(
+                f"{TOOLS}.LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions"
+            ),
+            tools.tool(
+                f"{TOOLS}.LeaderElectionCommand", "--election-type", "unclean", *topic, "--partition", "0"
+            ),
+            tools.tool(f"{TOOLS}.ClusterTool", "cluster-id"),
+            tools.tool(f"{TOOLS}.ClusterTool", "list-endpoints"),
+            tools.tool(f"{TOOLS}.BrokerApiVersionsCommand"),
+        ]
+    )
+    ends = [int(line.rpartition(":")[2]) for line in ran(ended)]
+    assert sum(ends) == 6090
+    assert ran(began) == [f"java-offsets:{number}:0" for number in range(PARTITIONS)]
+    assert all(0 <= int(line.rpartition(":")[2]) < end for line, end in zip(ran(newest), ends, strict=True))
+    assert ran(tiered) == []
+    assert all(
+        line.startswith(
+            ("Successfully completed leader election (PREFERRED)", "Valid replica already elected")
+        )
+        for line in ran(moved)
+    )
+    assert ran(kept) == ["Valid replica already elected for partitions java-offsets-0"]
+    assert ran(identity) == [f"Cluster ID: {cluster.description.cluster}"]
+    assert [line.split()[0] for line in ran(endpoints)] == ["ID", "1", "2", "3"]
+    assert sum("Produce(0): 0 to 13 [usable: 13]" in line for line in ran(versions)) == 3
+
+
+def test_what_there_is_not_yet_is_said_at_once(tools: KafkaTools) -> None:
+    groups, acls, reassignments = tools.together(
+        [
+            tools.tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", "--list"),
+            tools.tool(f"{TOOLS}.AclCommand", "--list"),
+            tools.tool(f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list"),
+        ]
+    )
+    assert "The node does not support LIST_GROUPS" in groups.out + groups.err
+    assert "The node does not support DESCRIBE_ACLS" in acls.out + acls.err
+    assert "The node does not support LIST_PARTITION_REASSIGNMENTS" in reassignments.out + reassignments.err

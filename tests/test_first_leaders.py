@@ -1,0 +1,134 @@
+"""A new group is led by the node named for it, at once, in whatever order nodes come to have the group."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from node.raft.host import RaftHost
+from node.raft.messages import MessageKind
+from tests.register_map import RegisterMap
+from tests.small_cluster import SmallCluster
+
+NEW = 10
+LATER = 0.05
+"""Seconds from one node to the next; shorter than any election timeout."""
+ROUNDS = 0.04
+"""A pre-vote, a vote and their syncs, with room; less than a heartbeat."""
+
+
+def create(cluster: SmallCluster, node: int, first_leader: int, *, group: int = NEW) -> None:
+    host = cluster.hosts[node]
+    cluster.world.nodes[node].call(host.create_group, group, RegisterMap(), cluster.voters, first_leader)
+
+
+def leaders(cluster: SmallCluster) -> list[int]:
+    groups = {node: host.groups.get(NEW) for node, host in cluster.hosts.items()}
+    return [node for node, group in groups.items() if group is not None and group.is_leader]
+
+
+def watch(host: RaftHost, kind: MessageKind) -> list[list[Any]]:
+    """From now on, what a node's new group sends of one kind."""
+    found: list[list[Any]] = []
+    send = host.send
+
+    def watched(peer: int, message: list[Any]) -> bool:
+        if message[0] == NEW and message[1] == kind:
+            found.append(message)
+        return send(peer, message)
+
+    host.send = watched  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize("order", list(permutations((1, 2, 3))))
+def test_it_leads_as_soon_as_a_majority_has_the_group(order: tuple[int, ...]) -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        first = 3
+        for node in order:
+            cluster.world.call_later(LATER * order.index(node), create, cluster, node, first)
+        complete = cluster.world.now + LATER * max(order.index(first), 1)
+        assert cluster.world.run_until(lambda: leaders(cluster) == [first], timeout=1)
+        assert complete < cluster.world.now < complete + ROUNDS
+        cluster.run(1)
+        assert leaders(cluster) == [first]
+        assert cluster.group(first, NEW).term == 1
+
+
+def test_an_offer_that_is_lost_is_made_up_for_within_a_few_heartbeats() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        create(cluster, 2, 2)
+        cluster.run(LATER)
+        for node in (1, 3):
+            host = cluster.hosts[node]
+            send = host.send
+            host.send = lambda *_: True  # type: ignore[method-assign]
+            create(cluster, node, 2)
+            cluster.run(0.01)
+            host.send = send  # type: ignore[method-assign]
+        assert leaders(cluster) == []
+        assert cluster.world.run_until(
+            lambda: leaders(cluster) == [2], timeout=3 * cluster.raft.heartbeat_seconds
+        )
+
+
+def test_alone_it_asks_less_and_less_often() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        asked = watch(cluster.hosts[1], MessageKind.PRE_VOTE)
+        create(cluster, 1, 1)
+        cluster.run(1.0)
+        assert 4 <= len(asked) / 2 <= 8
+        cluster.run(4.0)
+        assert len(asked) / 2 < 20
+
+
+def test_without_it_the_others_elect_one_of_themselves() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        create(cluster, 1, 3)
+        create(cluster, 2, 3)
+        assert cluster.world.run_until(lambda: leaders(cluster) != [], timeout=3)
+        leader, term = leaders(cluster), cluster.group(leaders(cluster)[0], NEW).term
+        create(cluster, 3, 3)
+        cluster.run(2)
+        assert leaders(cluster) == leader
+        assert cluster.group(3, NEW).term == term
+
+
+def test_one_that_is_busy_is_not_overtaken_for_some_time() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        create(cluster, 1, 3)
+        create(cluster, 2, 3)
+        cluster.run(cluster.raft.election_min_seconds + cluster.raft.election_max_seconds - LATER)
+        create(cluster, 3, 3)
+        cluster.run(ROUNDS)
+        assert leaders(cluster) == [3]
+        assert cluster.group(3, NEW).term == 1
+
+
+def test_without_the_name_of_one_the_groups_id_chooses() -> None:
+    with SmallCluster(groups=(3, 4, 5)) as cluster:
+        cluster.serve()
+        cluster.run(0.5)
+        assert [cluster.leader(group) for group in (3, 4, 5)] == [1, 2, 3]
+
+
+def test_a_group_that_had_a_leader_offers_nothing() -> None:
+    with SmallCluster(groups=(NEW,)) as cluster:
+        cluster.serve()
+        cluster.run(1)
+        [leader] = leaders(cluster)
+        follower = cluster.followers(NEW)[0]
+        cluster.stop(follower)
+        offers: list[list[list[Any]]] = []
+        cluster.prepare[follower] = lambda host: offers.append(watch(host, MessageKind.PRE_VOTE_REPLY))
+        cluster.start(follower)
+        cluster.run(2)
+        assert offers == [[]]
+        assert leaders(cluster) == [leader]
