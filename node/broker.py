@@ -70,6 +70,7 @@ class Broker:
         store: ObjectStore,
         wal_executor: Executor | None,
         snapshot_executor: Executor | None,
+        work_executor: Executor | None = None,
         rng: random.Random,
         nonces: random.Random,
         boot_id: int,
@@ -82,6 +83,7 @@ class Broker:
         self.node_id = config.node.id
         self.loop = loop
         self.rng = rng
+        self.work_executor = work_executor
         self.store = store
         self.boot_id = boot_id
         self.admin_port = config.admin.port

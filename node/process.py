@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     keep_freed_memory()
-    gc.freeze()  # what was imported, as in _warm_up
+    gc.disable()  # until _warm_up is over
     options_kept_secret = [
         value
         for name, value in config.storage.options.items()
@@ -115,6 +115,7 @@ class _Process:
         disk = RealDisk()
         threads = DiskThreads(STORE_THREADS, "store")
         wal_thread, snapshot_thread = DiskThreads(1, "wal"), DiskThreads(1, "snapshots")
+        work_thread = ThreadPoolExecutor(1, "work")
         broker = Broker(
             config,
             loop=loop,
@@ -122,6 +123,7 @@ class _Process:
             store=_open_store(config, loop, disk, threads),
             wal_executor=wal_thread,
             snapshot_executor=snapshot_thread,
+            work_executor=work_thread,
             rng=random.Random(_SYSTEM.getrandbits(256)),
             nonces=_SYSTEM,
             boot_id=1 + _SYSTEM.getrandbits(62),
@@ -188,18 +190,20 @@ def _open_store(
 
 
 def _warm_up() -> None:
-    """Import every message of the Kafka protocol.
+    """Import every message of the Kafka protocol, then let garbage collection begin, without what is there.
 
     The first request of a kind would hold up the loop for it, and all first requests together long enough to
-    upset the replicated log. A thread only takes turns with the loop.
+    upset the replicated log. A thread only takes turns with the loop. What was imported lives as long as the
+    process: full collections that looked at it all held up the loop for a tenth of a second each time.
     """
-    for api in APIS.values():
-        for version in reversed(range(api.first, api.last + 1)):
-            load_request_schema(int(api.key), version)
-            answers(int(api.key), version)
-    # All this lives as long as the process, and so do the modules before it. A full collection that looked at
-    # it again and again held up the loop for a tenth of a second each time.
-    gc.freeze()
+    try:
+        for api in APIS.values():
+            for version in reversed(range(api.first, api.last + 1)):
+                load_request_schema(int(api.key), version)
+                answers(int(api.key), version)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _write_node_file(config: NodeConfig, broker: Broker) -> None:

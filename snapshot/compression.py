@@ -5,6 +5,7 @@ A few kilobytes can decompress to gigabytes, so output goes into a buffer of lim
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 from enum import IntEnum
@@ -37,8 +38,9 @@ _LENGTH: Final = struct.Struct(">I")
 _FIRST_GUESS: Final = 8
 _GROWTH: Final = 4
 _LEAST_BYTES: Final = 64 * 1024
+_MAPPED_FROM_BYTES: Final = 1024 * 1024
 
-_INTO: Final[dict[Compression, Callable[[bytes | memoryview, bytearray], int]]] = {
+_INTO: Final[dict[Compression, Callable[[bytes | memoryview, bytearray | mmap.mmap], int]]] = {
     Compression.GZIP: cramjam.gzip.decompress_into,
     Compression.LZ4: cramjam.lz4.decompress_into,
     Compression.ZSTD: cramjam.zstd.decompress_into,
@@ -55,11 +57,12 @@ def decompress(compression: Compression, data: bytes | memoryview, limit: int) -
 
 
 def _growing(
-    into: Callable[[bytes | memoryview, bytearray], int], data: bytes | memoryview, limit: int
+    into: Callable[[bytes | memoryview, bytearray | mmap.mmap], int], data: bytes | memoryview, limit: int
 ) -> memoryview:
     room = min(limit, max(_LEAST_BYTES, _FIRST_GUESS * len(data)))
     while True:
-        output = bytearray(room)
+        # A large bytearray is zeroed at once, under the interpreter's lock; mapped memory when it is used.
+        output = bytearray(room) if room < _MAPPED_FROM_BYTES else mmap.mmap(-1, room)
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.failover.cluster.faults import FAULTS, Class, schedule
-from tests.failover.cluster.load import Told, parsed, value_of
+from tests.failover.cluster.load import NO_PLACE, Told, parsed, value_of
 from tests.failover.cluster.reading import Read, compare
 from tests.failover.cluster.report import Report, Round, plain, show
 from tests.failover.cluster.run import drive
@@ -62,6 +62,12 @@ def test_what_was_acknowledged_and_is_there_once_is_well() -> None:
     assert compare(told_of(0, 1, 2), read_of(0, 1, 2)).ok
     assert compare(told_of(0, 1, sent=3), read_of(0, 1, 2)).ok, "one that failed may be there"
     assert compare(told_of(0, 1, sent=3), read_of(0, 1)).ok, "or not"
+
+
+def test_one_that_was_acknowledged_without_a_place_must_be_there_all_the_same() -> None:
+    """librdkafka acknowledges a batch whose own answer was lost when one behind it is acknowledged."""
+    assert compare(told_of(0, NO_PLACE, 2), read_of(0, 1, 2)).ok
+    assert compare(told_of(0, NO_PLACE, 1), read_of(0, 2)).lost == 1
 
 
 def test_a_record_that_is_missing_is_lost() -> None:

@@ -15,6 +15,7 @@ ROW_HEADER = "row"
 _POLL_EVERY = 100
 _QUEUE_FULL_WAIT_SECONDS = 0.02
 FLUSH_SECONDS = 60.0
+NO_PLACE = (-1, -1)
 
 
 @dataclass
@@ -23,7 +24,8 @@ class Produced:
 
     sent: int = 0
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Row number to (partition, offset)."""
+    """Row number to (partition, offset), or NO_PLACE where only that it is there is known: the batch's own
+    answer was lost with the leader, and one behind it was acknowledged."""
     errors: list[str] = field(default_factory=list)
     times: list[tuple[float, int]] = field(default_factory=list)
     """(time, partition) of each acknowledgement, in the order they came."""
@@ -75,8 +77,7 @@ def produce(
                 return
             partition, offset = message.partition(), message.offset()
             assert partition is not None
-            assert offset is not None
-            result.acknowledged[row] = (partition, offset)
+            result.acknowledged[row] = NO_PLACE if offset is None else (partition, offset)
             result.times.append((time.perf_counter(), partition))
 
         return callback

@@ -116,7 +116,9 @@ class CheckpointCoordinator:
         )
         await rounds(loop, [controller], self._take_controller, _taken, began + timeout * 3 / 4)
         taken = list(filter(_taken, parts))
-        await rounds(loop, taken, self._find_documents, lambda part: not self._missing(part), end)
+        # One group whose documents do not come must not keep all others' old ones for ever.
+        found_by = end - min(timeout / 10, CALL_SECONDS)
+        await rounds(loop, taken, self._find_documents, lambda part: not self._missing(part), found_by)
         # Only where the new one can be read: else an older one may be all that a reader has.
         published = [part for part in taken if part.published and not self._missing(part)]
         with contextlib.suppress(TimeoutError):

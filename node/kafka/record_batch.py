@@ -12,7 +12,8 @@ be written when a batch is read: twelve bytes, without touching the records.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -34,6 +35,8 @@ CRC_START: Final = 21
 MAGIC: Final = 2
 _ZSTD_SINCE: Final = 7
 _VIEW_FROM_BYTES: Final = 8 * 1024
+_UNPACKED_AT_ONCE_BYTES: Final = 1024 * 1024
+"""About a millisecond; more is unpacked in a thread."""
 
 NO_PRODUCER_ID: Final = -1
 
@@ -154,11 +157,41 @@ def validate_produced(
             raise _invalid(f"more than {max_batches} record batch for one partition")
         header = _front(view, position, version)
         _judge(view, header, limits)
+        _judge_records(view, header, limits.max_decompressed_bytes)
         headers.append(header)
         position = header.end
     if not headers:
         raise _invalid("a partition without a record batch")
     return headers
+
+
+def judged_at_once(
+    records: Buffer | None, *, version: int, limits: BatchLimits
+) -> tuple[BatchHeader, Callable[[], None] | None]:
+    """As `validate_produced` for one batch, but what would take long is left to the caller.
+
+    Eight kilobytes may unpack to the limit, and take a quarter of a second: an event loop that did it would
+    lose its leaderships to one client. The second value, if any, is that rest of the judgement, for a thread:
+    it raises InvalidBatch.
+    """
+    view = memoryview(records or b"")
+    if not view:
+        raise _invalid("a partition without a record batch")
+    header = _front(view, 0, version)
+    if header.end < len(view):
+        raise _invalid("more than 1 record batch for one partition")
+    _judge(view, header, limits)
+    limit = limits.max_decompressed_bytes
+    later = partial(_judge_records, view, header, limit)
+    if header.compression is not Compression.NONE and header.size > _UNPACKED_AT_ONCE_BYTES // 4:
+        return header, later
+    try:
+        _judge_records(view, header, min(limit, _UNPACKED_AT_ONCE_BYTES))
+    except InvalidBatch as invalid:
+        if invalid.code is not ErrorCode.message_too_large or limit <= _UNPACKED_AT_ONCE_BYTES:
+            raise
+        return header, later
+    return header, None
 
 
 def _front(view: memoryview, position: int, version: int) -> BatchHeader:
@@ -195,6 +228,9 @@ def _judge(view: memoryview, header: BatchHeader, limits: BatchLimits) -> None:
         raise _corrupt(f"the CRC-32C is {computed}, the record batch says {header.crc}")
     _judge_numbers(header)
     _judge_timestamps(header, limits)
+
+
+def _judge_records(view: memoryview, header: BatchHeader, max_decompressed_bytes: int) -> None:
     start = header.position + HEADER_BYTES
     try:
         if header.compression is Compression.NONE:
@@ -203,7 +239,7 @@ def _judge(view: memoryview, header: BatchHeader, limits: BatchLimits) -> None:
             check_records(whole, start, header.end, header.record_count)
         else:
             packed = view[start : header.end]
-            plain = decompress(header.compression, packed, limits.max_decompressed_bytes)
+            plain = decompress(header.compression, packed, max_decompressed_bytes)
             check_records(plain, 0, len(plain), header.record_count)
     except TooLarge as error:
         raise InvalidBatch(ErrorCode.message_too_large, str(error)) from None

@@ -5,6 +5,7 @@ Values only, so that the requests, the write path and the read path need nothing
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ class AppendFailed:
 
 
 AppendResult = Appended | AppendFailed
+Judgement = asyncio.Future[AppendFailed | None]
+"""What is wrong with a batch whose records take long to look at; None when nothing is."""
 
 
 class StoredBatch(NamedTuple):

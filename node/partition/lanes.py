@@ -13,7 +13,7 @@ from statemachine.partition_commands import Placeholder
 class Pending:
     """A batch on its way to the log."""
 
-    __slots__ = ("batch", "lane", "restaged", "result", "staged", "stored")
+    __slots__ = ("batch", "invalid", "lane", "restaged", "result", "staged", "stored", "unjudged")
 
     def __init__(self, batch: ProducedBatch, lane: Lane, result: asyncio.Future[AppendResult]) -> None:
         self.batch = batch
@@ -23,6 +23,9 @@ class Pending:
         self.stored: Stored | AppendFailed | None = None
         """How its upload ended; None while it is under way."""
         self.restaged = False
+        self.unjudged = False
+        """Its records are still being looked at; it keeps its turn meanwhile."""
+        self.invalid: AppendFailed | None = None
 
 
 class Lane:

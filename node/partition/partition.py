@@ -19,6 +19,7 @@ from node.partition import stored_batches
 from node.partition.batch import (
     AppendFailed,
     AppendResult,
+    Judgement,
     ProducedBatch,
     StoredBatch,
     not_leading,
@@ -125,9 +126,11 @@ class Partition:
 
     # What can be asked of it.
 
-    def append(self, batch: ProducedBatch) -> asyncio.Future[AppendResult]:
+    def append(
+        self, batch: ProducedBatch, judgement: Judgement | None = None
+    ) -> asyncio.Future[AppendResult]:
         """Write a batch: see Writer.append. Answered once it is stored, committed and applied here."""
-        return self.writer.append(batch)
+        return self.writer.append(batch, judgement)
 
     def missed(self, batch: ProducedBatch) -> None:
         """A batch was refused here before it came to `append`: nothing behind it may pass for the first."""

@@ -20,6 +20,7 @@ from node.level_zero.cache import BatchCache
 from node.partition.batch import (
     AppendFailed,
     AppendResult,
+    Judgement,
     ProducedBatch,
     behind,
     not_leading,
@@ -105,11 +106,14 @@ class Writer:
         self._entry: list[Pending] = []
         self._hold: Hold | None = None
 
-    def append(self, batch: ProducedBatch) -> asyncio.Future[AppendResult]:
+    def append(
+        self, batch: ProducedBatch, judgement: Judgement | None = None
+    ) -> asyncio.Future[AppendResult]:
         """Upload a batch and put it into the log behind those its producer sent before.
 
-        The result is never an exception. Cancelling it gives up the answer and not the batch: those behind
-        it were sent in the belief that it comes first.
+        With a `judgement` under way it is uploaded meanwhile, and keeps its turn; what is wrong with it fails
+        it before the log. The result is never an exception. Cancelling it gives up the answer and not the
+        batch: those behind it were sent in the belief that it comes first.
         """
         result: asyncio.Future[AppendResult] = self._loop.create_future()
         refusal = self._refusal(batch)
@@ -125,6 +129,9 @@ class Writer:
         self.batches += 1
         self.bytes += len(batch.data)
         lane.queue.append(pending)
+        if judgement is not None:
+            pending.unjudged = True
+            judgement.add_done_callback(partial(self._judged, pending))
         self._stage(pending)
         return result
 
@@ -179,6 +186,16 @@ class Writer:
         else:
             staged.add_done_callback(partial(self._uploaded, pending))
 
+    def _judged(self, pending: Pending, judgement: Judgement) -> None:
+        pending.unjudged = False
+        if judgement.cancelled() or judgement.exception() is not None:
+            pending.invalid = not_now("the node could not look at the records")
+        else:
+            pending.invalid = judgement.result()
+        queue = pending.lane.queue
+        if queue and queue[0] is pending:
+            self._now_ready(pending.lane)
+
     def _uploaded(self, pending: Pending, staged: asyncio.Future[Result]) -> None:
         if staged.cancelled():
             return
@@ -207,8 +224,8 @@ class Writer:
         queue = lane.queue
         while queue and lane.waiting is None:
             head = queue[0]
-            stored = head.stored
-            if stored is None:
+            stored = head.invalid or head.stored
+            if stored is None or head.unjudged:
                 return
             if isinstance(stored, AppendFailed):
                 self._fail(lane, stored)

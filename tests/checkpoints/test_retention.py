@@ -12,6 +12,7 @@ from node.level_zero.store import StoreError
 from node.mesh_calls import CallFailed
 from snapshot.document import decode
 from snapshot.names import checkpoint_prefix, group_prefix, log_name, parse_name, snapshot_name
+from statemachine.controller_commands import AdvanceClusterEpoch
 from statemachine.controller_state import CONTROLLER_GROUP
 from statemachine.partition_commands import ReleaseCheckpoints
 from tests.checkpoints.cluster import CONTROLLER_LEADER, NODES, Cluster, take
@@ -98,7 +99,9 @@ def test_a_renewed_lease_keeps_it_and_one_that_has_ended_says_so() -> None:
         def renew(*leases: tuple[int, int], timeout: float = 5.0) -> Any:
             return run(made, cluster.nodes[2], coordinator.renew(leases, 500_000, timeout))
 
+        began = made.now
         report = renew((GROUP, second), (GROUP, first), (GROUP, 99_999), (77, 5))
+        assert made.now - began < 2
         good, ended, unknown, nowhere = report.checkpoints
         assert not report.complete
         assert (good.lease_until_ms, good.ended, good.error) == (cluster.now_ms + 500_000, False, None)
@@ -191,6 +194,19 @@ def test_nothing_goes_before_the_new_one_can_be_read() -> None:
         assert not set(indexes) & set(retained(cluster))
 
 
+def test_one_group_without_its_documents_keeps_no_others_old_ones() -> None:
+    with world() as made:
+        cluster = Cluster(made, keep=1)
+        taken(made, cluster, 3)
+        works, missing = cluster.store.put, f"/{5:010d}/"
+        cluster.store.put = lambda key, data: None if missing in key else works(key, data)  # type: ignore[method-assign]
+        cluster.now_ms += 2_000
+        report = take(made, cluster, ["clicks"], lease_ms=1_000, timeout=4.0)
+        assert [part.group for part in report.checkpoints if part.missing] == [5]
+        assert stored(cluster) == retained(cluster)
+        assert not set(stored(cluster, 5)) <= set(retained(cluster, 5))
+
+
 def test_a_leader_that_is_none_any_more_deletes_nothing() -> None:
     with world() as made:
         cluster = Cluster(made, keep=1)
@@ -256,7 +272,7 @@ def test_names_that_are_no_checkpoint_and_other_groups_are_left_alone() -> None:
     with world() as made:
         cluster = Cluster(made, keep=1)
         strange = [
-            group_prefix(CLUSTER, GROUP) + "00notes",
+            group_prefix(CLUSTER, GROUP) + "0-notes",
             group_prefix(CLUSTER, GROUP * 11) + f"{1:020d}/1",
         ]
         for name in strange:
@@ -270,6 +286,7 @@ def test_a_log_without_a_document_does_not_count_for_the_controller() -> None:
         cluster = Cluster(made, keep=2)
         taken(made, cluster, 2)
         first, second = stored(cluster, CONTROLLER_GROUP)
+        cluster.control(AdvanceClusterEpoch(9))
         cluster.store.put(log_name(CLUSTER, CONTROLLER_GROUP, second, second + 1), b"x")
         taken(made, cluster, 1)
         assert second in stored(cluster, CONTROLLER_GROUP)

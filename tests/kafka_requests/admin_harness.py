@@ -258,6 +258,7 @@ class Node:
         self.calls = FakeCalls(self)
         self.producer_ids = FakeProducerIds()
         self.rng = random.Random(node_id)
+        self.work_executor = None
         self.transfers: list[tuple[int, int]] = []
         self.transfer: Callable[[int, int], bool] = lambda group, target: True
         self.partitions = SimpleNamespace(by_group=self._by_group)

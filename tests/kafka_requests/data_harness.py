@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from kio.index import load_request_schema
@@ -16,7 +17,7 @@ from node.kafka.codec import RequestHeader
 from node.kafka.handler import Request
 from node.kafka.record_batch import read_header
 from node.kafka.requests.handler import BrokerHandler
-from node.partition.batch import AppendFailed, AppendResult, ProducedBatch, StoredBatch
+from node.partition.batch import AppendFailed, AppendResult, Judgement, ProducedBatch, StoredBatch
 from statemachine.controller_commands import DeleteTopic
 from statemachine.controller_state import Topic
 from statemachine.partition import PartitionStateMachine
@@ -70,13 +71,30 @@ class FakePartition:
 
     # What requests call.
 
-    def append(self, batch: ProducedBatch) -> asyncio.Future[AppendResult]:
+    def append(
+        self, batch: ProducedBatch, judgement: Judgement | None = None
+    ) -> asyncio.Future[AppendResult]:
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        if judgement is None:
+            self._take(batch, future)
+        else:
+            judgement.add_done_callback(partial(self._judged, batch, future))
+        return future
+
+    def _judged(
+        self, batch: ProducedBatch, future: asyncio.Future[AppendResult], judgement: Judgement
+    ) -> None:
+        invalid = judgement.result()
+        if invalid is None:
+            self._take(batch, future)
+        else:
+            future.set_result(invalid)
+
+    def _take(self, batch: ProducedBatch, future: asyncio.Future[AppendResult]) -> None:
         self.appended.append(batch)
         self.held.append((batch, future))
         if not self.hold:
             self.settle()
-        return future
 
     def missed(self, batch: ProducedBatch) -> None:
         self.refused.append(batch)

@@ -14,7 +14,7 @@ from node.kafka.apis import ApiKey
 from node.kafka.codec import RequestHeader, decode_request, encode_response
 from node.kafka.handler import Request
 from node.kafka.requests.handler import BrokerHandler
-from node.partition.batch import AppendResult, ProducedBatch
+from node.partition.batch import AppendResult, Judgement, ProducedBatch
 from statemachine.partition_commands import Appended
 from tests.kafka_requests.admin_harness import entity_of
 from tests.kafka_requests.data_harness import DataNode, FakePartition
@@ -28,7 +28,9 @@ ROUNDS, SECONDS = 5, 0.1
 class Instant(FakePartition):
     """Acknowledges everything in the next turn of the loop, and keeps nothing of it."""
 
-    def append(self, batch: ProducedBatch) -> asyncio.Future[AppendResult]:
+    def append(
+        self, batch: ProducedBatch, judgement: Judgement | None = None
+    ) -> asyncio.Future[AppendResult]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[AppendResult] = loop.create_future()
         loop.call_soon(future.set_result, Appended(0))

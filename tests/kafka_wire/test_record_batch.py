@@ -21,6 +21,7 @@ from node.kafka.record_batch import (
     BatchLimits,
     InvalidBatch,
     boundaries,
+    judged_at_once,
     read_header,
     stamped,
     validate_produced,
@@ -206,6 +207,28 @@ def test_a_bomb_stops_at_the_limit(compression: Compression) -> None:
         max_decompressed_bytes=1 << 20,
     )
     assert len(decompress(compression, compress(compression, bytes(1 << 20)), 1 << 20)) == 1 << 20
+
+
+@pytest.mark.parametrize("compression", ALL[1:])
+def test_what_takes_long_to_unpack_is_left_to_a_thread(compression: Compression) -> None:
+    limits = BatchLimits(max_batch_bytes=HUGE)
+    small = build(compression=compression)
+    assert judged_at_once(small, version=9, limits=limits)[1] is None
+    large = build([Record(random.Random(3).randbytes(1 << 20))], compression=compression)
+    header, rest = judged_at_once(large, version=9, limits=limits)
+    assert rest is not None
+    assert header.record_count == 1
+    rest()
+    bomb = build(compression=compression, payload=compress(compression, bytes(2 << 20)))
+    _, rest = judged_at_once(bomb, version=9, limits=limits._replace(max_decompressed_bytes=3 << 20))
+    assert rest is not None
+    with pytest.raises(InvalidBatch) as refusal:
+        rest()
+    assert refusal.value.code is ErrorCode.invalid_record
+    with pytest.raises(InvalidBatch):
+        judged_at_once(small + small, version=9, limits=limits)
+    with pytest.raises(InvalidBatch):
+        judged_at_once(b"", version=9, limits=limits)
 
 
 @pytest.mark.parametrize("compression", ALL[1:])

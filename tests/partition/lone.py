@@ -12,7 +12,7 @@ from node.level_zero.batcher import Batcher, Result, Stored, UploadFailed
 from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader
 from node.level_zero.store import Buffer
-from node.partition.batch import AppendResult, ProducedBatch
+from node.partition.batch import AppendResult, Judgement, ProducedBatch
 from node.partition.partition import Partition
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
@@ -250,13 +250,14 @@ class Lone:
         connection: int = 0,
         count: int = 1,
         size: int = 100,
+        judgement: Judgement | None = None,
     ) -> asyncio.Future[AppendResult]:
         """A batch under a name; its answer comes into `answers`, its number at the batcher into `numbers`."""
         self.numbers[name] = len(self.batcher.staged)
         batch = ProducedBatch(
             bytes(size), count, NOW, producer, producer_epoch if producer >= 0 else -1, sequence, connection
         )
-        future = self.partition.append(batch)
+        future = self.partition.append(batch, judgement)
         future.add_done_callback(
             lambda ended: None if ended.cancelled() else self.answers.append((name, ended.result()))
         )

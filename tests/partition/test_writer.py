@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from node.partition import gaps, writer
+from node.partition.batch import AppendFailed
 from node.partition.fence import Hold
 from node.raft.outcome import NotLeader, Overloaded
 from statemachine.partition_commands import Appended, Kind
-from tests.partition.lone import Lone, unknown
+from tests.partition.lone import CREATION_EPOCH, Lone, unknown
 
 NOT_NOW = "not_enough_replicas"
 NOT_LEADER = "not_leader_or_follower"
@@ -106,6 +108,47 @@ def test_a_failed_upload_fails_those_behind_it_in_order() -> None:
         assert lone.batcher.staged[1][1].cancelled(), "no upload for what is given up"
         assert logged(lone) == []
         assert lone.partition.writer.batches == lone.partition.writer.bytes == 0
+
+
+def test_a_batch_whose_records_are_looked_at_is_uploaded_meanwhile_and_keeps_its_turn() -> None:
+    with Lone() as lone:
+        judgement = lone.loop.create_future()
+        lone.append("0", producer=7, sequence=0, judgement=judgement)
+        lone.append("1", producer=7, sequence=1)
+        lone.append("other", producer=8, sequence=0)
+        lone.stored("1", "0", "other")
+        assert logged(lone) == [[(CREATION_EPOCH, 0)]], "the other producer's only"
+        judgement.set_result(None)
+        lone.loop.run()
+        lone.group.commit()
+        assert lone.codes() == {"other": "0", "0": "1", "1": "2"}
+
+
+@pytest.mark.parametrize("stored_first", [True, False])
+def test_bad_records_found_late_fail_before_the_log(stored_first: bool) -> None:
+    with Lone() as lone:
+        judgement = lone.loop.create_future()
+        lone.append("0", producer=7, sequence=0, judgement=judgement)
+        lone.append("1", producer=7, sequence=1)
+        lone.stored("1")
+        if stored_first:
+            lone.stored("0")
+        judgement.set_result(AppendFailed(ErrorCode.invalid_record, "no records"))
+        lone.loop.run()
+        lone.group.commit()
+        assert lone.codes() == {"0": "invalid_record", "1": NOT_NOW}
+        assert logged(lone) == []
+        assert lone.partition.writer.batches == 0
+
+
+def test_records_nobody_could_look_at_are_no_verdict() -> None:
+    with Lone() as lone:
+        judgement = lone.loop.create_future()
+        lone.append("0", producer=7, sequence=0, judgement=judgement)
+        lone.stored("0")
+        judgement.set_exception(RuntimeError("no threads"))
+        lone.loop.run()
+        assert lone.codes() == {"0": NOT_NOW}
 
 
 def test_after_a_failure_nothing_passes_until_the_failed_sequence_comes_again() -> None:

@@ -31,8 +31,10 @@ from snapshot.spark.audits import (
     write_report,
 )
 from snapshot.spark.audits import __main__ as command
-from snapshot.spark.audits.documents import EXTENTS
+from snapshot.spark.audits.documents import EXTENTS, document_rows, listing
+from snapshot.spark.audits.replay import NOT_COVERED, replay_rows
 from snapshot.storage import open_storage
+from statemachine.controller_state import CONTROLLER_GROUP
 from statemachine.extents import ObjectExtent
 from statemachine.object_names import object_name
 from tests.spark.damage import Copy, change_extents, set_extent, set_fields
@@ -98,6 +100,17 @@ def _remove_documents(copy: Copy, *nodes: int) -> None:
     group = copy.group("orders", 1)
     for node in nodes:
         copy.path(snapshot_name(CLUSTER, group, copy.indexes(group)[-1], node)).unlink()
+
+
+def _leave_over(copy: Copy) -> None:
+    """Checkpoints that are retained no more, and of which one document is there: the rest was deleted, or a
+    node that started again has published its own once more."""
+    group = copy.group("orders", 1)
+    removed = copy.indexes(group)[0]
+    _newest(copy, "orders", 1, lambda state: state.update(checkpoints=state["checkpoints"][1:]))
+    for node in (1, 3):
+        copy.path(snapshot_name(CLUSTER, group, removed, node)).unlink()
+        copy.path(snapshot_name(CLUSTER, CONTROLLER_GROUP, copy.indexes(CONTROLLER_GROUP)[0], node)).unlink()
 
 
 def _old_only(copy: Copy) -> tuple[int, Any]:
@@ -182,6 +195,7 @@ DAMAGES = {
     "one document left": Damage(
         lambda copy: _remove_documents(copy, 1, 3), {AGREE}, "only one replica", {"partition": 1}
     ),
+    "leftovers of a removed one": Damage(_leave_over),
     "window in a state": Damage(
         lambda copy: _newest(copy, "orders", 0, set_fields(window=[4, 8])), {WINDOW}, "a field window", ORDERS
     ),
@@ -313,6 +327,25 @@ def runs(
         damage.do(copy)
         storages.append(ClusterStorage(open_storage(str(copy.root)), CLUSTER))
     return dict(zip(DAMAGES, audit_storages(spark, storages), strict=True))
+
+
+def test_checkpoints_that_go_while_they_are_read_are_left_out_but_the_newest(
+    spark: SparkSession, cluster: StoredCluster, tmp_path: Path
+) -> None:
+    copy = Copy(cluster, tmp_path / "copy")
+    group = copy.group("orders", 1)
+    storage = ClusterStorage(open_storage(str(copy.root)), CLUSTER)
+    found = listing(storage)
+    first, *_, last = copy.indexes(group)
+    for index in (first, last):
+        copy.path(snapshot_name(CLUSTER, group, index, 2)).unlink()
+    for path in copy.root.glob(f"snapshots/*/{group:010d}/*/log-*"):
+        path.unlink()
+    rows = document_rows(spark, [storage], [found]).where(f"group = {group}").collect()
+    assert {row["log_index"] for row in rows} == set(copy.indexes(group)) - {first}
+    assert [(row["log_index"], row["node"]) for row in rows if row["error"]] == [(last, 2)]
+    replays = replay_rows(spark, [storage], [found]).where(f"group = {group}").collect()
+    assert {row["outcome"] for row in replays} == {NOT_COVERED}
 
 
 def result(run: AuditRun, name: str) -> AuditResult:

@@ -18,9 +18,9 @@ from snapshot.spark import plan as planning
 from snapshot.spark.decode import COLUMNS
 from snapshot.spark.fetch import read_windows
 from snapshot.spark.options import SourceError, parse
-from snapshot.spark.plan import plan
+from snapshot.spark.plan import LISTINGS, newest_document, plan
 from snapshot.spark.source import SCHEMA, arrow_schema
-from snapshot.storage import Storage, StorageError, open_storage
+from snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
 from statemachine.extents import ROW, ObjectExtent
 from tests.spark.stored_cluster import CLUSTER, StoredCluster, StoredRecord, build_cluster
 
@@ -52,6 +52,32 @@ class Watched(Storage):
 
     def list(self, prefix: str) -> Any:
         return self._inner.list(prefix)
+
+
+class Passing(Watched):
+    """A storage whose newest checkpoint is gone, and another there, once it is about to be read."""
+
+    def __init__(self, inner: Storage, times: int) -> None:
+        super().__init__(inner)
+        self.times = times
+
+    def list(self, prefix: str) -> Any:
+        found = self._inner.list(prefix)
+        return [*found, f"{prefix}{10**15:020d}/1"] if self.times else found
+
+    def get(self, key: str) -> bytes:
+        if f"/{10**15:020d}/" in key:
+            self.times -= 1
+            raise ObjectMissing(f"there is no {key}")
+        return super().get(key)
+
+
+def test_a_newest_checkpoint_that_goes_before_it_is_read_is_looked_for_again(cluster: StoredCluster) -> None:
+    storage = open_storage(str(cluster.root))
+    for times in range(LISTINGS):
+        assert newest_document(Passing(storage, times), CLUSTER, 0) == newest_document(storage, CLUSTER, 0)
+    with pytest.raises(ObjectMissing):
+        newest_document(Passing(storage, LISTINGS), CLUSTER, 0)
 
 
 def read(storage: Storage, options: dict[str, str], cores: int = 2) -> dict[Place, list[StoredRecord]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class BrokerContext(Protocol):
     def producer_ids(self) -> ProducerIds: ...
     @property
     def calls(self) -> MeshCalls: ...
+    @property
+    def work_executor(self) -> Executor | None:
+        """Threads for work that would hold up the loop; None for the loop's own."""
+
     @property
     def rng(self) -> random.Random:
         """Where the ids of new topics come from."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from node.kafka.answers import Answers
 from node.kafka.handler import CloseConnection, Request
-from node.kafka.record_batch import CRC_START, BatchHeader, BatchLimits, InvalidBatch, validate_produced
+from node.kafka.record_batch import CRC_START, BatchHeader, BatchLimits, InvalidBatch, judged_at_once
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.leading import LeaderHints, led_partition, topic_of
 from node.kafka.requests.outcomes import NO_THROTTLE
@@ -114,7 +115,7 @@ def _stage(
     rules = rules_of(topic.configs)
     now = context.wall_ms()
     try:
-        (header,) = validate_produced(
+        header, rest = judged_at_once(
             data.records, version=request.header.api_version, limits=_limits(rules, now)
         )
     except InvalidBatch as invalid:
@@ -126,8 +127,20 @@ def _stage(
     records, newest, append_time = data.records, header.max_timestamp, -1
     if rules.append_time:
         records, newest, append_time = with_append_time(records, header, now), now, now
-    result = partition.append(_batch(request, header, records, newest))
+    judgement = None
+    if rest is not None:
+        judgement = context.loop.run_in_executor(context.work_executor, _judge, rest)
+    result = partition.append(_batch(request, header, records, newest), judgement)
     return _Staged(topic, partition, result, append_time)
+
+
+def _judge(rest: Callable[[], None]) -> AppendFailed | None:
+    """In a thread: what is wrong with records that take long to look at."""
+    try:
+        rest()
+    except InvalidBatch as invalid:
+        return AppendFailed(invalid.code, str(invalid))
+    return None
 
 
 def _batch(request: Request, header: BatchHeader, records: bytes, newest: int) -> ProducedBatch:
@@ -153,7 +166,7 @@ def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: A
         return
     limits = _limits(rules_of(topic.configs), context.wall_ms())
     try:
-        (header,) = validate_produced(data.records, version=request.header.api_version, limits=limits)
+        header, _ = judged_at_once(data.records, version=request.header.api_version, limits=limits)
     except InvalidBatch:
         return
     replica.missed(_batch(request, header, data.records, header.max_timestamp))

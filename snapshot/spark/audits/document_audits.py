@@ -49,8 +49,8 @@ def replicas_agree(frames: Frames) -> Answer:
         "root", "group", "log_index",
         f.concat(f.lit("node "), f.col("node"), f.lit("'s document: "), f.col("error")).alias("problem"),
     )  # fmt: skip
-    # What is retained no more is being removed: by the newest document for a partition, and for the controller,
-    # which keeps no list, whatever is not the newest. Some of it may be gone, and come back with a node.
+    # What is retained no more is being removed. The newest document says what is; the controller has no list,
+    # so only its newest counts. Some of the others may be gone, and some come back with a node that starts.
     newest = frames.newest.select("root", "group", f.col("log_index").alias("newest"), "retained")
     kept = checkpoints.join(newest, ["root", "group"], "left").where(
         "newest is null or log_index >= newest or array_contains(retained, log_index)"

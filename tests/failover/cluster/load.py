@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from cluster.kafka_client import client_config
 
 BURST = 5
+NO_PLACE = -1
 _PADDING = b"." * 60
 _FLUSH_SECONDS = 60.0
 _MAX_ERRORS = 20
@@ -45,7 +46,8 @@ class Told:
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Records handed over, by producer: their sequences are 0 to one less."""
     acknowledged: dict[int, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
-    """By producer: sequence to (partition, offset)."""
+    """By producer: sequence to (partition, offset). NO_PLACE where it is known only that it is there:
+    a batch whose own answer was uncertain, while one behind it was acknowledged."""
     times: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Of the acknowledgements, by partition."""
     latencies: list[tuple[float, float]] = field(default_factory=list)
@@ -124,6 +126,12 @@ class Load:
             producer.flush(2)
 
     def _run(self, number: int) -> None:
+        try:
+            self._send(number)
+        except Exception as error:  # told where the run is judged, not in a thread that nobody watches
+            self._note(f"producer {number} failed: {error!r}")
+
+    def _send(self, number: int) -> None:
         producer, told = self._producers[number], self.told
         due = time.monotonic()
         for burst in itertools.count():
@@ -167,8 +175,7 @@ class Load:
                 return
             partition, offset, latency = message.partition(), message.offset(), message.latency()
             assert partition is not None
-            assert offset is not None
-            self.told.acknowledged[number][sequence] = (partition, offset)
+            self.told.acknowledged[number][sequence] = (partition, NO_PLACE if offset is None else offset)
             self.told.times[partition].append(now)
             self.told.latencies.append((now, latency or 0.0))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cluster.kafka_client import client_config
-from tests.failover.cluster.load import Told, parsed
+from tests.failover.cluster.load import NO_PLACE, Told, parsed
 
 _BATCH = 2_000
 _MAX_FINDINGS = 20
@@ -178,7 +178,7 @@ def compare(told: Told, read: Read) -> Comparison:
             place = places[sequence] if sequence < len(places) else 0
             if not place:
                 lost += 1
-            elif place != _packed(partition, offset):
+            elif offset != NO_PLACE and place != _packed(partition, offset):
                 moved += 1
             else:
                 continue
