@@ -12,7 +12,7 @@ from node.mesh_calls import CallFailed
 from statemachine.partition_commands import CheckpointTaken, Rejected, Rejection, RenewCheckpoint
 
 METHOD: Final = "checkpoint.renew"
-_ENDED: Final = "its lease has ended: what it names may be gone, so take a new checkpoint"
+_ENDED: Final = "its lease has ended, and what it names may be gone"
 
 
 @dataclass(frozen=True, slots=True)
