@@ -52,7 +52,11 @@ def steps(seeds: int, pytest_arguments: list[str], report: Path) -> list[Step]:
         Step("mypy --strict", tool("mypy", "--no-error-summary", *PACKAGES)),
         Step("import-linter", tool("lint-imports", "--no-logo")),
         Step("pytest", tool("pytest", f"--junit-xml={report}", *pytest_arguments)),
-        Step("simulation", (str(ROOT / "scripts" / "simulate"), "--seeds", str(seeds))),
+        Step("simulation of the log", (str(ROOT / "scripts" / "simulate"), "--seeds", str(seeds))),
+        Step(
+            "simulation of whole nodes",
+            (str(ROOT / "scripts" / "simulate"), "--whole", "--seeds", str(seeds // 5)),
+        ),
     ]
 
 

@@ -132,3 +132,27 @@ def test_a_group_that_had_a_leader_offers_nothing() -> None:
         cluster.run(2)
         assert offers == [[]]
         assert leaders(cluster) == [leader]
+
+
+def test_when_a_leader_dies_its_groups_are_led_again_in_turn_and_spread() -> None:
+    """Everybody sees the connection break; who stands first is settled, so no vote is split."""
+    with SmallCluster() as cluster:
+        cluster.serve()
+        dead, groups = 3, range(NEW, NEW + 6)
+        for group in groups:
+            for node in cluster.hosts:
+                create(cluster, node, dead, group=group)
+        cluster.run(1)
+        assert all(cluster.group(dead, group).is_leader for group in groups)
+        died = cluster.world.now
+        cluster.stop(dead)
+        alive = [1, 2]
+
+        def led() -> list[int]:
+            return [node for group in groups for node in alive if cluster.group(node, group).is_leader]
+
+        assert cluster.world.run_until(lambda: len(led()) == len(groups), timeout=2)
+        raft = cluster.raft
+        assert cluster.world.now - died < raft.election_min_seconds + raft.heartbeat_seconds
+        assert led() == [node for group in groups for node in [alive[group % 2]]]
+        assert {cluster.group(node, group).term for node in alive for group in groups} == {2}

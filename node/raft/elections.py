@@ -72,6 +72,21 @@ class Elections(GroupState):
         if self.may_campaign():
             self.start_pre_vote()
 
+    def stand_in_turn(self, leader: int) -> None:
+        """The connection to the leader broke, at every follower at once if it died: do not wait at random.
+
+        No voter may grant anything for the minimum timeout after it last heard the leader, so that is when
+        the first one stands; each further one a heartbeat later, when the one before has won. The groups
+        take turns, so that a dead node's leaderships spread over those that are left.
+        """
+        me = self.host.node_id
+        left = [node for node in self.voters if node != leader]
+        if me not in left or self._first_leader() is not None:
+            return
+        turn = (left.index(me) + self.id) % len(left)
+        wait = self.settings.heartbeat_seconds * (turn + 0.2 + 0.1 * self.host.rng.random())
+        self.deadline = self.host.now() + self.settings.election_min_seconds + wait
+
     def may_campaign(self) -> bool:
         """Only a voter with a whole state and a disk that takes its vote can lead."""
         return (

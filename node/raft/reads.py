@@ -14,7 +14,7 @@ from typing import Any
 from node.raft.messages import MessageKind
 from node.raft.outcome import Applied, Outcome
 from node.raft.progress import NEVER, Phase, Progress, majority_of
-from node.raft.pysyncobj_seam import LEADER
+from node.raft.pysyncobj_seam import FOLLOWER, LEADER
 from node.raft.replication import Replication
 
 
@@ -243,6 +243,8 @@ class Reads(Replication):
             self._restart(peer, progress)
         if self.quiet_under == peer:
             self.leave_quiet()
+        if self.role == FOLLOWER and self.leader == peer:
+            self.stand_in_turn(peer)
 
     def _restart(self, peer: int, progress: Progress) -> None:
         self.end_quiet_towards(peer, progress)
