@@ -178,9 +178,9 @@ def judged_at_once(
     if not view:
         raise _invalid("a partition without a record batch")
     header = _front(view, 0, version)
+    _judge(view, header, limits)
     if header.end < len(view):
         raise _invalid("more than 1 record batch for one partition")
-    _judge(view, header, limits)
     limit = limits.max_decompressed_bytes
     later = partial(_judge_records, view, header, limit)
     if header.compression is not Compression.NONE and header.size > _UNPACKED_AT_ONCE_BYTES // 4:

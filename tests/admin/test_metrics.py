@@ -179,7 +179,7 @@ async def test_a_thousand_partitions_do_not_hold_up_the_loop(tmp_path: Path) -> 
         await task
         assert page.count(b"strandline_partition_high_watermark{") == 1000
         assert max(gaps) < 0.01
-        assert len(gaps) > 3
+        assert len(gaps) >= 3
 
 
 def _a_partition(number: int) -> FakePartition:

@@ -190,7 +190,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "reads-unconfirmed": (18, 32, 46),
     "reads-before-own-term": (36, 52, 68),
     "pending-never-ends": (5, 12, 19),
-    "applies-again": (1, 2, 7),
+    "applies-again": (8, 10),
     "transfer-by-ordinary-vote": (3, 10, 17),
     "transfer-with-pending": (66, 94, 101),
     "lease-kept-in-transfer": (32, 60, 81),

@@ -409,7 +409,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "fails-alone": (3, 9, 15),
     "gaps-forgotten": (3, 9, 15),
     "judged-on-arrival": (0, 1, 3),
-    "unknown-is-refusal": (2, 14, 8),
+    "unknown-is-refusal": (32, 38),
     "answered-early": (0, 1, 2),
     "unknown-put-is-stored": (3, 1, 0),
     "fetch-before-barrier": (2, 8, 14),
