@@ -135,7 +135,7 @@ class Cluster:
         self.apply(Heartbeat(node, self.leader.nodes[node].boot_id, 0))
 
     def create(self, name: str, partitions: int = 2, replicas: int = 3, **configs: str) -> Topic:
-        topic_id = random.Random(name).randbytes(16)
+        topic_id = random.Random(f"{name} {len(self.log)}").randbytes(16)
         pairs = [(key.replace("_", "."), value) for key, value in configs.items()]
         made = self.apply(
             CreateTopic(topic_id, name, partitions, replicas, None, pairs, self.leader.applied_index)
@@ -160,6 +160,8 @@ class FakeController:
     submitted: list[Command] = field(default_factory=list)
     down: Unavailable | None = None
     """Answer this to every command, which is not applied."""
+    reads_though_down: bool = False
+    """Only commands get no answer; what is committed is heard of all the same."""
     lose_answers: bool = False
     """Apply, and say that nobody knows."""
     attempts: int = 1
@@ -190,9 +192,10 @@ class FakeController:
     async def catch_up(self, timeout: float) -> bool:  # noqa: ASYNC109
         assert timeout >= 0
         await asyncio.sleep(0)
-        if self.down is None:
+        heard = self.down is None or self.reads_though_down
+        if heard:
             self.hear()
-        return self.down is None
+        return heard
 
     def hear(self) -> Any:
         result = None

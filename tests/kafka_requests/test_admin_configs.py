@@ -300,6 +300,7 @@ def test_a_change_without_an_answer_is_a_timeout(key: ApiKey, unknown: bool) -> 
     async def test() -> None:
         node = with_topic()
         node.controller.down = Unavailable("no leader is known", unknown)
+        node.controller.reads_though_down = True
         asked = of_topic(change(SET, "retention.ms", "1"))
         (answer,) = await alter(node, asked, key=key)
         assert answer.error_code == ErrorCode.request_timed_out

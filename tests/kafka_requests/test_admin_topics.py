@@ -409,6 +409,7 @@ def test_a_deletion_without_an_answer_is_a_timeout_never_an_unknown_topic(known_
         if known_here:
             node.controller.hear()
         node.controller.down = Unavailable("no leader is known", True)
+        node.controller.reads_though_down = known_here
         for wanted in ("t", topic_id):
             (answer,) = await delete(node, wanted)
             assert answer.error_code == ErrorCode.request_timed_out
@@ -418,6 +419,22 @@ def test_a_deletion_without_an_answer_is_a_timeout_never_an_unknown_topic(known_
 
 
 # CreatePartitions.
+
+
+def test_a_name_means_the_topic_it_has_now_not_the_one_this_node_still_knows() -> None:
+    async def test() -> None:
+        node = Node()
+        old = node.cluster.create("t")
+        node.controller.hear()
+        node.cluster.apply(DeleteTopic(old.topic_id))
+        new = node.cluster.create("t")
+        (result,) = await grow(node, to("t", 3))
+        assert result.error_code == ErrorCode.none
+        grown = node.controller.machine.topic_by_id(new.topic_id)
+        assert grown is not None
+        assert len(grown.partitions) == 3
+
+    run(test)
 
 
 async def grow(node: Node, *topics: dict[str, Any], version: int = 3, validate_only: bool = False) -> Any:

@@ -66,33 +66,35 @@ def timed_out(unavailable: Unavailable) -> Failure:
     )
 
 
+_NO_CONTROLLER: Final = Failure(
+    ErrorCode.request_timed_out, "The controller did not answer; nothing was changed."
+)
+
+
 async def topic_named(context: BrokerContext, name: str, deadline: float) -> Topic | Failure:
     """The topic a request that changes something is about.
 
-    The local replica may lag behind the node where the client has just created it. So nobody is told that a
-    topic is unknown before this node has applied all that was committed when the request came.
+    The local replica may lag behind the node where the client has just created it, or has just put another in
+    its place: a name is looked up only once this node has applied all that was committed when it came.
     """
-    return await _known(context, deadline, lambda: context.controller.machine.topic(name)) or Failure(
+    if not await context.controller.catch_up(max(deadline - context.loop.time(), 0.0)):
+        return _NO_CONTROLLER
+    return context.controller.machine.topic(name) or Failure(
         ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
     )
 
 
 async def topic_with_id(context: BrokerContext, topic_id: bytes, deadline: float) -> Topic | Failure:
-    """As `topic_named`, by id."""
-    return await _known(context, deadline, lambda: context.controller.machine.topic_by_id(topic_id)) or (
-        Failure(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
-    )
-
-
-async def _known(
-    context: BrokerContext, deadline: float, look: Callable[[], Topic | None]
-) -> Topic | Failure | None:
-    topic = look()
+    """As `topic_named`, by id, which never comes to mean another topic: only an unknown one is waited for."""
+    machine = context.controller.machine
+    topic = machine.topic_by_id(topic_id)
     if topic is not None:
         return topic
     if not await context.controller.catch_up(max(deadline - context.loop.time(), 0.0)):
-        return Failure(ErrorCode.request_timed_out, "The controller did not answer; nothing was changed.")
-    return look()
+        return _NO_CONTROLLER
+    return machine.topic_by_id(topic_id) or Failure(
+        ErrorCode.unknown_topic_id, "This server does not host this topic ID."
+    )
 
 
 async def each(items: Iterable[T], work: Callable[[T], Coroutine[None, None, R]]) -> list[R]:
