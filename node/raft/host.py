@@ -190,6 +190,9 @@ class RaftHost:
         await self.mesh.start()
         self._last_tick = self.now()
         self._tick()
+        # Nobody stands for anything before this node can be heard; those that came before begin now.
+        for group in list(self.groups.values()):
+            self.guard(group, group.begin)
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Hand leadership over, end every pending command, sync and close."""
@@ -282,7 +285,8 @@ class RaftHost:
         self.groups[group_id] = group
         self.set_active(group, True)
         self.wake(group)
-        group.begin()
+        if self._ticker is not None:
+            group.begin()
         return group
 
     def stored_groups(self) -> list[int]:
