@@ -26,7 +26,6 @@ from node.controller.leaders import LeaderTable
 from node.controller.preferred_leaders import PreferredLeaders
 from node.controller.producer_ids import ProducerIds
 from node.controller.registration import Registration
-from node.controller.replica import ControllerReplica
 from node.kafka.requests import elect_leaders
 from node.kafka.requests.handler import BrokerHandler
 from node.kafka.server import KafkaServer
@@ -36,16 +35,17 @@ from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader, ReaderConfig
 from node.level_zero.store import ObjectStore
 from node.mesh_calls import MeshCalls
-from node.partition.machine import ReplicaMachine
 from node.partition.partition import Partition
 from node.partition_table import PartitionTable
 from node.raft.disk import Disk
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings, RaftHost
 from node.raft.wal import WalConfig
-from statemachine.controller import PartitionGroup
+from node.replica_machine import ReplicaMachine
+from statemachine.controller import Controller, PartitionGroup
 from statemachine.controller_commands import FEATURE_LEVEL, RegisterNode
 from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.partition import PartitionStateMachine
 
 log = logging.getLogger(__name__)
 
@@ -111,9 +111,8 @@ class Broker:
         self.publisher = Publisher(store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng)
         self._tails = TailBudget()
         self.controller = ControllerClient(self.calls, self.node_id, loop=loop)
-        self._replica = ControllerReplica(
-            self._recorder(CONTROLLER_GROUP, ControllerReplica.kind), self.controller.applied
-        )
+        recorder = self._recorder(CONTROLLER_GROUP, Controller.kind)
+        self._replica = ReplicaMachine(Controller(recorder.checkpoint), recorder, self.controller.applied)
         self.epoch = ClusterEpoch(self._replica.plain)
         self.duties = ControllerDuties(
             self.calls, config.cluster.id, config.cluster.epoch_seconds, loop=loop, wall_ms=wall_ms
@@ -251,7 +250,7 @@ class Broker:
             written=self.written,
             epoch=self.epoch,
             wall_ms=self._wall_ms,
-            recorder=self._recorder(place.group, ReplicaMachine.kind),
+            recorder=self._recorder(place.group, PartitionStateMachine.kind),
         )
         try:
             group = self.host.create_group(

@@ -170,7 +170,7 @@ class ControllerState:
             for name in _SCALARS:
                 setattr(state, name, fields[name])
             for row in fields["topics"]:
-                state.put_topic(_topic_from(row))
+                state.put_topic(topic_from(row))
             for row in fields["nodes"]:
                 state.put_node(NodeRegistration(*row))
             state.deleted = dict(fields["deleted"])
@@ -186,7 +186,8 @@ def metric_name(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _topic_from(row: Sequence[Any]) -> Topic:
+def topic_from(row: Sequence[Any]) -> Topic:
+    """A topic of the row that msgpack makes of it, in a snapshot or an answer."""
     topic_id, name, partitions, configs, creation_epoch, version = row
     return Topic(
         topic_id,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from statemachine.controller import Result
 from statemachine.controller_commands import ProducerIdBlock, Refused
-from statemachine.controller_state import NodeRegistration, Partition, Topic
+from statemachine.controller_state import NodeRegistration, Topic, topic_from
 from statemachine.kafka_errors import KafkaError
 
 
@@ -29,18 +29,6 @@ def unpack(packed: Any) -> Result:
         raise ValueError(f"an answer of the controller's leader cannot be read: {error}") from error
 
 
-def _topic(value: Any) -> Topic:
-    topic_id, name, partitions, configs, creation_epoch, version = value
-    return Topic(
-        topic_id,
-        name,
-        tuple(Partition(group, tuple(replicas), epoch) for group, replicas, epoch in partitions),
-        configs,
-        creation_epoch,
-        version,
-    )
-
-
 _KINDS: Final[dict[type, str]] = {
     Topic: "topic",
     NodeRegistration: "node",
@@ -50,7 +38,7 @@ _KINDS: Final[dict[type, str]] = {
     str: "str",
 }
 _READERS: Final[dict[str, Callable[[Any], Result]]] = {
-    "topic": _topic,
+    "topic": topic_from,
     "node": lambda value: NodeRegistration(*value),
     "ids": lambda value: ProducerIdBlock(*value),
     "refused": lambda value: Refused(KafkaError(value[0]), value[1]),

@@ -26,10 +26,10 @@ from node.partition.batch import (
     not_replicated,
 )
 from node.partition.fence import Fence, FenceClosed
-from node.partition.machine import Recorder, ReplicaMachine
 from node.partition.writer import EpochSource, Writer
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, Outcome
+from node.replica_machine import Recorder, ReplicaMachine
 from statemachine.controller import PartitionGroup
 from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
 from statemachine.partition import PartitionStateMachine
@@ -75,7 +75,8 @@ class Partition:
         self.topic_id = place.topic_id
         self.topic = place.topic
         self.number = place.partition
-        self.machine_for_group = ReplicaMachine(place.creation_epoch, recorder, self._changed)
+        plain = PartitionStateMachine(place.creation_epoch, recorder.checkpoint)
+        self.machine_for_group = ReplicaMachine(plain, recorder, self._changed)
         self.fence = Fence(loop)
         self.writer = Writer(
             topic_id=place.topic_id,

@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from snapshot.extent_rows import EXTENT_ROWS
 from snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
 from snapshot.spark.fetch import PARALLEL_GETS, Slice, first_offset_since
 from snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
 from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.controller_state import CONTROLLER_GROUP, ControllerState, Topic
-from statemachine.extents import INLINE_ROW, ROW_BYTES
+from statemachine.extents import INLINE_ROW
 from statemachine.object_names import OBJECT_ID_BYTES
 from statemachine.partition import SNAPSHOT_FIELDS, SNAPSHOT_FORMAT
 
@@ -34,22 +35,6 @@ WINDOW_BYTES: Final = 16 * 1024 * 1024
 TASKS_PER_CORE: Final = 3
 LISTINGS: Final = 3
 """How often a group's checkpoints are listed when the newest is gone before it was read."""
-
-ROWS: Final = np.dtype(
-    [
-        ("kind", "u1"),
-        ("base_offset", "<i8"),
-        ("records", "<u4"),
-        ("term", "<i8"),
-        ("max_timestamp", "<i8"),
-        ("length", "<u4"),
-        ("epoch", "<i8"),
-        ("position", "<i8"),
-        ("object_id", f"V{OBJECT_ID_BYTES}"),
-    ]
-)
-"""An extent's row as numpy reads it, see statemachine.extents.ROW."""
-assert ROWS.itemsize == ROW_BYTES
 
 _HASH: Final = np.uint64(0x9E3779B97F4A7C15) ** np.arange(1, 1 + OBJECT_ID_BYTES // 4, dtype=np.uint64)
 """Powers of an odd number, so that every word of an id counts."""
@@ -75,7 +60,7 @@ class PartitionView:
         """The same with only the extents that hold offsets in `[first, end)`."""
         first, end = max(first, self.first), min(end, self.end)
         base = self.rows["base_offset"]
-        rows = self.rows[(base < end) & (base + self.rows["records"] > first)]
+        rows = self.rows[(base < end) & (base + self.rows["record_count"] > first)]
         return replace(self, first=first, end=max(end, first), rows=rows)
 
     def slice(self, chosen: Any) -> Slice:
@@ -192,7 +177,7 @@ def _view(storage: Storage, cluster: str, options: ReadOptions, place: tuple[Top
         key,
         fields["start_offset"],
         fields["next_offset"],
-        np.frombuffer(fields["extents"], ROWS),
+        np.frombuffer(fields["extents"], EXTENT_ROWS),
         dict(fields["inline"]),
     )
     return _bounded(storage, options, view)

@@ -18,10 +18,10 @@ import numpy as np
 from crc32c import crc32c
 
 from snapshot.document import decode
+from snapshot.extent_rows import EXTENT_ROWS
 from snapshot.level_zero_format import Batch, encode, parse
 from snapshot.log_document import LogDocument, decode_log, pack_entry
 from snapshot.names import SnapshotName, checkpoint_prefix, log_name, parse_name, snapshot_name
-from snapshot.spark.audits.documents import EXTENTS
 from statemachine.extents import ObjectExtent
 from statemachine.object_names import parse_object_name
 from tests.spark.stored_cluster import CLUSTER, NODES, StoredCluster
@@ -121,10 +121,10 @@ class Copy:
 
 
 def change_extents(change: Callable[[Any], Any]) -> Callable[[State], None]:
-    """A change of a state's extents, given as a numpy array of EXTENTS; what it returns takes their place."""
+    """A change of a state's extents, an array of EXTENT_ROWS; what it returns takes their place."""
 
     def changed(state: State) -> None:
-        rows = np.frombuffer(state["extents"], EXTENTS).copy()
+        rows = np.frombuffer(state["extents"], EXTENT_ROWS).copy()
         state["extents"] = change(rows).tobytes()
 
     return changed

@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from snapshot.document import decode
+from snapshot.extent_rows import EXTENT_ROWS
 from snapshot.names import snapshot_name
 from snapshot.spark.audits import (
     AuditResult,
@@ -31,7 +32,7 @@ from snapshot.spark.audits import (
     write_report,
 )
 from snapshot.spark.audits import __main__ as command
-from snapshot.spark.audits.documents import EXTENTS, document_rows, listing
+from snapshot.spark.audits.documents import document_rows, listing
 from snapshot.spark.audits.replay import NOT_COVERED, replay_rows
 from snapshot.storage import open_storage
 from statemachine.controller_state import CONTROLLER_GROUP
@@ -118,7 +119,7 @@ def _old_only(copy: Copy) -> tuple[int, Any]:
     group = copy.group("orders", 0)
     index = copy.indexes(group)[0]
     document = decode(copy.path(snapshot_name(CLUSTER, group, index, 1)).read_bytes())
-    return index, np.frombuffer(msgpack.unpackb(document.state)["extents"], EXTENTS)[0]
+    return index, np.frombuffer(msgpack.unpackb(document.state)["extents"], EXTENT_ROWS)[0]
 
 
 def _rot_old_object(copy: Copy) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.document import SnapshotDocument, decode
+from snapshot.extent_rows import EXTENT_ROWS
 from snapshot.names import SnapshotName, parse_name
 from snapshot.spark import plan as planning
 from snapshot.spark.decode import COLUMNS
@@ -142,10 +143,10 @@ def test_tasks_are_few_and_even(
     total: int, cores: int, least: int | None, tasks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "WINDOW_BYTES", 64)
-    rows = np.zeros(total, planning.ROWS)
+    rows = np.zeros(total, EXTENT_ROWS)
     rows["length"] = 1
     rows["base_offset"] = range(total)
-    rows["records"] = 1
+    rows["record_count"] = 1
     rows["object_id"] = [bytes(16) + number.to_bytes(4, "big") for number in range(total)]
     view = planning.PartitionView("t", 0, "d", 0, total, rows, {})
     packed = planning.pack([view], cores, least)
@@ -301,7 +302,7 @@ def test_a_missing_object_is_named_with_what_refers_to_it(own: StoredCluster) ->
 
 def test_rows_are_the_state_machines() -> None:
     row = (0, 5, 3, 7, 9, 11, 13, 17, bytes(range(20)))
-    assert tuple(np.frombuffer(ROW.pack(*row), planning.ROWS)[0].item()) == row
+    assert tuple(np.frombuffer(ROW.pack(*row), EXTENT_ROWS)[0].item()) == row
 
 
 def test_the_schemas_agree() -> None:

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from snapshot.extent_rows import EXTENT_ROWS
 from snapshot.level_zero_format import (
     BadObject,
     Buffer,
@@ -36,7 +37,7 @@ from snapshot.level_zero_format import (
     verify_section,
 )
 from snapshot.names import SnapshotName, snapshot_name
-from snapshot.spark.audits.documents import EXTENTS, Listing, read_document
+from snapshot.spark.audits.documents import Listing, read_document
 from snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
 from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.extents import INLINE_ROW
@@ -132,7 +133,7 @@ def _extents(
     if newest is None:
         return
     index, state = newest
-    rows = np.frombuffer(state["extents"], EXTENTS)
+    rows = np.frombuffer(state["extents"], EXTENT_ROWS)
     yield from _of_state(state, index, rows, newest=True)
     first = int(rows["base_offset"][0]) if len(rows) else state["next_offset"]
     for leased, until, _ in state["checkpoints"]:
@@ -141,7 +142,7 @@ def _extents(
         older = _newest(storage, [name for name in names if name.log_index == leased])
         if older is not None:
             _, state_then = older
-            rows = np.frombuffer(state_then["extents"], EXTENTS)
+            rows = np.frombuffer(state_then["extents"], EXTENT_ROWS)
             yield from _of_state(state_then, leased, rows[rows["base_offset"] < first], newest=False)
 
 
@@ -151,7 +152,7 @@ def _newest(storage: Storage, names: list[SnapshotName]) -> tuple[int, dict[str,
         try:
             document = read_document(storage.get(snapshot_name(*name)), name)
             state = msgpack.unpackb(document.state)
-            np.frombuffer(state.get("extents", b""), EXTENTS)
+            np.frombuffer(state.get("extents", b""), EXTENT_ROWS)
         except Exception:
             continue  # the audit of the documents names it; another replica's will do here
         return (document.index, state) if document.kind == "partition" else None

@@ -24,27 +24,12 @@ from pyspark.sql.types import (
 )
 
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from snapshot.extent_rows import EXTENT_ROWS
 from snapshot.names import LogName, SnapshotName, cluster_prefix, parse_name, snapshot_name
 from snapshot.spark.audits.work import ClusterStorage, frame
 from snapshot.storage import ObjectMissing, Storage, StorageError
-from statemachine.extents import OBJECT_ROW, ROW_BYTES
+from statemachine.extents import OBJECT_ROW
 from statemachine.partition import max_collectable_epoch
-
-EXTENTS = np.dtype(
-    [
-        ("kind", "u1"),
-        ("base_offset", "<i8"),
-        ("record_count", "<u4"),
-        ("term", "<i8"),
-        ("max_timestamp", "<i8"),
-        ("length", "<u4"),
-        ("epoch", "<i8"),
-        ("position", "<i8"),
-        ("object_id", "V20"),
-    ]
-)
-"""A row of a partition's extents (statemachine.extents.ROW)."""
-assert EXTENTS.itemsize == ROW_BYTES
 
 SCALARS = (
     "time",
@@ -181,7 +166,7 @@ def _row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:
 
 def _partition_figures(state: dict[str, Any]) -> tuple[int, int]:
     """The highest epoch a partition lets be collected, as its state machine counts it; and its extents."""
-    rows = np.frombuffer(state["extents"], EXTENTS)
+    rows = np.frombuffer(state["extents"], EXTENT_ROWS)
     named = rows["epoch"][rows["kind"] == OBJECT_ROW]
     leased = [
         oldest for _, until, oldest in state["checkpoints"] if oldest is not None and until > state["time"]

@@ -13,7 +13,6 @@ from zlib import crc32
 
 import msgpack
 
-from node.partition.machine import ReplicaMachine
 from statemachine.object_names import object_name
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import Kind
@@ -148,13 +147,13 @@ class Ledger:
         """A replica, (group, node, boot), is about to apply an entry."""
         group = replica[0]
         first = self._entry(group, index, term, command)
-        if isinstance(machine, ReplicaMachine):
-            plain = machine.plain
+        plain = None if machine is None else machine.plain
+        if isinstance(plain, PartitionStateMachine):
             self._check_epochs(replica, plain)
             if first and place is not None:
                 self._check_commands(group, index, term, command, plain, place, store)
-        elif machine is not None:
-            epoch = machine.plain.cluster_epoch
+        elif plain is not None:
+            epoch = plain.cluster_epoch
             known_at, known = self._cluster_epoch
             if index > known_at:
                 if epoch < known:

@@ -1,16 +1,18 @@
-"""The state machine a partition gives to Raft: the plain one, and word of what it applied.
+"""A state machine as this node gives it to Raft: the plain one, and word of what it applied.
 
-`PartitionStateMachine` is pure and tells nobody. This one forwards to it, hands every entry to the replica's
-recorder, and says that something changed. It decides nothing, so replicas stay equal whatever listens.
+The plain machines are pure and tell nobody. This one forwards to one of them, hands every entry to the
+replica's recorder, and says that something was applied. It decides nothing, so replicas stay equal whatever
+listens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import EntryResult
+from statemachine.machine import StateMachine
+
+Plain = TypeVar("Plain", bound=StateMachine)
 
 
 class Recorder(Protocol):
@@ -27,24 +29,27 @@ class Recorder(Protocol):
         """The state was replaced by a snapshot's: entries are missing between what came before and after."""
 
 
-class ReplicaMachine:
-    """A StateMachine for the log; `plain` is the partition's state, to be read and not to be driven."""
+class ReplicaMachine(Generic[Plain]):
+    """A StateMachine for the log; `plain` is the state, to be read and not to be driven.
 
-    kind = PartitionStateMachine.kind
+    `applied()` is called after each command and after a snapshot was installed. Checkpoints reach the
+    recorder through `plain`, which is made with `recorder.checkpoint`.
+    """
 
-    def __init__(self, creation_epoch: int, recorder: Recorder, changed: Callable[[], None]) -> None:
-        self.plain = PartitionStateMachine(creation_epoch, recorder.checkpoint)
+    def __init__(self, plain: Plain, recorder: Recorder, applied: Callable[[], None]) -> None:
+        self.plain = plain
+        self.kind = plain.kind
         self._recorder = recorder
-        self._changed = changed
+        self._applied = applied
 
     def begin_term(self, index: int, term: int, node: int) -> None:
         self._recorder.begin_term(index, term, node)
         self.plain.begin_term(index, term, node)
 
-    def apply(self, index: int, term: int, command: bytes) -> EntryResult:
+    def apply(self, index: int, term: int, command: bytes) -> Any:
         self._recorder.applied(index, term, command)
         result = self.plain.apply(index, term, command)
-        self._changed()
+        self._applied()
         return result
 
     def snapshot(self) -> bytes:
@@ -53,4 +58,4 @@ class ReplicaMachine:
     def restore(self, state: bytes) -> None:
         self.plain.restore(state)
         self._recorder.restored()
-        self._changed()
+        self._applied()
