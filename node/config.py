@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
-from node.config_values import MIB, READERS, Peer
+from node.config_values import KIB, MIB, READERS, Peer
 from node.level_zero.batcher import BatcherConfig
 
 __all__ = ["ConfigError", "NodeConfig", "Peer", "load"]
@@ -103,6 +103,8 @@ class CacheSection:
 
     written_bytes: int = 64 * MIB
     fetched_bytes: int = 32 * MIB
+    level_one_bytes: int = 64 * MIB
+    """Blocks and indexes of level-one objects that were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,44 @@ class CheckpointsSection:
     """Published checkpoints without a lease that each group keeps, the newest."""
 
     keep: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LevelOneSection:
+    """How partitions' records are lifted out of level zero into objects of their own. Sizes are bytes."""
+
+    target_bytes: int = 64 * MIB
+    """So much of a partition is one object; a partition that has it is reconciled at once."""
+    job_bytes: int = 128 * MIB
+    """What one pass over level-zero objects lifts at most: the memory it takes."""
+    block_bytes: int = 256 * KIB
+    """Distance of the entries in an object's index; the least that is read and checked."""
+    reconcile_seconds: float = 60.0
+    """The longest that a record stays in level zero only, where there is no hurry."""
+    merge_count: int = 8
+    """So many neighbouring small objects of a like size become one."""
+    sweep_seconds: float = 600.0
+    """Time between two looks for objects that nothing names."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorSection:
+    """How level-zero objects that nobody needs are deleted."""
+
+    grace_seconds: float = 60.0
+    """Objects are deleted by what could be deleted so long ago."""
+    sweep_seconds: float = 10.0
+    deletes_per_second: int = 1000
+    """A node deletes no more objects than this, on average."""
+    advance_lag_epochs: int = 6
+    """An idle partition follows the cluster epoch once it lags so far behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSection:
+    """When topics' retention.ms and retention.bytes are looked at."""
+
+    check_seconds: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +176,9 @@ class NodeConfig:
     log: LogSection
     insecure: bool = False
     checkpoints: CheckpointsSection = CheckpointsSection()
+    level_one: LevelOneSection = LevelOneSection()
+    collector: CollectorSection = CollectorSection()
+    retention: RetentionSection = RetentionSection()
 
 
 def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> NodeConfig:
@@ -279,9 +322,29 @@ def _build(given: _Given) -> NodeConfig:
                 "that reaches it is trusted"
             )
     cache, log = CacheSection(**given.section("cache")), LogSection(**given.section("log"))
-    checkpoints = CheckpointsSection(**given.section("checkpoints"))
+    level_one = LevelOneSection(**given.section("level_one"))
+    if not level_one.block_bytes <= level_one.target_bytes <= level_one.job_bytes:
+        sources = {given.source(key) for key in given.values if key.startswith("level_one.")}
+        raise ConfigError(
+            f"{', '.join(sorted(sources))}: level_one: block_bytes may not be above target_bytes, nor that "
+            "above job_bytes: raise job_bytes, or lower the others"
+        )
     return NodeConfig(
-        node, cluster, mesh, kafka, admin, storage, topics, batching, cache, log, insecure, checkpoints
+        node,
+        cluster,
+        mesh,
+        kafka,
+        admin,
+        storage,
+        topics,
+        batching,
+        cache,
+        log,
+        insecure,
+        CheckpointsSection(**given.section("checkpoints")),
+        level_one,
+        CollectorSection(**given.section("collector")),
+        RetentionSection(**given.section("retention")),
     )
 
 

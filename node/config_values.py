@@ -96,6 +96,13 @@ def _size(value: Any) -> int:
     return int(match[1]) * _BYTES[match[2]]
 
 
+def _some_bytes(value: Any) -> int:
+    size = _size(value)
+    if size < KIB:
+        raise ValueError(f"{value!r} is less than 1KiB")
+    return size
+
+
 def _rate(value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < 1e9:
         raise ValueError(f"{value!r} is not a number above 0: leave it out for no limit")
@@ -181,7 +188,19 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "batching.max_staged_batches": _whole(1, 2**31),
     "cache.written_bytes": _size,
     "cache.fetched_bytes": _size,
+    "cache.level_one_bytes": _size,
     "checkpoints.keep": _whole(1, 1_000),
+    "level_one.target_bytes": _some_bytes,
+    "level_one.job_bytes": _some_bytes,
+    "level_one.block_bytes": _some_bytes,
+    "level_one.reconcile_seconds": _positive_seconds,
+    "level_one.merge_count": _whole(2, 1_000),
+    "level_one.sweep_seconds": _positive_seconds,
+    "collector.grace_seconds": _seconds,
+    "collector.sweep_seconds": _positive_seconds,
+    "collector.deletes_per_second": _whole(1, 1_000_000),
+    "collector.advance_lag_epochs": _whole(1, 1_000_000),
+    "retention.check_seconds": _positive_seconds,
     "log.level": _choice("debug", "info", "warning", "error"),
     "log.format": _choice("text", "json"),
 }

@@ -44,6 +44,8 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     assert config.topics.replication_factor == 3
     assert config.topics.auto_create
     assert config.cluster.epoch_seconds == 10.0
+    assert config.level_one.target_bytes == 64 * 1024 * 1024
+    assert config.collector.grace_seconds == 60.0
     assert not config.insecure
 
 
@@ -92,6 +94,12 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
             "250ms",
         ),
         ("cluster.epoch_seconds=0s", "more than nothing", ""),
+        ("level_one.block_bytes=7", "level_one.block_bytes: 7 is less than 1KiB", ""),
+        (
+            "level_one.job_bytes=1MiB",
+            "level_one: block_bytes may not be above target_bytes",
+            "raise job_bytes",
+        ),
         ("batching.target_bytes=4MB", "batching.target_bytes: '4MB' is not a size", "4MiB"),
         ("batching.target_bytes=-1", "batching.target_bytes: -1 is not a size", "bytes"),
         ("batching.target_bytes=1GiB", "batching: target_bytes must be", "not above max_object_bytes"),
