@@ -12,7 +12,7 @@ from importlib import metadata
 import typer
 from typer.exceptions import TyperException
 
-from cluster.commands import audit, checkpoint, clusters, consume, node, produce, topics
+from cluster.commands import audit, checkpoint, clusters, consume, gc, node, produce, topics
 from cluster.failure import CommandFailed, ReaderGone
 from cluster.output import Json, show
 
@@ -29,6 +29,7 @@ app.add_typer(topics.app, name="topic")
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(checkpoint.checkpoint)
+app.add_typer(gc.app, name="gc")
 app.command()(audit.audit)
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 _TRIM_THRESHOLD: Final = -1  # glibc's malloc.h: M_TRIM_THRESHOLD
 _MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD
+_MMAP_MAX: Final = -4  # M_MMAP_MAX
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Free memory at the top of the heap that the process keeps."""
@@ -20,12 +21,20 @@ MAPPED_FROM_BYTES: Final = 32 * 1024 * 1024
 """Buffers from this size on are mapped on their own and given back at once; the most that glibc allows."""
 
 
-def keep_freed_memory() -> bool:
-    """Set the thresholds for this process, once and early; whether its C library knows them (glibc does)."""
+LARGE_KEPT_BYTES: Final = 1024 * 1024 * 1024
+
+
+def keep_freed_memory(*, large: bool = False) -> bool:
+    """Set the thresholds for this process, once and early; whether its C library knows them (glibc does).
+
+    With `large`, for a process that works through buffers of any size and then ends, nothing is given back.
+    """
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
+    if large:
+        return bool(mallopt(_TRIM_THRESHOLD, LARGE_KEPT_BYTES) and mallopt(_MMAP_MAX, 0))
     kept = mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
     return bool(kept and mallopt(_MMAP_THRESHOLD, MAPPED_FROM_BYTES))

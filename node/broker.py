@@ -17,10 +17,12 @@ from typing import Final
 from node.checkpoints.coordinator import CheckpointCoordinator
 from node.checkpoints.publisher import Publisher
 from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from node.cluster_clock import ClusterClock
 from node.config import NodeConfig
 from node.controller.client import ControllerClient
 from node.controller.cluster_epoch import ClusterEpoch
 from node.controller.duties import ControllerDuties
+from node.controller.gone_topics import GoneTopics
 from node.controller.hosting import Hosting
 from node.controller.leaders import LeaderTable
 from node.controller.preferred_leaders import PreferredLeaders
@@ -30,8 +32,14 @@ from node.kafka.requests import elect_leaders
 from node.kafka.requests.handler import BrokerHandler
 from node.kafka.server import KafkaServer
 from node.kafka.server_config import Problem, ServerConfig
+from node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
+from node.level_one.reader import LevelOneReader, LevelOneReaderConfig
+from node.level_one.upkeep import LevelOneUpkeep
 from node.level_zero.batcher import Batcher
 from node.level_zero.cache import BatchCache
+from node.level_zero.collectable_epochs import CollectableEpochs
+from node.level_zero.collector import Collector
+from node.level_zero.idle_epochs import IdleEpochs
 from node.level_zero.reader import Reader, ReaderConfig
 from node.level_zero.store import ObjectStore
 from node.mesh_calls import MeshCalls
@@ -77,8 +85,12 @@ class Broker:
         wall_ms: Callable[[], int],
         on_fatal: Callable[[Exception], None],
         wal: WalConfig | None = None,
+        level_one_builder: LevelOneBuilder | None = None,
     ) -> None:
-        """`boot_id` is 1 or more and differs from that of every process before; `wall_ms` gives Unix ms."""
+        """`boot_id` is 1 or more and differs from that of every process before; `wall_ms` gives Unix ms.
+
+        Level-one objects are made on this loop, unless there is another builder.
+        """
         self.config = config
         self.node_id = config.node.id
         self.loop = loop
@@ -88,7 +100,7 @@ class Broker:
         self.boot_id = boot_id
         self.admin_port = config.admin.port
         """Where the HTTP API listens; whoever starts it says so before `start`, if it took a free one."""
-        self._wall_ms = wall_ms
+        self.clock = ClusterClock(self.node_id, len(config.cluster.nodes), wall_ms, loop=loop)
         self._on_fatal = on_fatal
         self._registration: Registration | None = None
         self._recorders: dict[int, CheckpointRecorder] = {}
@@ -115,7 +127,7 @@ class Broker:
         self._replica = ReplicaMachine(Controller(recorder.checkpoint), recorder, self.controller.applied)
         self.epoch = ClusterEpoch(self._replica.plain)
         self.duties = ControllerDuties(
-            self.calls, config.cluster.id, config.cluster.epoch_seconds, loop=loop, wall_ms=wall_ms
+            self.calls, config.cluster.id, config.cluster.epoch_seconds, loop=loop, wall_ms=self.wall_ms
         )
         self.producer_ids = ProducerIds(self.controller, self.node_id, loop=loop)
         self.leaders = LeaderTable(self.host, self.calls, loop=loop)
@@ -140,13 +152,45 @@ class Broker:
             epoch=self.epoch.current,
         )
         self.reader = Reader(store, ReaderConfig(), loop=loop, written=self.written, fetched=self.fetched)
+        self.level_one_builder = level_one_builder or StoreBuilder(
+            store, BuilderConfig(block_bytes=config.level_one.block_bytes), loop=loop
+        )
+        self.level_one_reader = LevelOneReader(
+            store, LevelOneReaderConfig(cache_bytes=config.cache.level_one_bytes), loop=loop
+        )
+        self.collectable = CollectableEpochs(
+            self.calls, self.host, self.controller, self.partitions, self.leaders, self.clock, loop=loop
+        )
+        self.idle_epochs = IdleEpochs(
+            self.partitions, self.epoch, config.collector, loop=loop, wall_ms=self.wall_ms
+        )
+        self.collector = Collector(
+            store,
+            config.collector,
+            self.collectable,
+            self.controller,
+            self.node_id,
+            [peer.id for peer in config.cluster.nodes],
+            loop=loop,
+            newest_epoch=self.epoch.current,
+            may_begin=lambda: self.registered,
+        )
+        self.gone_topics = GoneTopics(
+            store,
+            self.host,
+            self.controller,
+            config.level_one.sweep_seconds,
+            config.collector.deletes_per_second,
+            loop=loop,
+        )
+        self.level_one = LevelOneUpkeep(self)
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)
         elect_leaders.serve(self)
 
     def wall_ms(self) -> int:
-        """The wall clock, in ms since 1970."""
-        return self._wall_ms()
+        """The time, in ms since 1970; see ClusterClock."""
+        return self.clock.now_ms()
 
     @property
     def registered(self) -> bool:
@@ -185,6 +229,11 @@ class Broker:
         self.hosting.start()
         if self.config.topics.leader_rebalance:
             self.preferred_leaders.start()
+        self.level_one.start()
+        self.collectable.start()
+        self.idle_epochs.start()
+        self.collector.start()
+        self.gone_topics.start()
         self._registration = Registration(
             self.controller,
             self.calls,
@@ -200,6 +249,10 @@ class Broker:
         """Leadership first, then Kafka's port, then the log, then object storage."""
         self.hosting.close()
         self.preferred_leaders.close()
+        await self.level_one.close()
+        self.idle_epochs.close()
+        await self.collector.close()
+        await self.gone_topics.close()
         await self.host.hand_over(hand_over_seconds)
         if self._registration is not None:
             await self._registration.leave(LEAVE_SECONDS)
@@ -209,11 +262,14 @@ class Broker:
         self.producer_ids.close()
         self.duties.close()
         self.leaders.close()
+        self.collectable.close()
         self.calls.close()
         await self.host.stop(0.0)
         await self.publisher.stop()
         await self.batcher.close()
         await self.reader.close()
+        await self.level_one_builder.close()
+        await self.level_one_reader.close()
         await self.store.close()
 
     async def _on_registered(self) -> None:
@@ -235,7 +291,7 @@ class Broker:
             self.admin_port,
             1,
             FEATURE_LEVEL,
-            self._wall_ms(),
+            self.wall_ms(),
         )
 
     # Replicas.
@@ -247,9 +303,10 @@ class Broker:
             loop=self.loop,
             batcher=self.batcher,
             reader=self.reader,
+            level_one=self.level_one_reader,
             written=self.written,
             epoch=self.epoch,
-            wall_ms=self._wall_ms,
+            wall_ms=self.wall_ms,
             recorder=self._recorder(place.group, PartitionStateMachine.kind),
         )
         try:

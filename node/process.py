@@ -22,7 +22,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
-from urllib.parse import urlsplit
 
 if __name__ == "__main__":
     # kio imports the first and PySyncObj the second where they are installed, and do without where not. A
@@ -40,9 +39,10 @@ from node.config import ConfigError, NodeConfig, load
 from node.disk_threads import DiskThreads, NodeLoop
 from node.kafka.answers import answers
 from node.kafka.apis import APIS
-from node.level_zero.local_store import LocalStore
-from node.level_zero.obstore_store import ObstoreStore
-from node.level_zero.retries import RetryingStore, RetryPolicy
+from node.level_one.builder import BuilderConfig
+from node.level_one.worker_link import WorkerBuilder
+from node.level_zero.opening import StorePlace, open_store
+from node.level_zero.retries import RetryPolicy
 from node.level_zero.store import NotDone, ObjectStore
 from node.raft.disk import RealDisk
 from node.raft.journal import JournalDamaged
@@ -129,6 +129,7 @@ class _Process:
             boot_id=1 + _SYSTEM.getrandbits(62),
             wall_ms=lambda: time.time_ns() // 1_000_000,
             on_fatal=self._stop_for,
+            level_one_builder=_level_one_builder(config, loop),
         )
         admin = AdminServer(broker, config.admin.host, config.admin.port)
         try:
@@ -176,17 +177,19 @@ def _open_store(
     config: NodeConfig, loop: asyncio.AbstractEventLoop, disk: RealDisk, threads: Executor
 ) -> ObjectStore:
     """The configured store, its operations tried again. Raises Unusable."""
-    url, options = config.storage.url, config.storage.options
-    store: ObjectStore
+    place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}")
+    rng = random.Random(_SYSTEM.getrandbits(256))
     try:
-        if urlsplit(url).scheme:
-            plain_http = options.get("endpoint", "").startswith("http://")
-            store = ObstoreStore(url, options=options, allow_http=plain_http)
-        else:
-            store = LocalStore.open(disk, url, owner=f"node-{config.node.id}", loop=loop, executor=threads)
+        return open_store(place, RetryPolicy(), loop=loop, disk=disk, executor=threads, rng=rng)
     except NotDone as error:
         raise Unusable(f"storage.url: {error}") from error
-    return RetryingStore(store, RetryPolicy(), loop=loop, rng=random.Random(_SYSTEM.getrandbits(256)))
+
+
+def _level_one_builder(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> WorkerBuilder | None:
+    """A worker process; none if it would not see the node's objects, as they are in its memory."""
+    place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}-level-one")
+    builder = BuilderConfig(block_bytes=config.level_one.block_bytes)
+    return WorkerBuilder(place, builder, loop=loop) if place.is_shared else None
 
 
 def _warm_up() -> None:

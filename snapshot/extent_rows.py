@@ -1,4 +1,4 @@
-"""A partition's extents as numpy reads them out of a snapshot: one dtype for all who read in bulk."""
+"""A partition's references as numpy reads them out of a snapshot: one dtype each for all who read in bulk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from statemachine.extents import ROW_BYTES
+from statemachine.level_one import LEVEL_ONE_ROW, UNIQUE_BYTES
 from statemachine.object_names import OBJECT_ID_BYTES
 
 EXTENT_ROWS: Final = np.dtype(
@@ -22,5 +23,19 @@ EXTENT_ROWS: Final = np.dtype(
         ("object_id", f"V{OBJECT_ID_BYTES}"),
     ]
 )
-"""A row of `statemachine.extents.ROW`."""
+"""A row of `statemachine.extents.ROW`: a batch in level zero, or inline."""
 assert EXTENT_ROWS.itemsize == ROW_BYTES
+
+LEVEL_ONE_ROWS: Final = np.dtype(
+    [
+        ("base_offset", "<i8"),
+        ("end_offset", "<i8"),
+        ("max_timestamp", "<i8"),
+        ("size", "<i8"),
+        ("index_bytes", "<u4"),
+        ("term", "<i8"),
+        ("unique", f"V{UNIQUE_BYTES}"),
+    ]
+)
+"""A row of `statemachine.level_one.LEVEL_ONE_ROW`: an object in level one."""
+assert LEVEL_ONE_ROWS.itemsize == LEVEL_ONE_ROW.size

@@ -17,43 +17,50 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from snapshot.object_frame import HEADER, TAIL, BadObject, Buffer, Frame, NewerFormat
 from statemachine.object_names import object_name
 
-Buffer = bytes | bytearray | memoryview
+__all__ = [
+    "BATCH",
+    "BATCH_HEADER_BYTES",
+    "CHECKED_FROM",
+    "FORMAT_VERSION",
+    "HEADER",
+    "MAGIC_2",
+    "SECTION",
+    "TAIL",
+    "BadObject",
+    "Batch",
+    "Buffer",
+    "Encoded",
+    "Footer",
+    "NewerFormat",
+    "Section",
+    "batches_of",
+    "encode",
+    "footer_bytes",
+    "overhead",
+    "parse",
+    "parse_footer",
+    "patched",
+    "verify_batch",
+    "verify_section",
+]
 
 MAGIC = b"strandL0"
 FORMAT_VERSION = 1
-HEADER = struct.Struct("<8sHHI")
-"""magic, version, zero, CRC-32C of the 12 bytes before it."""
 SECTION = struct.Struct("<16sIIQQI")
 """topic id, partition, number of batches, position and length of the section in bytes, its CRC-32C."""
 IDENTITY = struct.Struct("<Q20sQI")
 """cluster epoch, object id, size of the object in bytes, number of sections; after the sections' rows."""
-TAIL = struct.Struct("<IIHH8s")
-"""length of index and tail in bytes, CRC-32C of both without this field, version, zero, magic."""
-_TAIL_CRC = struct.Struct("<I")
-_CRC_FROM_END = TAIL.size - 4
+_FRAME = Frame("level-zero object", MAGIC, FORMAT_VERSION, IDENTITY.size + TAIL.size)
 
 BATCH_HEADER_BYTES = 61
 """Kafka's magic 2 record batch up to its records."""
-_BATCH = struct.Struct(">qiibI")
-_CHECKED_FROM = _BATCH.size
+BATCH = struct.Struct(">qiibI")
+"""base offset, length behind it, leader epoch, magic, CRC-32C of all that follows: how a batch begins."""
+CHECKED_FROM = BATCH.size
 MAGIC_2 = 2
-
-
-class BadObject(ValueError):
-    """Bytes from storage that are not what was stored: the object's name, the byte range, what is wrong."""
-
-    def __init__(self, name: str, start: int, end: int, reason: str) -> None:
-        super().__init__(f"object {name}, bytes {start} to {end}: {reason}")
-        self.name = name
-        self.start = start
-        self.end = end
-        self.reason = reason
-
-
-class NewerFormat(BadObject):
-    """The object is intact and of a format version this reader does not know."""
 
 
 class Batch(NamedTuple):
@@ -108,7 +115,7 @@ def encode(epoch: int, object_id: bytes, batches: Sequence[Batch]) -> Encoded:
         if not batch.data or len(batch.topic_id) != 16:
             raise ValueError(f"batch {number} has {len(batch.data)} bytes, topic id {batch.topic_id.hex()}")
         by_partition.setdefault((batch.topic_id, batch.partition), []).append(number)
-    parts: list[Buffer] = [_header()]
+    parts: list[Buffer] = [_FRAME.header()]
     rows: list[bytes] = []
     positions = [0] * len(batches)
     position = HEADER.size
@@ -123,32 +130,13 @@ def encode(epoch: int, object_id: bytes, batches: Sequence[Batch]) -> Encoded:
         rows.append(SECTION.pack(topic_id, partition, len(numbers), start, position - start, crc))
     size = position + len(rows) * SECTION.size + IDENTITY.size + TAIL.size
     index = b"".join(rows) + IDENTITY.pack(epoch, object_id, size, len(rows))
-    parts.append(index + _tail(index))
+    parts.append(_FRAME.footer(index))
     return Encoded(parts, size, positions)
-
-
-def _header() -> bytes:
-    start = HEADER.pack(MAGIC, FORMAT_VERSION, 0, 0)[:-4]
-    return start + _TAIL_CRC.pack(crc32c(start))
-
-
-def _tail(index: bytes) -> bytes:
-    length = len(index) + TAIL.size
-    blank = TAIL.pack(length, 0, FORMAT_VERSION, 0, MAGIC)
-    crc = crc32c(blank[8:], crc32c(blank[:4], crc32c(index)))
-    return TAIL.pack(length, crc, FORMAT_VERSION, 0, MAGIC)
 
 
 def footer_bytes(name: str, tail: Buffer, size: int) -> int:
     """How many bytes of an object's end its footer takes; `tail` has at least its last TAIL.size bytes."""
-    if size < overhead(0) or len(tail) < TAIL.size:
-        raise BadObject(name, 0, size, "too short to be a level-zero object; it was cut or is something else")
-    length, _, _, _, magic = TAIL.unpack(tail[-TAIL.size :])
-    if magic != MAGIC:
-        raise BadObject(name, size - len(MAGIC), size, "no magic at the end: cut, or not a level-zero object")
-    if not TAIL.size <= length <= size - HEADER.size:
-        raise BadObject(name, size - TAIL.size, size, f"a footer of {length} bytes does not fit")
-    return int(length)
+    return _FRAME.footer_bytes(name, tail, size)
 
 
 def parse_footer(name: str, tail: Buffer, size: int) -> Footer:
@@ -156,24 +144,14 @@ def parse_footer(name: str, tail: Buffer, size: int) -> Footer:
 
     `tail` must reach back at least `footer_bytes()`. Raises BadObject, or NewerFormat.
     """
-    length = footer_bytes(name, tail, size)
-    start = size - length
-    if length > len(tail):
-        raise ValueError(f"the footer of {name} needs {length} bytes, {len(tail)} were given")
-    footer = bytes(tail[len(tail) - length :])
-    _, crc, version, _, _ = TAIL.unpack(footer[-TAIL.size :])
-    checked = crc32c(footer[-_CRC_FROM_END + 4 :], crc32c(footer[:-_CRC_FROM_END]))
-    if checked != crc:
-        raise BadObject(name, start, size, "the footer's checksum does not match")
-    _known(name, start, size, version)
-    if length < IDENTITY.size + TAIL.size:
-        raise BadObject(name, start, size, f"a footer of {length} bytes has no room for its fields")
-    epoch, object_id, stated, count = IDENTITY.unpack_from(footer, length - TAIL.size - IDENTITY.size)
-    if length != count * SECTION.size + IDENTITY.size + TAIL.size or stated != size:
+    fields = _FRAME.checked_footer(name, tail, size)
+    start = size - len(fields) - TAIL.size
+    epoch, object_id, stated, count = IDENTITY.unpack_from(fields, len(fields) - IDENTITY.size)
+    if len(fields) != count * SECTION.size + IDENTITY.size or stated != size:
         raise BadObject(name, start, size, f"{count} sections in {stated} bytes are not what is here")
     if object_name(epoch, object_id) != name:
         raise BadObject(name, start, size, f"these are the bytes of {object_name(epoch, object_id)}")
-    sections = tuple(map(Section._make, SECTION.iter_unpack(footer[: count * SECTION.size])))
+    sections = tuple(map(Section._make, SECTION.iter_unpack(fields[: count * SECTION.size])))
     position = HEADER.size
     for section in sections:
         if section.position != position:
@@ -184,22 +162,10 @@ def parse_footer(name: str, tail: Buffer, size: int) -> Footer:
     return Footer(epoch, object_id, size, sections)
 
 
-def _known(name: str, start: int, end: int, version: int) -> None:
-    if version > FORMAT_VERSION:
-        raise NewerFormat(
-            name, start, end, f"format version {version}, this reader knows up to {FORMAT_VERSION}: upgrade"
-        )
-    if version < 1:
-        raise BadObject(name, start, end, f"there is no format version {version}")
-
-
 def parse(name: str, data: Buffer) -> Footer:
     """Check every byte of a whole object; raises BadObject, or NewerFormat."""
     footer = parse_footer(name, data, len(data))
-    magic, version, zero, crc = HEADER.unpack_from(data)
-    if magic != MAGIC or crc32c(data[: HEADER.size - 4]) != crc or zero:
-        raise BadObject(name, 0, HEADER.size, "the header is damaged")
-    _known(name, 0, HEADER.size, version)
+    _FRAME.check_header(name, data)
     for section in footer.sections:
         verify_section(name, section, memoryview(data)[section.position : section.end])
     return footer
@@ -224,11 +190,11 @@ def verify_batch(name: str, position: int, length: int, data: Buffer) -> None:
         raise BadObject(name, position, position + length, f"{len(data)} bytes in place of {length}")
     if length < BATCH_HEADER_BYTES:
         raise BadObject(name, position, position + length, f"{length} bytes are too few for a batch")
-    _, stated, _, magic, crc = _BATCH.unpack_from(data)
+    _, stated, _, magic, crc = BATCH.unpack_from(data)
     if stated != length - 12 or magic != MAGIC_2:
         reason = f"a batch of {stated + 12} bytes with magic {magic} in place of {length} with 2"
         raise BadObject(name, position, position + length, reason)
-    if crc32c(memoryview(data)[_CHECKED_FROM:]) != crc:
+    if crc32c(memoryview(data)[CHECKED_FROM:]) != crc:
         raise BadObject(name, position, position + length, "the batch's checksum does not match")
 
 
@@ -236,7 +202,7 @@ def batches_of(name: str, section: Section, data: Buffer) -> Iterator[tuple[int,
     """Yield (position in the object, length) of each batch of a section; raises BadObject."""
     at = found = 0
     while at < len(data):
-        length = _BATCH.unpack_from(data, at)[1] + 12 if len(data) - at >= BATCH_HEADER_BYTES else 0
+        length = BATCH.unpack_from(data, at)[1] + 12 if len(data) - at >= BATCH_HEADER_BYTES else 0
         if not BATCH_HEADER_BYTES <= length <= len(data) - at:
             raise BadObject(name, section.position + at, section.end, "no batch begins here")
         yield section.position + at, length

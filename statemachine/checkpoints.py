@@ -1,8 +1,9 @@
 """Checkpoints a partition retains: indexes at which every replica published its state.
 
 Spark reads a checkpoint's objects long after the partition has gone on. A lease, which a running job renews,
-keeps them: while it lasts, the oldest epoch that the checkpoint names holds the collector back. Leases run
-in the state machine's time, so every replica agrees on which of them have ended.
+keeps them: while it lasts, the oldest epoch that the checkpoint names holds the collector back, and level-one
+objects removed after it stay. Leases run in the state machine's time, so every replica agrees on which of
+them have ended.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ class Checkpoints:
         released = ended[: max(len(ended) - keep, 0)]
         self.retained = [checkpoint for checkpoint in self.retained if checkpoint.log_index not in released]
         return released
+
+    def oldest_leased(self, now: int) -> int | None:
+        """Log index of the first leased checkpoint; None when none is."""
+        leased = (checkpoint.log_index for checkpoint in self.retained if checkpoint.lease_until > now)
+        return next(leased, None)
 
     def oldest_epoch(self, now: int) -> int | None:
         """The lowest epoch a leased checkpoint names; None when none does."""

@@ -25,6 +25,7 @@ from statemachine.controller_commands import (
     RaiseFeatureLevel,
     Refused,
     RegisterNode,
+    SetCollection,
     decode,
 )
 from statemachine.controller_state import (
@@ -122,6 +123,9 @@ class Controller:
                 return controller_nodes.allocate_producer_ids(state, command)
             case RaiseFeatureLevel():
                 return controller_nodes.raise_feature_level(state, index, command)
+            case SetCollection():
+                state.collection_paused = command.paused
+                return command.paused
             case Checkpoint():
                 self._on_checkpoint(index, self.snapshot())
                 return index
@@ -193,6 +197,11 @@ class Controller:
         return self._state.cluster_epoch
 
     @property
+    def collection_paused(self) -> bool:
+        """Whether nothing is to be deleted from storage. It does not count in `version`."""
+        return self._state.collection_paused
+
+    @property
     def feature_level(self) -> int:
         """What entries and snapshots may use."""
         return self._state.feature_level
@@ -223,6 +232,19 @@ class Controller:
     def place_of(self, group: int) -> PartitionPlace | None:
         """Which partition a group replicates; None for a group that is gone or not a partition's."""
         return self._state.places.get(group)
+
+    def topic_is_gone(self, topic_id: bytes) -> bool:
+        """Whether a topic of this id was deleted; to be asked once it is certain that it was created.
+
+        An id nobody knows counts as deleted only once there are deletions that were forgotten: until then,
+        this cluster never had a topic of that id.
+        """
+        state = self._state
+        return topic_id in state.deleted or (topic_id not in state.topics and state.forgotten_index > 0)
+
+    def group_is_gone(self, group: int) -> bool:
+        """Whether a partition's group went with its topic; false for one that is not known here yet."""
+        return CONTROLLER_GROUP < group < self._state.next_group and group not in self._state.places
 
     def partition(self, topic_id: bytes, number: int) -> Partition | None:
         """One partition of a topic; None when there is no such topic or partition."""

@@ -42,6 +42,7 @@ class Kind(IntEnum):
     ALLOCATE_PRODUCER_IDS = 11
     RAISE_FEATURE_LEVEL = 12
     CHECKPOINT = 13
+    SET_COLLECTION = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,16 @@ class Checkpoint:
     """Hand this entry's state to whoever publishes it, on every replica. Result: the entry's index."""
 
 
+@dataclass(frozen=True, slots=True)
+class SetCollection:
+    """Delete no records from storage, or go on. Result: whether that is paused, as it then is.
+
+    In the log, so that it outlives restarts and no node is forgotten.
+    """
+
+    paused: bool
+
+
 Command = (
     Bootstrap
     | RegisterNode
@@ -206,6 +217,7 @@ Command = (
     | AllocateProducerIds
     | RaiseFeatureLevel
     | Checkpoint
+    | SetCollection
 )
 
 
@@ -230,6 +242,12 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
         return value
 
     return read
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise Corruption(f"{value!r} is neither true nor false")
+    return value
 
 
 def _text(value: Any) -> str:
@@ -303,6 +321,7 @@ _FORMS: dict[Kind, tuple[type[Command], tuple[_Reader, ...]]] = {
     Kind.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
     Kind.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),
     Kind.CHECKPOINT: (Checkpoint, ()),
+    Kind.SET_COLLECTION: (SetCollection, (_flag,)),
 }
 _KINDS: dict[type[Command], Kind] = {command: kind for kind, (command, _) in _FORMS.items()}
 

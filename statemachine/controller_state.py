@@ -15,7 +15,7 @@ import msgpack
 from statemachine.assignment import Load
 from statemachine.topic_config import Configs
 
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
 CONTROLLER_GROUP = 0
 REMEMBERED_DELETIONS = 1024
 """Ids of deleted topics that are still told from new ones; what is older is refused by its `made_at`."""
@@ -90,6 +90,8 @@ class ControllerState:
         self.applied_index = 0
         self.version = 0
         """Log index of the last entry that changed what Metadata or DescribeConfigs answer."""
+        self.collection_paused = False
+        """Whether the nodes' collectors are to delete nothing for now."""
         self.topics: dict[bytes, Topic] = {}
         """By id, in the order of their creation."""
         self.nodes: dict[int, NodeRegistration] = {}
@@ -164,6 +166,10 @@ class ControllerState:
                 raise ValueError(
                     f"it has format {version}, this release reads up to {SNAPSHOT_FORMAT}: upgrade this node"
                 )
+            if version < SNAPSHOT_FORMAT:
+                raise ValueError(
+                    f"it has format {version} of an earlier release, this one reads {SNAPSHOT_FORMAT}"
+                )
             if tuple(fields) != (*_SCALARS, "topics", "nodes", "deleted"):
                 raise ValueError(f"its fields are {', '.join(map(str, fields))}")
             state = cls()
@@ -211,4 +217,5 @@ _SCALARS = (
     "applied_index",
     "version",
     "forgotten_index",
+    "collection_paused",
 )

@@ -71,7 +71,7 @@ Extent = ObjectExtent | InlineExtent
 class _Chunk:
     """Up to CHUNK_ROWS extents, and what lookups want to know of them without reading each."""
 
-    __slots__ = ("first", "inline", "max_timestamp", "oldest_epoch", "rows")
+    __slots__ = ("first", "inline", "length", "max_timestamp", "oldest_epoch", "rows")
 
     def __init__(self, rows: bytes | bytearray, inline: dict[int, bytes]) -> None:
         self.rows = bytearray(rows)
@@ -79,6 +79,7 @@ class _Chunk:
         self.first: int = ROW.unpack_from(rows)[1]
         columns = list(ROW.iter_unpack(rows))
         self.max_timestamp: int = max(row[4] for row in columns)
+        self.length: int = sum(row[5] for row in columns)
         self.oldest_epoch: int | None = min((row[6] for row in columns if row[0] == OBJECT_ROW), default=None)
 
     def __len__(self) -> int:
@@ -86,10 +87,11 @@ class _Chunk:
 
     def position(self, offset: int) -> int:
         """Number of the last row that starts at or below an offset; -1 when none does."""
-        rows = self.rows
-        return (
-            bisect_right(range(len(self)), offset, key=lambda n: _base_offset(rows, n * ROW_BYTES + 1)[0]) - 1
-        )
+        return bisect_right(range(len(self)), offset, key=self.base_offset) - 1
+
+    def base_offset(self, number: int) -> int:
+        base: int = _base_offset(self.rows, number * ROW_BYTES + 1)[0]
+        return base
 
     def extent(self, number: int) -> Extent:
         kind, base, count, term, timestamp, length, epoch, position, identity = ROW.unpack_from(
@@ -111,9 +113,16 @@ class Extents:
         self._chunks: list[_Chunk] = []
         self.end_offset = 0
         """Offset after the last record; stays when everything is trimmed."""
+        self.bytes = 0
+        """Lengths of all batches together."""
 
     def __len__(self) -> int:
         return sum(len(chunk) for chunk in self._chunks)
+
+    @property
+    def first_offset(self) -> int:
+        """Base offset of the first extent; `end_offset` when there are none."""
+        return self._chunks[0].first if self._chunks else self.end_offset
 
     def __iter__(self) -> Iterator[Extent]:
         for chunk in self._chunks:
@@ -137,7 +146,7 @@ class Extents:
         row = ROW.pack(
             OBJECT_ROW, base, record_count, term, max_timestamp, length, epoch, position, object_id
         )
-        chunk = self._grow(row, record_count, max_timestamp)
+        chunk = self._grow(row, record_count, max_timestamp, length)
         if chunk.oldest_epoch is None or epoch < chunk.oldest_epoch:
             chunk.oldest_epoch = epoch
         return base
@@ -148,15 +157,17 @@ class Extents:
             raise ValueError(f"no extent has {record_count} records in {len(data)} bytes")
         base = self.end_offset
         row = ROW.pack(INLINE_ROW, base, record_count, term, max_timestamp, len(data), 0, 0, _NO_OBJECT)
-        self._grow(row, record_count, max_timestamp).inline[base] = data
+        self._grow(row, record_count, max_timestamp, len(data)).inline[base] = data
         return base
 
-    def _grow(self, row: bytes, record_count: int, max_timestamp: int) -> _Chunk:
+    def _grow(self, row: bytes, record_count: int, max_timestamp: int, length: int) -> _Chunk:
         self.end_offset += record_count
+        self.bytes += length
         if self._chunks:
             chunk = self._chunks[-1]
             if len(chunk.rows) < CHUNK_ROWS * ROW_BYTES:
                 chunk.rows += row
+                chunk.length += length
                 if max_timestamp > chunk.max_timestamp:
                     chunk.max_timestamp = max_timestamp
                 return chunk
@@ -168,8 +179,10 @@ class Extents:
         """Forget every extent that ends at or below an offset; one that contains it stays whole."""
         if start_offset >= self.end_offset:
             self._chunks.clear()
+            self.bytes = 0
             return
         whole = max(bisect_right(self._chunks, start_offset, key=lambda chunk: chunk.first) - 1, 0)
+        self.bytes -= sum(chunk.length for chunk in self._chunks[:whole])
         del self._chunks[:whole]
         if self._chunks:
             chunk = self._chunks[0]
@@ -177,9 +190,19 @@ class Extents:
             if dropped > 0:
                 rows = chunk.rows[dropped * ROW_BYTES :]
                 first = _base_offset(rows, 1)[0]
-                self._chunks[0] = _Chunk(
-                    rows, {base: data for base, data in chunk.inline.items() if base >= first}
-                )
+                left = _Chunk(rows, {base: data for base, data in chunk.inline.items() if base >= first})
+                self.bytes -= chunk.length - left.length
+                self._chunks[0] = left
+
+    def is_boundary(self, offset: int) -> bool:
+        """Whether an extent ends at this offset, or the first one begins there."""
+        if not self.first_offset <= offset <= self.end_offset:
+            return False
+        if offset == self.end_offset:
+            return True
+        at = bisect_right(self._chunks, offset, key=lambda chunk: chunk.first) - 1
+        chunk = self._chunks[at]
+        return chunk.base_offset(chunk.position(offset)) == offset
 
     def between(self, first: int, end: int, max_bytes: int) -> list[Extent]:
         """Extents that hold offsets in `[first, end)`, in order, until `max_bytes` are reached.
@@ -247,6 +270,7 @@ class Extents:
             if missing := [base for base in bases if base not in data]:
                 raise ValueError(f"the inline batch at offset {missing[0]} has no bytes")
             restored._chunks.append(_Chunk(part, {base: data.pop(base) for base in bases}))
+            restored.bytes += restored._chunks[-1].length
         if data:
             raise ValueError(f"bytes without an inline batch at offset {min(data)}")
         restored._check(rows)

@@ -11,15 +11,14 @@ stops the replica before its state can diverge further.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
 
-from statemachine.checkpoints import Checkpoints, RetainedCheckpoint
-from statemachine.extents import Extent, Extents
-from statemachine.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
+from statemachine import partition_invariants
+from statemachine.checkpoints import RetainedCheckpoint
+from statemachine.level_one import LevelOneExtent, RemovedObject
 from statemachine.machine import Corruption
 from statemachine.partition_commands import (
     Appended,
@@ -29,105 +28,39 @@ from statemachine.partition_commands import (
     EntryResult,
     EpochAdvanced,
     Kind,
+    LevelOneReplaced,
+    Reconciled,
     Rejected,
     Rejection,
+    RemovedForgotten,
     StartOffsetSet,
     Ticked,
 )
-from statemachine.producers import NO_PRODUCER, Duplicate, Producers, StaleProducerEpoch
-
-SNAPSHOT_FORMAT = 1
-SNAPSHOT_FIELDS = (
-    "format",
-    "term",
-    "time",
-    "creation_epoch",
-    "previous_applied_epoch",
-    "max_applied_epoch",
-    "max_applied_epoch_index",
-    "start_offset",
-    "next_offset",
-    "leader_epochs",
-    "producers",
-    "checkpoints",
-    "inline",
-    "extents",
-)
-"""Keys of the state's msgpack map, in this order."""
-_BIN_32 = struct.Struct(">BI")
-_BIN_32_MARK = 0xC6
+from statemachine.partition_state import PartitionState
+from statemachine.producers import NO_PRODUCER, Duplicate, StaleProducerEpoch
 
 
-class PartitionStateMachine:
-    """One partition; see StateMachine for what the log asks of it.
+class PartitionStateMachine(PartitionState):
+    """One partition and its log; see StateMachine for what the log asks of it.
 
-    `creation_epoch` is the cluster epoch at which the controller created the partition, the same on every
-    replica. `on_checkpoint(index, state)` is called inside the apply of a Checkpoint, on every replica, with
-    the state as of that very entry; when entries are applied anew after a restart it gets the same again.
+    `on_checkpoint(index, state)` is called inside the apply of a Checkpoint, on every replica, with the state
+    as of that very entry; when entries are applied anew after a restart it gets the same again.
     """
 
     kind = "partition"
 
     def __init__(self, creation_epoch: int, on_checkpoint: Callable[[int, bytes], None]) -> None:
+        super().__init__(creation_epoch)
         self._on_checkpoint = on_checkpoint
-        self.term = 0
-        self.time = 0
-        """The highest time any entry carried, in ms: the only clock there is here."""
-        self.creation_epoch = creation_epoch
-        self.previous_applied_epoch = creation_epoch
-        """Highest lower end of an applied window: no epoch below it will be accepted again."""
-        self.max_applied_epoch = creation_epoch
-        """Highest upper end of an applied window: what a new leader's window starts from."""
-        self.max_applied_epoch_index = 0
-        """Log index of the entry that raised `max_applied_epoch`; 0 for the creation."""
-        self.start_offset = 0
-        """Offset of the first record that is still part of the partition."""
-        self.extents = Extents()
-        self.leader_epochs = LeaderEpochs([])
-        self.producers = Producers()
-        self.checkpoints = Checkpoints([])
 
-    # What a reader wants to know.
-
-    @property
-    def next_offset(self) -> int:
-        """Offset the next record will get."""
-        return self.extents.end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """Offset after the last record a consumer may see: all that is applied is committed."""
-        return self.extents.end_offset
-
-    @property
-    def max_collectable_epoch(self) -> int:
-        """M(p): the highest epoch this partition no longer needs and will never accept again.
-
-        One below the lowest of: the epochs its extents name, those its leased checkpoints name, and those
-        it may still accept. It never goes down.
-        """
-        return max_collectable_epoch(
-            self.previous_applied_epoch, self.extents.oldest_epoch, self.checkpoints.oldest_epoch(self.time)
-        )
-
-    def extents_between(self, first: int, end: int, max_bytes: int) -> list[Extent]:
-        """The extents that hold offsets in `[first, end)`, in order, until `max_bytes` are reached.
-
-        The first comes whatever its length. Batches are whole: it may begin below `first`.
-        """
-        return self.extents.between(max(first, self.start_offset), end, max_bytes)
-
-    def first_extent_since(self, timestamp: int) -> Extent | None:
-        """The first extent with a record of this time (ms) or later; None when there is none."""
-        return self.extents.first_since(timestamp)
-
-    def newest_extent(self) -> Extent | None:
-        """The first extent with the newest timestamp of all; None when there is none."""
-        return self.extents.newest()
-
-    def offset_for_leader_epoch(self, term: int) -> EpochEnd | None:
-        """Where the records of a term end; see LeaderEpochs.end_of."""
-        return self.leader_epochs.end_of(term, self.next_offset)
+    def restore(self, state: bytes) -> None:
+        """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
+        try:
+            restored = PartitionState.loaded(state)
+            partition_invariants.check(restored)
+        except Exception as error:
+            raise ValueError(f"a partition's state cannot be read: {error}") from error
+        vars(self).update(vars(restored))
 
     # The log.
 
@@ -165,17 +98,12 @@ class PartitionStateMachine:
     def _append(
         self, index: int, oldest: int, newest: int, placeholders: Sequence[Sequence[Any]]
     ) -> CommandResult:
-        if oldest < self.previous_applied_epoch or newest < self.max_applied_epoch:
-            raise Corruption(
-                f"window [{oldest}, {newest}] comes after "
-                f"[{self.previous_applied_epoch}, {self.max_applied_epoch}]"
-            )
+        partition_invariants.window_comes_in_order(self, oldest, newest)
         # Even if every batch is refused below: the fence was granted, and may have been slid to.
         self._raise_epochs(index, oldest, newest)
         results: list[Appended | Rejected] = []
         for count, timestamp, length, epoch, position, identity, producer, incarnation, first in placeholders:
-            if not oldest <= epoch <= newest:
-                raise Corruption(f"epoch {epoch} was never inside its fence's window [{oldest}, {newest}]")
+            partition_invariants.epoch_lies_in_its_window(epoch, oldest, newest)
             refused = None
             if producer != NO_PRODUCER:
                 refused = self._refuse(producer, incarnation, first, count)
@@ -237,6 +165,7 @@ class PartitionStateMachine:
         if start_offset > self.next_offset:
             raise Corruption(f"start offset {start_offset} lies above the next offset {self.next_offset}")
         self.start_offset = start_offset
+        self._remove(index, self.level_one.trim(start_offset))
         self.extents.trim(start_offset)
         self.leader_epochs.trim(start_offset)
         return StartOffsetSet(start_offset)
@@ -259,81 +188,47 @@ class PartitionStateMachine:
     def _release_checkpoints(self, index: int, keep: int) -> CommandResult:
         return CheckpointsReleased(self.checkpoints.release(keep, self.time))
 
-    # Snapshots.
+    def _advance_reconciled(
+        self, index: int, first_offset: int, rows: Sequence[Sequence[Any]]
+    ) -> CommandResult:
+        if first_offset != self.extents.first_offset:
+            return Rejected(Rejection.RECONCILED_ELSEWHERE, self.extents.first_offset)
+        objects = [LevelOneExtent(*row) for row in rows]
+        if self._are_of_an_earlier_term(objects):
+            return Rejected(Rejection.OLDER_TERM, self.term)
+        partition_invariants.reconciled_batches_are_whole(self, objects)
+        self.level_one.append(objects)
+        self.extents.trim(objects[-1].end_offset)
+        return Reconciled(self.last_reconciled_offset)
 
-    def snapshot(self) -> bytes:
-        """The state as a msgpack map of SNAPSHOT_FIELDS; equal states give equal bytes."""
-        values = (
-            SNAPSHOT_FORMAT,
-            self.term,
-            self.time,
-            self.creation_epoch,
-            self.previous_applied_epoch,
-            self.max_applied_epoch,
-            self.max_applied_epoch_index,
-            self.start_offset,
-            self.next_offset,
-            self.leader_epochs.entries,
-            self.producers.capture(),
-            self.checkpoints.retained,
-            self.extents.inline(),
-        )
-        packer = msgpack.Packer(autoreset=False)
-        packer.pack_map_header(len(SNAPSHOT_FIELDS))
-        for field, value in zip(SNAPSHOT_FIELDS[:-1], values, strict=True):
-            packer.pack(field)
-            packer.pack(value)
-        packer.pack(SNAPSHOT_FIELDS[-1])
-        # The rows are megabytes: joined behind the rest they are copied once, packed with it thrice.
-        rows = self.extents.rows()
-        size = sum(map(len, rows))
-        return b"".join([packer.bytes(), _BIN_32.pack(_BIN_32_MARK, size), *rows])
+    def _replace_level_one(
+        self, index: int, old: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]
+    ) -> CommandResult:
+        objects = [LevelOneExtent(*row) for row in rows]
+        if self._are_of_an_earlier_term(objects):
+            return Rejected(Rejection.OLDER_TERM, self.term)
+        replaced = self.level_one.replace([(term, unique) for term, unique in old], objects)
+        if replaced is None:
+            return Rejected(Rejection.LEVEL_ONE_CHANGED, 0)
+        # One object cut into two may leave the first of them below the start offset.
+        self._remove(index, [*replaced, *self.level_one.trim(self.start_offset)])
+        return LevelOneReplaced(len(replaced))
 
-    def restore(self, state: bytes) -> None:
-        """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
-        try:
-            fields = msgpack.unpackb(state)
-            if fields["format"] > SNAPSHOT_FORMAT:
-                raise ValueError(
-                    f"it has format {fields['format']}, this release reads up to {SNAPSHOT_FORMAT}: "
-                    "upgrade this node"
-                )
-            if tuple(fields) != SNAPSHOT_FIELDS:
-                raise ValueError(f"its fields are {', '.join(map(str, fields))}")
-            restored = PartitionStateMachine(fields["creation_epoch"], self._on_checkpoint)
-            restored._load(fields)
-        except Exception as error:
-            raise ValueError(f"a partition's state cannot be read: {error}") from error
-        self.__dict__.update(restored.__dict__)
+    def _are_of_an_earlier_term(self, objects: Sequence[LevelOneExtent]) -> bool:
+        """Whether one of them is: this term's leader may have deleted it, as an object nobody names."""
+        partition_invariants.objects_are_not_of_a_later_term(self, objects)
+        return any(one.term < self.term for one in objects)
 
-    def _load(self, fields: dict[str, Any]) -> None:
-        self.term = fields["term"]
-        self.time = fields["time"]
-        self.previous_applied_epoch = fields["previous_applied_epoch"]
-        self.max_applied_epoch = fields["max_applied_epoch"]
-        self.max_applied_epoch_index = fields["max_applied_epoch_index"]
-        self.start_offset = fields["start_offset"]
-        self.leader_epochs = LeaderEpochs([LeaderEpoch(*entry) for entry in fields["leader_epochs"]])
-        self.producers = Producers.restored(fields["producers"])
-        self.checkpoints = Checkpoints([RetainedCheckpoint(*entry) for entry in fields["checkpoints"]])
-        self.extents = Extents.restored(fields["extents"], fields["inline"], fields["next_offset"])
-        if not self.creation_epoch <= self.previous_applied_epoch <= self.max_applied_epoch:
-            raise ValueError(
-                f"epochs {self.creation_epoch}, {self.previous_applied_epoch}, {self.max_applied_epoch} "
-                "are out of order"
-            )
-        first = next(iter(self.extents), None)
-        if first is None:
-            if self.start_offset != self.next_offset:
-                raise ValueError(f"no extent from {self.start_offset} to {self.next_offset}")
-        elif not first.base_offset <= self.start_offset < first.end_offset:
-            raise ValueError(f"the first extent, at {first.base_offset}, has no record {self.start_offset}")
+    def _remove(self, index: int, extents: Sequence[LevelOneExtent]) -> None:
+        self.removed += [RemovedObject(index, one.term, one.unique, one.size) for one in extents]
 
-
-def max_collectable_epoch(previous_applied: int, *oldest_named: int | None) -> int:
-    """M(p) of a partition that refuses epochs below `previous_applied` and whose extents and leased
-    checkpoints name epochs from `oldest_named` on (None: name none)."""
-    return min([previous_applied, *(epoch for epoch in oldest_named if epoch is not None)]) - 1
+    def _forget_removed(self, index: int, uniques: Sequence[bytes]) -> CommandResult:
+        gone = set(uniques)
+        partition_invariants.what_is_leased_is_not_forgotten(self, gone)
+        kept = [one for one in self.removed if one.unique not in gone]
+        forgotten = len(self.removed) - len(kept)
+        self.removed = kept
+        return RemovedForgotten(forgotten)
 
 
 _HANDLERS: dict[int, Callable[..., CommandResult]] = {
@@ -345,4 +240,7 @@ _HANDLERS: dict[int, Callable[..., CommandResult]] = {
     Kind.CHECKPOINT: PartitionStateMachine._checkpoint,
     Kind.RENEW_CHECKPOINT: PartitionStateMachine._renew_checkpoint,
     Kind.RELEASE_CHECKPOINTS: PartitionStateMachine._release_checkpoints,
+    Kind.ADVANCE_RECONCILED: PartitionStateMachine._advance_reconciled,
+    Kind.REPLACE_LEVEL_ONE: PartitionStateMachine._replace_level_one,
+    Kind.FORGET_REMOVED: PartitionStateMachine._forget_removed,
 }

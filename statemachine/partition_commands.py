@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from statemachine.epoch_window import EpochWindow
+from statemachine.level_one import LevelOneExtent
 from statemachine.producers import NO_PRODUCER
 
 
@@ -29,6 +30,9 @@ class Kind(IntEnum):
     CHECKPOINT = 6
     RENEW_CHECKPOINT = 7
     RELEASE_CHECKPOINTS = 8
+    ADVANCE_RECONCILED = 9
+    REPLACE_LEVEL_ONE = 10
+    FORGET_REMOVED = 11
 
 
 class Placeholder(NamedTuple):
@@ -142,6 +146,48 @@ class ReleaseCheckpoints:
         return [Kind.RELEASE_CHECKPOINTS, self.keep]
 
 
+@dataclass(frozen=True, slots=True)
+class AdvanceReconciled:
+    """The batches from `first_offset` on, the first unreconciled one, lie in these level-one objects now.
+
+    The objects end where level-zero extents end, and are of the entry's own term: a leader may delete those
+    of earlier terms that its state does not name.
+    """
+
+    first_offset: int
+    extents: Sequence[LevelOneExtent]
+
+    def fields(self) -> list[Any]:
+        return [Kind.ADVANCE_RECONCILED, self.first_offset, self.extents]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceLevelOne:
+    """Put objects of the entry's own term in the place of others that hold the same offsets.
+
+    `old` are neighbours in level one, by (term, unique); they become removed objects.
+    """
+
+    old: Sequence[tuple[int, bytes]]
+    new: Sequence[LevelOneExtent]
+
+    def fields(self) -> list[Any]:
+        return [Kind.REPLACE_LEVEL_ONE, self.old, self.new]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRemoved:
+    """These removed objects, by their unique bytes, are deleted from storage for certain.
+
+    Only what `removable()` gives may be deleted and forgotten; what is forgotten already is passed over.
+    """
+
+    uniques: Sequence[bytes]
+
+    def fields(self) -> list[Any]:
+        return [Kind.FORGET_REMOVED, self.uniques]
+
+
 Command = (
     Append
     | AppendInline
@@ -151,6 +197,9 @@ Command = (
     | Checkpoint
     | RenewCheckpoint
     | ReleaseCheckpoints
+    | AdvanceReconciled
+    | ReplaceLevelOne
+    | ForgetRemoved
 )
 
 
@@ -158,7 +207,8 @@ class Rejection(Enum):
     """Why a command changed nothing: it lost a race, or its producer is out of step."""
 
     OLDER_TERM = "older_term"
-    """The whole entry was made in an earlier term; `current` is the present one."""
+    """The whole entry was made, or its level-one objects were written, in an earlier term; `current` is the
+    present one."""
     INVALID_PRODUCER_EPOCH = "invalid_producer_epoch"
     """`current` is the producer's newest epoch."""
     OUT_OF_ORDER_SEQUENCE_NUMBER = "out_of_order_sequence_number"
@@ -169,6 +219,10 @@ class Rejection(Enum):
     """`current` is the present start offset."""
     CHECKPOINT_NOT_LEASED = "checkpoint_not_leased"
     """Its lease ended before; `current` is the state machine's time in ms."""
+    RECONCILED_ELSEWHERE = "reconciled_elsewhere"
+    """Level zero no longer begins there: reconciled, or retention went on. `current` is where it begins."""
+    LEVEL_ONE_CHANGED = "level_one_changed"
+    """The objects to replace are not there (any more); `current` is 0."""
 
 
 class Rejected(NamedTuple):
@@ -218,6 +272,24 @@ class CheckpointsReleased(NamedTuple):
     log_indexes: list[int]
 
 
+class Reconciled(NamedTuple):
+    """The last reconciled offset as it is now."""
+
+    last_reconciled_offset: int
+
+
+class LevelOneReplaced(NamedTuple):
+    """How many objects were replaced; they are removed objects now."""
+
+    objects: int
+
+
+class RemovedForgotten(NamedTuple):
+    """How many removed objects were forgotten."""
+
+    objects: int
+
+
 CommandResult = (
     list[Appended | Rejected]
     | EpochAdvanced
@@ -225,6 +297,9 @@ CommandResult = (
     | Ticked
     | CheckpointTaken
     | CheckpointsReleased
+    | Reconciled
+    | LevelOneReplaced
+    | RemovedForgotten
     | Rejected
 )
 """What one command gives; both kinds of Append give a list, with an answer for each batch."""
@@ -236,7 +311,7 @@ def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
     """One entry of the log; `term` is also the one to propose it in.
 
     Raises ValueError for what no replica would survive: a Checkpoint in company, a fence of another term or
-    with an empty window, no command at all.
+    with an empty window, level-one objects of a later term or none, no command at all.
     """
     if not commands:
         raise ValueError("an entry needs a command")
@@ -247,5 +322,11 @@ def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
             window = command.window
             if window.term != term or window.newest is None:
                 raise ValueError(f"a fence of term {window.term} cannot be used in an entry of term {term}")
+        if isinstance(command, (AdvanceReconciled, ReplaceLevelOne)):
+            objects = command.extents if isinstance(command, AdvanceReconciled) else command.new
+            if not objects or max(one.term for one in objects) > term:
+                raise ValueError(f"no objects, or objects of a term after {term}")
+            if isinstance(command, ReplaceLevelOne) and not command.old:
+                raise ValueError("no objects to replace")
     packed: bytes = msgpack.packb([term, time, [command.fields() for command in commands]])
     return packed

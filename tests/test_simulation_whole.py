@@ -22,9 +22,10 @@ from tests.kafka_wire.batches import build
 from tests.node_controller.brokers import Brokers
 from tests.partition.lone import Lone
 from tests.simulation.run import main
-from tests.simulation.whole.plan import ADMIN, FAULTS, THEMES, plan_of
+from tests.simulation.whole.plan import ADMIN, FAULTS
 from tests.simulation.whole.sabotages import SABOTAGES, Sabotage, broken
 from tests.simulation.whole.scenario import run_seed
+from tests.simulation.whole.themes import THEMES, plan_of
 
 ROOT = Path(__file__).parent.parent
 SEED = 11

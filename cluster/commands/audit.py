@@ -27,6 +27,10 @@ def audit(
         typer.Option("--option", metavar="KEY=VALUE", help="For the object storage: endpoint, region, keys."),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report, one page.")] = None,
+    grace: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="How long what may be collected may stay in storage."),
+    ] = 1800.0,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's.")] = "local[*]",
     cluster: Cluster = None,
     as_json: Json = False,
@@ -44,7 +48,7 @@ def audit(
     pairs = dict(_pair(option) for option in options or ())
     with progress(as_json) as tell:
         tell("starting Spark")
-        run = _run(url, pairs, name, master, html)
+        run = _run(url, pairs, name, grace, master, html)
     rows = [
         (result.name, result.verdict.value, _counts(result.counts), result.findings or "")
         for result in run.results
@@ -54,8 +58,11 @@ def audit(
         raise typer.Exit(FAILED)
 
 
-def _run(url: str, options: dict[str, str], name: str, master: str, html: Path | None) -> AuditRun:
+def _run(
+    url: str, options: dict[str, str], name: str, grace: float, master: str, html: Path | None
+) -> AuditRun:
     # Spark takes a second to import, which no other command should pay for.
+    from snapshot.spark.audits.collecting import Grace
     from snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
     from snapshot.spark.report import write_report
     from snapshot.spark.session import NoJava, session
@@ -64,7 +71,7 @@ def _run(url: str, options: dict[str, str], name: str, master: str, html: Path |
         check_input(url, options, name)
         spark = session("strandline audit", master, short_jobs=True)
         try:
-            run = run_audits(url, options, name, spark=spark)
+            run = run_audits(url, options, name, spark=spark, grace=Grace(round(grace * 1000)))
         finally:
             spark.stop()
     except NothingToAudit as error:

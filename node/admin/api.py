@@ -5,9 +5,8 @@ docs/operating.md shows them, /api/openapi.json describes them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from itertools import islice
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,25 +16,21 @@ from starlette.routing import Route
 
 from node.admin import checkpoint_bodies, views
 from node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
+from node.admin.collection import CollectionApi
 from node.admin.exposition import CONTENT_TYPE
 from node.admin.health import problems
-from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal, to_json
+from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
 from node.admin.metrics import Metrics
 from node.admin.openapi import OPENAPI
+from node.admin.pages import after_group, limit, only, page
 from node.admin.slices import Slices
 from node.admin.source import AdminSource
 from node.checkpoints.coordinator import UnknownTopic
 
-Key = TypeVar("Key", int, str)
-
-PAGE: Final = 100
-MAX_PAGE: Final = 1000
 SECONDS: Final = dict.fromkeys(
     ("/api/checkpoints", "/api/checkpoints/renew"), MAX_CHECKPOINT_SECONDS + REQUEST_SECONDS
 )
 """Paths that may take longer than others."""
-
-_MAX_GROUP: Final = 2**63 - 1
 
 
 class Api:
@@ -60,6 +55,7 @@ class Api:
             ("GET", "/api/groups", self.groups),
             ("POST", "/api/checkpoints", self.checkpoint),
             ("POST", "/api/checkpoints/renew", self.renewal),
+            *CollectionApi(self._source).routes(),
         ]
         app = Starlette(
             routes=[Route(path, answer, methods=[method]) for method, path, answer in routes],
@@ -113,11 +109,11 @@ class Api:
 
     async def topics(self, request: Request) -> Response:
         """Topics in the order of their names."""
-        _only(request, "limit", "after")
+        only(request, "limit", "after")
         known = {topic.name: topic for topic in self._source.controller.machine.topics}
         after = request.query_params.get("after", "")
         names = sorted(name for name in known if name > after)
-        return await _page("topics", names, _limit(request), lambda name: views.topic(known[name]))
+        return await page("topics", names, limit(request), lambda name: views.topic(known[name]))
 
     async def topic(self, request: Request) -> Response:
         """One topic with its partitions."""
@@ -134,30 +130,30 @@ class Api:
 
     async def partitions(self, request: Request) -> Response:
         """Replicas of partitions on this node, in the order of their groups."""
-        _only(request, "limit", "after", "topic")
+        only(request, "limit", "after", "topic")
         source, topic = self._source, request.query_params.get("topic")
         replicas = {
             replica.group.id: replica
             for replica in source.partitions
             if topic is None or replica.topic == topic
         }
-        after = _number(request, "after", -1, -1, _MAX_GROUP)
+        after = after_group(request)
         groups = sorted(group for group in replicas if group > after)
-        return await _page(
-            "partitions", groups, _limit(request), lambda group: views.partition(source, replicas[group])
+        return await page(
+            "partitions", groups, limit(request), lambda group: views.partition(source, replicas[group])
         )
 
     async def groups(self, request: Request) -> Response:
         """Raft groups on this node, in the order of their ids."""
-        _only(request, "limit", "after")
+        only(request, "limit", "after")
         present = dict(self._source.host.groups)
-        after = _number(request, "after", -1, -1, _MAX_GROUP)
+        after = after_group(request)
         groups = sorted(group for group in present if group > after)
-        return await _page("groups", groups, _limit(request), lambda group: views.group(present[group]))
+        return await page("groups", groups, limit(request), lambda group: views.group(present[group]))
 
     async def checkpoint(self, request: Request) -> Response:
         """Take a checkpoint, one at a time, and say what became of it."""
-        _only(request)
+        only(request)
         topics, lease_seconds, seconds = checkpoint_bodies.checkpoint(await json_body(request))
         if self._checkpointing:
             return refusal(409, "a checkpoint is being taken on this node: wait for it")
@@ -172,7 +168,7 @@ class Api:
 
     async def renewal(self, request: Request) -> Response:
         """Renew leases of checkpoints; any number of jobs may at a time."""
-        _only(request)
+        only(request)
         leases, lease_seconds, seconds = checkpoint_bodies.renewal(await json_body(request))
         report = await self._source.checkpoints.renew(leases, round(lease_seconds * 1000), seconds)
         return Json(report.as_dict())
@@ -192,34 +188,3 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     return refusal(500, "internal error: this node's log says more")
-
-
-async def _page(name: str, keys: list[Key], limit: int, view: Callable[[Key], Mapping[str, Any]]) -> Response:
-    """The first `limit` of the keys, each as it is seen, and the key to go on after (null: no more)."""
-    slices, rows = Slices(), list[bytes]()
-    for key in islice(keys, limit):
-        rows.append(to_json(view(key)))
-        await slices.breathe()
-    following = to_json(keys[limit - 1] if len(keys) > limit else None)
-    return Json(b'{"%s":[%s],"next":%s}' % (name.encode(), b",".join(rows), following))
-
-
-def _only(request: Request, *known: str) -> None:
-    for name in request.query_params:
-        if name not in known:
-            takes = ", ".join(known) if known else "none"
-            raise HTTPException(400, f"there is no parameter {name[:100]!r} here; there is: {takes}")
-
-
-def _limit(request: Request) -> int:
-    return _number(request, "limit", PAGE, 1, MAX_PAGE)
-
-
-def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    # Bounded and ASCII before int() sees it: it takes other digits too, and long texts take long.
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
-        raise HTTPException(400, f"{name} is a number from {max(low, 0)} to {high}, not {text[:100]!r}")
-    return int(text)

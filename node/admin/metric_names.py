@@ -70,6 +70,13 @@ LEVEL_ZERO: Final = (
     Metric("strandline_reader_bad_batches_total", _C, "batches", "Batches that were not what was stored."),
     Metric("strandline_reader_get_seconds", _H, "seconds", "Duration of a get, retries included."),
     Metric("strandline_reader_loading_bytes", _G, "bytes", "Batches being fetched, in bytes."),
+    Metric(
+        "strandline_store_requests_total",
+        _C,
+        "requests",
+        "Requests to the store, those of the level-one worker apart; deletions take up to 1000 objects.",
+        ("operation",),
+    ),
     Metric("strandline_store_retries_total", _C, "retries", "Calls of the store that were tried again."),
     Metric(
         "strandline_store_retries_refused_total",
@@ -77,12 +84,12 @@ LEVEL_ZERO: Final = (
         "retries",
         "Calls not tried again because the budget of retries was spent.",
     ),
-    Metric("strandline_cache_bytes", _G, "bytes", "Batches in a cache, in bytes.", ("cache",)),
+    Metric("strandline_cache_bytes", _G, "bytes", "What a cache holds, in bytes.", ("cache",)),
     Metric("strandline_cache_limit_bytes", _G, "bytes", "What a cache may hold.", ("cache",)),
-    Metric("strandline_cache_entries", _G, "batches", "Batches in a cache.", ("cache",)),
-    Metric("strandline_cache_hits_total", _C, "lookups", "Lookups that found their batch.", ("cache",)),
+    Metric("strandline_cache_entries", _G, "entries", "Batches, blocks or indexes it holds.", ("cache",)),
+    Metric("strandline_cache_hits_total", _C, "lookups", "Lookups that found their entry.", ("cache",)),
     Metric("strandline_cache_misses_total", _C, "lookups", "Lookups that did not.", ("cache",)),
-    Metric("strandline_cache_evictions_total", _C, "batches", "Batches that made room.", ("cache",)),
+    Metric("strandline_cache_evictions_total", _C, "entries", "Entries that made room.", ("cache",)),
 )
 
 RAFT: Final = (
@@ -124,7 +131,17 @@ PARTITION: Final = (
     Metric("strandline_partition_leader_epoch", _G, "term", "Term of the last leader's begin.", _PARTITION),
     Metric("strandline_partition_high_watermark", _G, "offset", "End of what consumers may see.", _PARTITION),
     Metric("strandline_partition_start_offset", _G, "offset", "Offset of the first record.", _PARTITION),
-    Metric("strandline_partition_extents", _G, "extents", "Batches the partition refers to.", _PARTITION),
+    Metric(
+        "strandline_partition_last_reconciled_offset",
+        _G,
+        "offset",
+        "Up to it all records are in level one; -1: none.",
+        _PARTITION,
+    ),
+    Metric("strandline_partition_extents", _G, "extents", "Batches in level zero.", _PARTITION),
+    Metric("strandline_partition_level_zero_bytes", _G, "bytes", "Their bytes.", _PARTITION),
+    Metric("strandline_partition_level_one_objects", _G, "objects", "Objects in level one.", _PARTITION),
+    Metric("strandline_partition_level_one_bytes", _G, "bytes", "Bytes of these objects.", _PARTITION),
     Metric("strandline_partition_producers", _G, "producers", "Idempotent producers remembered.", _PARTITION),
     Metric(
         "strandline_partition_retained_checkpoints", _G, "checkpoints", "Checkpoints retained.", _PARTITION
@@ -155,6 +172,90 @@ PARTITION: Final = (
     ),
 )
 
+LEVEL_ONE: Final = (
+    Metric("strandline_level_one_jobs_total", _C, "jobs", "Passes over level zero."),
+    Metric(
+        "strandline_level_one_objects_total",
+        _C,
+        "objects",
+        "Objects that partitions came to name: lifted out of level zero, or merged from others.",
+        ("from",),
+    ),
+    Metric("strandline_level_one_written_bytes_total", _C, "bytes", "Bytes of these objects.", ("from",)),
+    Metric("strandline_level_one_merged_objects_total", _C, "objects", "Objects that merged ones replaced."),
+    Metric("strandline_level_one_failed_builds_total", _C, "objects", "Objects that could not be built."),
+    Metric(
+        "strandline_level_one_results_total",
+        _C,
+        "results",
+        "Results that came too late, or whose outcome was not known at once.",
+        ("result",),
+    ),
+    Metric("strandline_level_one_job_seconds", _H, "seconds", "Duration of passes and merges."),
+    Metric(
+        "strandline_level_one_deleted_objects_total",
+        _C,
+        "objects",
+        "Objects deleted: those that were named once, and those that never were.",
+        ("reason",),
+    ),
+    Metric("strandline_level_one_deleted_bytes_total", _C, "bytes", "Bytes of those named once."),
+    Metric("strandline_level_one_sweeps_total", _C, "sweeps", "Partitions whose objects were listed."),
+    Metric("strandline_level_one_lists_total", _C, "lists", "Listings."),
+    Metric("strandline_level_one_foreign_names_total", _C, "names", "Names met that are no object's."),
+    Metric("strandline_level_one_errors_total", _C, "errors", "Listings and deletions that failed."),
+    Metric("strandline_level_one_builder_gets_total", _C, "gets", "Ranges fetched to write objects."),
+    Metric("strandline_level_one_builder_puts_total", _C, "puts", "Objects stored, or tried to."),
+    Metric("strandline_level_one_builder_read_bytes_total", _C, "bytes", "Bytes read to write objects."),
+    Metric("strandline_level_one_builder_cpu_seconds_total", _C, "seconds", "Of the process that builds."),
+    Metric("strandline_level_one_builder_starts_total", _C, "starts", "Starts of that process."),
+    Metric("strandline_level_one_reader_gets_total", _C, "gets", "Ranges fetched from the store."),
+    Metric("strandline_level_one_reader_failed_gets_total", _C, "gets", "Gets that failed."),
+    Metric("strandline_level_one_reader_read_bytes_total", _C, "bytes", "Bytes of the ranges fetched."),
+    Metric("strandline_level_one_reader_given_bytes_total", _C, "bytes", "Bytes given to readers."),
+    Metric("strandline_level_one_reader_bad_total", _C, "blocks", "Blocks and indexes not as stored."),
+    Metric("strandline_level_one_reader_get_seconds", _H, "seconds", "Duration of a get, retries included."),
+    Metric("strandline_retention_moves_total", _C, "moves", "Start offsets moved by retention."),
+    Metric("strandline_retention_records_total", _C, "offsets", "Offsets that these moves passed."),
+)
+
+COLLECTION: Final = (
+    Metric(
+        "strandline_storage_objects",
+        _G,
+        "objects",
+        "Level-one objects of partitions led here: named, or removed and not deleted yet.",
+        ("state",),
+    ),
+    Metric(
+        "strandline_storage_bytes",
+        _G,
+        "bytes",
+        "What partitions led here refer to: batches in level zero, level-one objects, removed ones.",
+        ("state",),
+    ),
+    Metric("strandline_collector_max_collectable_epoch", _G, "epoch", "M, as this node knows it."),
+    Metric("strandline_collector_bound_epoch", _G, "epoch", "M a grace period ago: what is deleted by."),
+    Metric("strandline_collector_lag_epochs", _G, "epochs", "Closed epochs above that bound."),
+    Metric("strandline_collector_lag_seconds", _G, "seconds", "How long the oldest of them has been closed."),
+    Metric("strandline_collector_paused", _G, "0 or 1", "Whether collecting is paused in the cluster."),
+    Metric("strandline_collector_broken", _G, "0 or 1", "Whether the collector stopped until it is reset."),
+    Metric("strandline_collector_sweeps_total", _C, "sweeps", "Sweeps over all shards of this node."),
+    Metric("strandline_collector_lists_total", _C, "lists", "Listings."),
+    Metric("strandline_collector_listed_objects_total", _C, "objects", "Names that they gave."),
+    Metric("strandline_collector_deleted_objects_total", _C, "objects", "Level-zero objects deleted."),
+    Metric("strandline_collector_foreign_names", _G, "names", "Names met that are no object's."),
+    Metric("strandline_collector_errors_total", _C, "errors", "Sweeps that failed."),
+    Metric(
+        "strandline_gone_topics_deleted_objects_total",
+        _C,
+        "objects",
+        "Objects and documents of deleted topics, deleted while this node led the controller.",
+    ),
+    Metric("strandline_clock_trusted", _G, "0 or 1", "Whether most nodes agree on the time."),
+    Metric("strandline_clock_offset_seconds", _G, "seconds", "What is added to this node's clock."),
+)
+
 CHECKPOINTS: Final = (
     Metric(
         "strandline_checkpoint_documents_total",
@@ -169,4 +270,14 @@ CHECKPOINTS: Final = (
     Metric("strandline_checkpoint_waiting_bytes", _G, "bytes", "Their bytes, and those of their logs."),
 )
 
-METRICS: Final = (*PROCESS, *KAFKA, *LEVEL_ZERO, *RAFT, *CONTROLLER, *CHECKPOINTS, *PARTITION)
+METRICS: Final = (
+    *PROCESS,
+    *KAFKA,
+    *LEVEL_ZERO,
+    *LEVEL_ONE,
+    *COLLECTION,
+    *RAFT,
+    *CONTROLLER,
+    *CHECKPOINTS,
+    *PARTITION,
+)

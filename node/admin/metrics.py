@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from importlib.metadata import version
+from typing import Any
 
+from node.admin import collection_metrics
 from node.admin.exposition import Page, label
 from node.admin.health import problems
 from node.admin.loop_lag import LoopLag
@@ -12,7 +14,9 @@ from node.admin.metric_names import METRICS
 from node.admin.process import process_state
 from node.admin.slices import Slices
 from node.admin.source import AdminSource, PartitionSource
+from node.admin.views import collectable_epoch
 from node.kafka.server_config import CloseReason
+from node.level_one.block_cache import BlockCache
 from node.level_zero.cache import BatchCache
 from node.level_zero.retries import RetryingStore
 from node.raft.problems import Reason
@@ -41,6 +45,10 @@ class Metrics:
         self._reader(page)
         _cache(page, "written", self._source.written)
         _cache(page, "fetched", self._source.fetched)
+        _cache(page, "blocks", self._source.level_one_reader.chunks)
+        _cache(page, "indexes", self._source.level_one_reader.layouts)
+        collection_metrics.level_one(page, self._source)
+        await collection_metrics.collection(page, self._source, slices)
         await self._raft(page, slices)
         self._log(page)
         self._mesh(page)
@@ -113,6 +121,8 @@ class Metrics:
         page.add_histogram("strandline_reader_get_seconds", measures.get_seconds)
         page.add("strandline_reader_loading_bytes", reader.loading_bytes)
         if isinstance(store, RetryingStore):
+            for operation, count in store.requests.items():
+                page.add("strandline_store_requests_total", count, label("operation", operation))
             page.add("strandline_store_retries_total", store.retries)
             page.add("strandline_store_retries_refused_total", store.exhausted)
 
@@ -206,7 +216,7 @@ def replicas(source: AdminSource) -> list[PartitionSource]:
     return list(newest.values())
 
 
-def _cache(page: Page, name: str, cache: BatchCache) -> None:
+def _cache(page: Page, name: str, cache: BatchCache | BlockCache[Any]) -> None:
     which = label("cache", name)
     page.add("strandline_cache_bytes", cache.bytes, which)
     page.add("strandline_cache_limit_bytes", cache.max_bytes, which)
@@ -223,10 +233,10 @@ def _partition(page: Page, partition: PartitionSource) -> None:
     page.add("strandline_partition_leader_epoch", machine.term, labels)
     page.add("strandline_partition_high_watermark", machine.high_watermark, labels)
     page.add("strandline_partition_start_offset", machine.start_offset, labels)
-    page.add("strandline_partition_extents", len(machine.extents), labels)
+    collection_metrics.partition(page, partition, labels)
     page.add("strandline_partition_producers", len(machine.producers), labels)
     page.add("strandline_partition_retained_checkpoints", len(machine.checkpoints.retained), labels)
-    page.add("strandline_partition_max_collectable_epoch", machine.max_collectable_epoch, labels)
+    page.add("strandline_partition_max_collectable_epoch", collectable_epoch(partition), labels)
     if window is not None and window.oldest is not None and window.newest is not None:
         page.add("strandline_epoch_window_oldest", window.oldest, labels)
         page.add("strandline_epoch_window_newest", window.newest, labels)

@@ -10,12 +10,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from node.checkpoints.publisher import PublisherMeasures
+from node.cluster_clock import Verdict
+from node.controller.client import Unavailable
 from node.kafka.server import KafkaServer
+from node.level_one.builder_measures import BuilderMeasures
+from node.level_one.reader import LevelOneReader
+from node.level_one.upkeep import UpkeepStatus
+from node.level_one.upkeep_measures import UpkeepMeasures
 from node.level_zero.batcher import Batcher
 from node.level_zero.cache import BatchCache
+from node.level_zero.collectable_epochs import Heard, HeldBack, Maximum
+from node.level_zero.collector import CollectorMeasures, DryRun
 from node.level_zero.reader import Reader
 from node.raft.host import RaftHost
 from statemachine.controller import Controller
+from statemachine.controller_commands import SetCollection
 from statemachine.epoch_window import EpochWindow, WindowCounters
 from statemachine.partition import PartitionStateMachine
 
@@ -50,6 +59,8 @@ class PartitionSource(Protocol):
     @property
     def leads(self) -> bool: ...
     @property
+    def collectable_epoch(self) -> int: ...
+    @property
     def fence(self) -> FenceSource: ...
 
 
@@ -73,12 +84,66 @@ class ControllerSource(Protocol):
 
     @property
     def machine(self) -> Controller: ...
+    async def submit(self, command: SetCollection, seconds: float, /) -> object | Unavailable: ...
 
 
 class EpochSource(Protocol):
     """The newest cluster epoch this node has heard of."""
 
     def current(self) -> int: ...
+
+
+class CollectableSource(Protocol):
+    """What this node knows of M, and of every partition's M(p)."""
+
+    def maximum(self) -> Maximum: ...
+    def heard(self, group: int, /) -> Heard | None: ...
+    async def held_back(self) -> HeldBack: ...
+
+
+class CollectorSource(Protocol):
+    """What deletes level-zero objects here."""
+
+    measures: CollectorMeasures
+    broken: str | None
+
+    @property
+    def bound(self) -> int: ...
+    @property
+    def paused(self) -> bool: ...
+    @property
+    def lag_epochs(self) -> int: ...
+    @property
+    def lag_seconds(self) -> float: ...
+    def status(self) -> dict[str, Any]: ...
+    def reset(self) -> None: ...
+    async def dry_run(self, limit: int, /) -> DryRun: ...
+
+
+class UpkeepSource(Protocol):
+    """What lifts records into level one here, and takes them out of it."""
+
+    @property
+    def measures(self) -> UpkeepMeasures: ...
+    def status(self) -> UpkeepStatus: ...
+
+
+class BuilderSource(Protocol):
+    """What writes level-one objects."""
+
+    measures: BuilderMeasures
+
+
+class GoneTopicsSource(Protocol):
+    """What deletes the objects of topics that are gone."""
+
+    deleted: int
+
+
+class ClockSource(Protocol):
+    """Whether the nodes agree on the time."""
+
+    def verdict(self) -> Verdict: ...
 
 
 class PublisherSource(Protocol):
@@ -135,6 +200,20 @@ class AdminSource(Protocol):
     def store(self) -> object: ...
     @property
     def kafka(self) -> KafkaServer: ...
+    @property
+    def level_one(self) -> UpkeepSource: ...
+    @property
+    def level_one_builder(self) -> BuilderSource: ...
+    @property
+    def level_one_reader(self) -> LevelOneReader: ...
+    @property
+    def collectable(self) -> CollectableSource: ...
+    @property
+    def collector(self) -> CollectorSource: ...
+    @property
+    def gone_topics(self) -> GoneTopicsSource: ...
+    @property
+    def clock(self) -> ClockSource: ...
     @property
     def publisher(self) -> PublisherSource: ...
     @property

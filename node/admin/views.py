@@ -87,12 +87,6 @@ def partition(source: AdminSource, replica: PartitionSource) -> dict[str, Any]:
     machine, fence = replica.machine, replica.fence
     leader = source.leaders.leader_of(replica.group.id)
     counters = fence.counters
-    holds = {
-        "window": machine.previous_applied_epoch,
-        "extents": machine.extents.oldest_epoch,
-        "checkpoint": machine.checkpoints.oldest_epoch(machine.time),
-    }
-    named = {what: epoch for what, epoch in holds.items() if epoch is not None}
     return {
         "topic": replica.topic,
         "partition": replica.number,
@@ -112,9 +106,17 @@ def partition(source: AdminSource, replica: PartitionSource) -> dict[str, Any]:
         },
         "previous_applied_epoch": machine.previous_applied_epoch,
         "max_applied_epoch": machine.max_applied_epoch,
-        "max_collectable_epoch": machine.max_collectable_epoch,
-        "held_back_by": min(named, key=lambda what: named[what]),
+        "max_collectable_epoch": collectable_epoch(replica),
+        "held_back_by": _held_back_by(replica),
+        "last_reconciled_offset": machine.last_reconciled_offset,
         "extents": len(machine.extents),
+        "level_zero_bytes": machine.extents.bytes,
+        "level_one": {
+            "objects": len(machine.level_one),
+            "bytes": machine.level_one.bytes,
+            "removed_objects": len(machine.removed),
+            "removed_bytes": sum(removed.size for removed in machine.removed),
+        },
         "producers": len(machine.producers),
         "checkpoints": [
             {
@@ -139,6 +141,25 @@ def group(replica: RaftGroup) -> dict[str, Any]:
 def topic_id_text(topic_id: bytes) -> str:
     """A topic's id as Kafka's tools write it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def collectable_epoch(replica: PartitionSource) -> int:
+    """M(p) as the leader tells it to others, reads under way included; elsewhere that of the state."""
+    return replica.collectable_epoch if replica.leads else replica.machine.max_collectable_epoch
+
+
+def _held_back_by(replica: PartitionSource) -> str:
+    """Why M(p) is no higher, in the words of HeldBack."""
+    machine = replica.machine
+    if collectable_epoch(replica) < machine.max_collectable_epoch:
+        return "reader"
+    holds = {
+        "checkpoint": machine.checkpoints.oldest_epoch(machine.time),
+        "unreconciled": machine.extents.oldest_epoch,
+        "idle": machine.previous_applied_epoch,
+    }
+    named = {what: epoch for what, epoch in holds.items() if epoch is not None}
+    return min(named, key=lambda what: named[what])
 
 
 def _window(window: EpochWindow | None) -> dict[str, Any] | None:

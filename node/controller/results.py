@@ -34,6 +34,7 @@ _KINDS: Final[dict[type, str]] = {
     NodeRegistration: "node",
     ProducerIdBlock: "ids",
     Refused: "refused",
+    bool: "bool",
     int: "int",
     str: "str",
 }
@@ -42,6 +43,7 @@ _READERS: Final[dict[str, Callable[[Any], Result]]] = {
     "node": lambda value: NodeRegistration(*value),
     "ids": lambda value: ProducerIdBlock(*value),
     "refused": lambda value: Refused(KafkaError(value[0]), value[1]),
+    "bool": bool,
     "int": int,
     "str": str,
 }

@@ -15,6 +15,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -141,7 +142,7 @@ class LocalStore(ObjectStore):
 
     async def list(self, prefix: str, after: str, limit: int) -> list[str]:
         check_list(prefix, after, limit)
-        return await self._run("list", prefix, lambda: [*islice(self._walk(prefix, after), limit)])
+        return [*await self._run("list", prefix, lambda: self._first(prefix, after, limit))]
 
     async def delete_many(self, keys: Sequence[str]) -> None:
         check_delete(keys)
@@ -240,22 +241,31 @@ class LocalStore(ObjectStore):
         finally:
             file.close()
 
-    def _walk(self, prefix: str, after: str) -> Iterator[str]:
-        """Keys below a prefix in key order. "a-b" comes before "a/b": a folder sorts with its /."""
-        found: list[tuple[str, bool]] = []
-        for name in self._children(self._path(prefix)) or ():
-            key = prefix + name
-            # "0" follows "/": below this, neither the key nor anything in a folder of its name is wanted.
-            if name.startswith(".") or (after and key + "0" <= after):
-                continue
-            if self._children(self._path(key)) is not None:
-                found.append((key + "/", True))
+    def _first(self, prefix: str, after: str, limit: int) -> Sequence[str]:
+        names = self._children(self._path(prefix)) or ()
+        return [*islice(self._walk(prefix, names, after), limit)]
+
+    def _walk(self, prefix: str, names: Sequence[str], after: str) -> Iterator[str]:
+        """Keys below a prefix in key order, given the names there. "a-b" comes before "a/b": a folder sorts
+        with its /.
+
+        Whether a name is a folder's is found out when its turn comes, and only then what is in it: the first
+        keys below a prefix cost the folders on the way to them, however much lies behind. A folder whose turn
+        came too early for its / waits for it once more.
+        """
+        keys = (prefix + name for name in names if not name.startswith("."))
+        # "0" follows "/": below this, neither the key nor anything in a folder of its name is wanted.
+        due = [key for key in keys if not after or key + "0" > after]
+        heapify(due)
+        folders: dict[str, Sequence[str]] = {}
+        while due:
+            key = heappop(due)
+            if key in folders:
+                yield from self._walk(key, folders.pop(key), after)
+            elif (children := self._children(self._path(key))) is not None:
+                folders[key + "/"] = children
+                heappush(due, key + "/")
             elif key > after:
-                found.append((key, False))
-        for key, is_folder in sorted(found):
-            if is_folder:
-                yield from self._walk(key, after)
-            else:
                 yield key
 
     def _children(self, path: str) -> Sequence[str] | None:

@@ -10,11 +10,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from node.level_zero.store import Buffer, NotDone, ObjectStore, OutcomeUnknown, StoreError
 
 T = TypeVar("T")
+
+OPERATIONS: Final = ("put", "get", "get_range", "size", "list", "delete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class RetryingStore(ObjectStore):
         self._rng = rng
         self._budget = policy.budget
         self.max_object_bytes = store.max_object_bytes
+        self.requests = dict.fromkeys(OPERATIONS, 0)
+        """By operation, with those that were tried again: what a store sends its bill for."""
         self.retries = 0
         self.exhausted = 0
         """Operations given up because the shared budget was spent."""
@@ -111,6 +115,7 @@ class RetryingStore(ObjectStore):
 
     async def _attempt(self, operation: str, key: str, attempt: Callable[[], Awaitable[T]], end: float) -> T:
         seconds = min(self._policy.attempt_seconds, end - self._loop.time())
+        self.requests[operation] += 1
         try:
             async with asyncio.timeout(seconds):
                 return await attempt()

@@ -57,6 +57,28 @@ class StoredBatch(NamedTuple):
     data: bytes
 
 
+class StoredRun(NamedTuple):
+    """Batches that follow on one another, in one piece and final: stamped when they came to level one."""
+
+    base_offset: int
+    """Of its first batch."""
+    end_offset: int
+    """Offset after the last record of its last batch."""
+    data: Buffer
+
+
+class TimedBatch(NamedTuple):
+    """A batch that was looked up by time."""
+
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    max_timestamp: int
+    """Unix milliseconds: what its header promises."""
+    data: Buffer
+    """One batch; its base offset may not be stamped."""
+
+
 def not_leading(reason: str) -> AppendFailed:
     """This node may not write to the partition: its client is to look for who may."""
     return AppendFailed(ErrorCode.not_leader_or_follower, reason)

@@ -12,20 +12,23 @@ from typing import cast
 
 from kio.schema.errors import ErrorCode
 
+from node.level_one.reader import LevelOneReader, Place
 from node.level_zero.batcher import Batcher
 from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader
-from node.partition import stored_batches
 from node.partition.batch import (
     AppendFailed,
     AppendResult,
     Judgement,
     ProducedBatch,
     StoredBatch,
+    StoredRun,
+    TimedBatch,
     not_leading,
     not_replicated,
 )
 from node.partition.fence import Fence, FenceClosed
+from node.partition.stored_batches import Measured, StoredBatches
 from node.partition.writer import EpochSource, Writer
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, Outcome
@@ -67,6 +70,7 @@ class Partition:
         loop: asyncio.AbstractEventLoop,
         batcher: Batcher,
         reader: Reader,
+        level_one: LevelOneReader,
         written: BatchCache,
         epoch: EpochSource,
         wall_ms: Callable[[], int],
@@ -89,10 +93,17 @@ class Partition:
             machine=self.machine,
             wall_ms=wall_ms,
         )
+        self._batches = StoredBatches(
+            Place(place.topic_id, place.partition),
+            self.machine,
+            level_zero=reader,
+            level_one=level_one,
+            written=written,
+            confirm=self.confirm,
+        )
         self._loop = loop
-        self._reader = reader
-        self._written = written
         self._wall_ms = wall_ms
+        self._collectable_epoch = -1
         self._taking_up: asyncio.Task[None] | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._watchers: dict[Callable[[], None], None] = {}
@@ -125,6 +136,21 @@ class Partition:
     def start_offset(self) -> int:
         return self.machine.start_offset
 
+    @property
+    def collectable_epoch(self) -> int:
+        """M(p) as this node may tell it: the state's, held back by the reads that are in flight here.
+
+        It never goes down. The state's does not; and a read holds an epoch that the state names as the read
+        plans, so what it is held back to is at least what the state gives at that moment.
+        """
+        epoch = self.machine.max_collectable_epoch
+        held = self._batches.holds.oldest_epoch
+        if held is not None and held <= epoch:
+            epoch = held - 1
+        assert epoch >= self._collectable_epoch, "M(p) went down: an object may be gone that is needed"
+        self._collectable_epoch = epoch
+        return epoch
+
     # What can be asked of it.
 
     def append(
@@ -143,11 +169,21 @@ class Partition:
             return False
         return isinstance(await self.group.barrier(), Applied)
 
-    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch]:
-        """Batches with offsets in `[offset, end)`; see stored_batches.read."""
-        return await stored_batches.read(
-            self.machine, self._reader, self._written, self.confirm, offset, end, max_bytes
-        )
+    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+        """Batches with offsets in `[offset, end)`; see StoredBatches.read."""
+        return await self._batches.read(offset, end, max_bytes)
+
+    def measured(self, offset: int, end: int, max_bytes: int) -> Measured:
+        """What `read` would give, without a look at storage; see StoredBatches.measured."""
+        return self._batches.measured(offset, end, max_bytes)
+
+    async def first_since(self, timestamp: int) -> TimedBatch | None:
+        """The first batch with a record of this time (ms) or later; see StoredBatches.first_since."""
+        return await self._batches.first_since(timestamp)
+
+    async def newest(self) -> TimedBatch | None:
+        """The first batch with the newest timestamp of all; see StoredBatches.newest."""
+        return await self._batches.newest()
 
     async def execute(self, command: Command) -> CommandResult | AppendFailed:
         """Carry out a command that brings no batch; ValueError for one that does.

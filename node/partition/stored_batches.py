@@ -1,79 +1,242 @@
-"""Reads a partition's batches: a plan from one version of its state, and the bytes that the plan names.
+"""A partition's batches as one log, wherever they lie: up to the last reconciled offset in level one, above
+it in level zero.
 
-Between the plan and the bytes the partition may let go of what it names, and the collector may delete it. So
-an object that is not there means: plan again. Only if a confirmed leader's present state still names it, the
-bytes are lost, and that is never answered by leaving them out.
+A read plans from one version of the state and then waits for the bytes. Meanwhile the reconciler may lift
+batches from one level to the other, objects may be merged, and retention may let go of them. So an object
+that is not there means: plan again. Only if a confirmed leader's present state still names it, the bytes are
+lost, and that is never answered by leaving them out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
+from node.level_one.reader import LevelOneReader, Place
 from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader
-from node.level_zero.store import ObjectNotFound
-from node.partition.batch import StoredBatch
-from snapshot.level_zero_format import BadObject
+from node.level_zero.store import ObjectNotFound, StoreError
+from node.partition.batch import StoredBatch, StoredRun, TimedBatch
+from node.partition.reader_holds import ReaderHolds
+from snapshot.object_frame import BadObject
 from statemachine.extents import Extent, ObjectExtent
+from statemachine.level_one import LevelOneExtent, parse_level_one_name
 from statemachine.partition import PartitionStateMachine
 
-AHEAD_BYTES = 1024 * 1024
-"""What is fetched for the next read while a client is busy with this one."""
+T = TypeVar("T")
 
-PLANS = 4
+AHEAD_BYTES = 1024 * 1024
+"""What is fetched from level zero for the next read while a client is busy with this one."""
+
+PLANS = 8
 """Plans for one read. State that moves on faster than it can be read leaves the reader behind it."""
 
+OBJECTS = 64
+"""Level-one objects of one read, which small ones might otherwise fill with gets."""
 
-async def read(
-    machine: PartitionStateMachine,
-    reader: Reader,
-    written: BatchCache,
-    confirm: Callable[[], Awaitable[bool]],
-    offset: int,
-    end: int,
-    max_bytes: int,
-) -> list[StoredBatch]:
-    """The batches that hold offsets in `[offset, end)`, up to `max_bytes`, the first whatever its length.
 
-    Empty when there is nothing to read there. Raises BadObject for bytes that are damaged or lost, naming
-    object and range, and StoreError when the store does not give them now.
-    """
-    plans = 0
-    while extents := machine.extents_between(offset, end, max_bytes):
-        try:
-            batches = await reader.read(extents, _ahead(machine, written, extents[-1]))
-        except ObjectNotFound as error:
-            plans += 1
-            if _naming(machine, error.key, offset, end, max_bytes) is not None:
-                if not await confirm():
+class Measured(NamedTuple):
+    """What a read could give, as far as that is known without a look at storage."""
+
+    bytes: int
+    first: int
+    """Length of the first batch; 0 where that is not known, in level one."""
+    end_offset: int
+    """Where the next look goes on."""
+
+
+class StoredBatches:
+    """How one partition's batches are read, by its state and this node's two readers."""
+
+    def __init__(
+        self,
+        place: Place,
+        machine: PartitionStateMachine,
+        *,
+        level_zero: Reader,
+        level_one: LevelOneReader,
+        written: BatchCache,
+        confirm: Callable[[], Awaitable[bool]],
+    ) -> None:
+        self.holds = ReaderHolds()
+        self._place = place
+        self._machine = machine
+        self._level_zero = level_zero
+        self._level_one = level_one
+        self._written = written
+        self._confirm = confirm
+
+    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+        """The batches that hold offsets in `[offset, end)`, up to `max_bytes`, the first whatever its length.
+
+        Level one ends a read with a whole block where the limit allows for one. What begins below the start
+        offset is read from there. Empty when there is nothing to read. Raises BadObject for bytes that are
+        damaged or lost, naming object and range, and StoreError when the store does not give them now.
+        """
+
+        def naming(name: str) -> tuple[int, int] | None:
+            for extent in self._machine.extents_between(offset, end, max_bytes):
+                if isinstance(extent, ObjectExtent) and extent.object_name == name:
+                    return extent.position, extent.position + extent.length
+            return self._naming(name)
+
+        return await self._planning_again(lambda: self._read(offset, end, max_bytes), naming)
+
+    def measured(self, offset: int, end: int, max_bytes: int) -> Measured:
+        """What `read` would give: of level zero exactly, of level one at most, see LevelOneReader.bytes_from.
+
+        More than `max_bytes` only if the first batch alone is, and is known to be.
+        """
+        machine, max_bytes = self._machine, max(max_bytes, 0)
+        at = max(offset, machine.start_offset)
+        size = 0
+        objects = self._objects_from(at) if at <= machine.last_reconciled_offset else iter(())
+        for one in objects:
+            if at >= end or size >= max(max_bytes, 1):
+                return Measured(min(size, max_bytes), 0, at)
+            size += self._level_one.bytes_from(one, at)
+            at = one.end_offset
+        if at < end and size < max(max_bytes, 1):
+            extents = machine.extents_between(at, end, max_bytes - size)
+            if extents and not (size and extents[0].length > max_bytes - size):
+                above = sum(extent.length for extent in extents)
+                return Measured(size + above, 0 if size else extents[0].length, extents[-1].end_offset)
+        return Measured(min(size, max_bytes), 0, at)
+
+    async def first_since(self, timestamp: int) -> TimedBatch | None:
+        """The first batch with a record of this time (ms) or later, by its header; None when there is none.
+
+        It may begin below the start offset. Raises as `read` does.
+        """
+        return await self._planning_again(lambda: self._first_since(timestamp), self._naming)
+
+    async def newest(self) -> TimedBatch | None:
+        """The first batch with the newest timestamp of all, by its header. Raises as `read` does."""
+        return await self._planning_again(self._newest, self._naming)
+
+    # Planning again.
+
+    async def _planning_again(
+        self, attempt: Callable[[], Awaitable[T]], naming: Callable[[str], tuple[int, int] | None]
+    ) -> T:
+        """What an attempt gives, by plans that are made anew while their objects are gone.
+
+        `naming` tells which bytes of an object the present state would have a reader read.
+        """
+        plans = 0
+        while True:
+            try:
+                return await attempt()
+            except ObjectNotFound as error:
+                plans += 1
+                if naming(error.key) is not None:
+                    if not await self._confirm():
+                        raise
+                    lost = naming(error.key)
+                    if lost is not None:
+                        reason = "there is no such object, and the partition refers to it"
+                        raise BadObject(error.key, *lost, reason) from None
+                if plans >= PLANS:
                     raise
-                lost = _naming(machine, error.key, offset, end, max_bytes)
-                if lost is not None:
-                    until = lost.position + lost.length
-                    reason = "there is no such object, and the partition refers to it"
-                    raise BadObject(error.key, lost.position, until, reason) from None
-            if plans >= PLANS:
+
+    def _naming(self, name: str) -> tuple[int, int] | None:
+        """The bytes of a level-one object, if the present state names it."""
+        try:
+            unique = parse_level_one_name(name).unique
+        except ValueError:
+            return None
+        if unique not in self._machine.level_one:
+            return None
+        return next((0, one.size) for one in self._machine.level_one if one.unique == unique)
+
+    # One plan.
+
+    async def _read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+        machine = self._machine
+        offset = max(offset, machine.start_offset)
+        found: list[StoredBatch | StoredRun] = []
+        if offset >= end:
+            return found
+        objects, after = self._objects(offset, end, max_bytes)
+        if objects:
+            found += await self._level_one.read(self._place, objects, offset, end, max_bytes, after)
+            max_bytes -= sum(len(run.data) for run in found)
+            offset = found[-1].end_offset
+            if offset <= machine.last_reconciled_offset:
+                return found
+        extents = machine.extents_between(offset, end, max_bytes)
+        if not extents or (found and extents[0].length > max_bytes):
+            return found
+        try:
+            with self.holds.over(extents):
+                batches = await self._level_zero.read(extents, self._ahead(extents[-1]))
+        except (StoreError, BadObject):
+            if not found:
                 raise
-        else:
-            return [
-                StoredBatch(extent.base_offset, extent.end_offset, extent.term, data)
-                for extent, data in zip(extents, batches, strict=True)
-            ]
-    return []
+            return found  # Whoever comes for the rest is told.
+        for extent, data in zip(extents, batches, strict=True):
+            found.append(StoredBatch(extent.base_offset, extent.end_offset, extent.term, data))
+        return found
 
+    def _objects(
+        self, offset: int, end: int, max_bytes: int
+    ) -> tuple[list[LevelOneExtent], LevelOneExtent | None]:
+        """The level-one objects a read may need, and the one after them."""
+        found: list[LevelOneExtent] = []
+        if offset > self._machine.last_reconciled_offset:
+            return found, None
+        size = 0
+        for one in self._objects_from(offset):
+            if size >= max(max_bytes, 1) or len(found) == OBJECTS or one.base_offset >= end:
+                return found, one
+            size += self._level_one.bytes_from(one, max(offset, one.base_offset))
+            found.append(one)
+        return found, None
 
-def _ahead(machine: PartitionStateMachine, written: BatchCache, last: Extent) -> list[Extent]:
-    """What the same client will want next; nothing where it is served from what this node wrote."""
-    if not isinstance(last, ObjectExtent) or (last.object_id, last.position) in written:
-        return []
-    return machine.extents_between(last.end_offset, machine.high_watermark, AHEAD_BYTES)
+    def _objects_from(self, offset: int) -> Iterator[LevelOneExtent]:
+        """The level-one objects from the one that holds an offset on; to be gone through without a wait."""
+        while (one := self._machine.level_one.extent_at(offset)) is not None:
+            yield one
+            offset = one.end_offset
 
+    def _ahead(self, last: Extent) -> list[Extent]:
+        """What the same client will want next of level zero; nothing where this node wrote the last."""
+        if not isinstance(last, ObjectExtent) or (last.object_id, last.position) in self._written:
+            return []
+        return self._machine.extents_between(last.end_offset, self._machine.high_watermark, AHEAD_BYTES)
 
-def _naming(
-    machine: PartitionStateMachine, name: str, offset: int, end: int, max_bytes: int
-) -> ObjectExtent | None:
-    """The first extent of the present plan that lies in an object of this name."""
-    for extent in machine.extents_between(offset, end, max_bytes):
-        if isinstance(extent, ObjectExtent) and extent.object_name == name:
-            return extent
-    return None
+    # By time.
+
+    async def _first_since(self, timestamp: int) -> TimedBatch | None:
+        machine, start = self._machine, self._machine.start_offset
+        # Of the first, the only one that begins below the start offset, the newest records may be deleted.
+        objects = islice((one for one in machine.level_one if one.max_timestamp >= timestamp), 2)
+        extent = machine.first_extent_since(timestamp)
+        for one in [*objects]:
+            found = await self._level_one.first_since(self._place, one, timestamp, start)
+            if found is not None:
+                return found
+        return None if extent is None else await self._whole(extent)
+
+    async def _newest(self) -> TimedBatch | None:
+        machine = self._machine
+        while True:
+            start = machine.start_offset
+            times = [one.max_timestamp for one in machine.level_one if one.base_offset >= start]
+            if (extent := machine.newest_extent()) is not None:
+                times.append(extent.max_timestamp)
+            if (first := machine.level_one.extent_at(start)) is not None and first.base_offset < start:
+                time = await self._level_one.newest(self._place, first, start)
+                times += [] if time is None else [time]
+            found = await self._first_since(max(times)) if times else None
+            if found is not None or machine.start_offset == start:
+                return found
+
+    async def _whole(self, extent: Extent) -> TimedBatch | None:
+        """The batch of a level-zero extent, wherever it lies by now; None if it was deleted since."""
+        batches = await self.read(extent.base_offset, extent.end_offset, extent.length)
+        if not batches:
+            return None
+        base, end, data = batches[0].base_offset, batches[0].end_offset, batches[0].data
+        return TimedBatch(base, end, extent.term, extent.max_timestamp, data)

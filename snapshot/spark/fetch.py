@@ -1,7 +1,8 @@
 """A task's side of a read: bytes from storage, next window ahead, and from them Arrow batches.
 
 Ranges of one object that lie close together are one get, gets run in parallel, and the next window is on its
-way while this one is decoded: storage answers in milliseconds, decoding takes about as long.
+way while this one is decoded: storage answers in milliseconds, decoding takes about as long. A block of level
+one is held against its own checksum, which covers what Kafka's leaves out, and is then batches like others.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from snapshot.level_one_format import Block, batches_of, verify_block
 from snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from snapshot.spark.pieces import PIECE, PieceKind, Slice
 from snapshot.storage import ObjectMissing, Storage, StorageError
-from statemachine.extents import INLINE_ROW, ROW
+from statemachine.level_one import UNIQUE_BYTES, level_one_name
 from statemachine.object_names import object_name
 
 PARALLEL_GETS: Final = 8
@@ -23,17 +26,34 @@ JOIN_GAP_BYTES: Final = 128 * 1024
 """Bytes nobody wants that are read along rather than asking twice: a request costs about as much."""
 
 
-@dataclass(frozen=True)
-class Slice:
-    """Extents of one partition, as the rows of statemachine.extents; wanted are offsets in `[first, end)`."""
+class _StoredBlock(NamedTuple):
+    """A block of a level-one object, and what is wanted of it."""
 
-    topic: str
-    partition: int
-    document: str
-    first: int
-    end: int
-    rows: bytes
-    inline: dict[int, bytes]
+    name: str
+    block: Block
+    piece: Slice
+
+    def batches(self, data: bytes, start: int) -> Iterator[StoredBatch]:
+        """Its wanted batches; the block's bytes are those of `data` from `start` on. Raises BadObject."""
+        name, block, piece = self
+        content = memoryview(data)[start : start + block.length]
+        verify_block(name, block, content)
+        for span in batches_of(name, block, content):
+            if span.end_offset > piece.first and span.base_offset < piece.end:
+                yield StoredBatch(
+                    data=data,
+                    start=start + span.position - block.position,
+                    length=span.length,
+                    name=name,
+                    position=span.position,
+                    topic=piece.topic,
+                    partition=piece.partition,
+                    base_offset=span.base_offset,
+                    record_count=span.end_offset - span.base_offset,
+                    leader_epoch=span.leader_epoch,
+                    first=piece.first,
+                    end=piece.end,
+                )
 
 
 @dataclass(slots=True)
@@ -50,17 +70,19 @@ class _Window:
     """The batches of some slices, in their order, whose bytes are on the way."""
 
     def __init__(self, storage: Storage, pool: ThreadPoolExecutor, slices: Sequence[Slice]) -> None:
-        self._batches: list[StoredBatch] = []
+        self._stored: list[StoredBatch | _StoredBlock] = []
         self._range_of: dict[int, int] = {}
-        """Which range a batch is in, by number; inline batches are in none."""
+        """Which range something stored is in, by number; inline batches are in none."""
         wanted: list[tuple[str, int, int, str, int]] = []
         for piece in slices:
-            for row in ROW.iter_unpack(piece.rows):
-                batch = _batch(piece, row)
-                if row[0] != INLINE_ROW:
-                    end = batch.position + batch.length
-                    wanted.append((batch.name, batch.position, end, piece.document, len(self._batches)))
-                self._batches.append(batch)
+            for row in PIECE.iter_unpack(piece.pieces):
+                stored = _stored(piece, row)
+                if row[0] != PieceKind.INLINE:
+                    position, length = row[5:7]
+                    wanted.append(
+                        (stored.name, position, position + length, piece.document, len(self._stored))
+                    )
+                self._stored.append(stored)
         self._ranges: list[_Range] = []
         for key, start, end, document, number in sorted(wanted):
             last = self._ranges[-1] if self._ranges else None
@@ -69,23 +91,33 @@ class _Window:
             else:
                 self._ranges.append(_Range(key, start, end, document))
             self._range_of[number] = len(self._ranges) - 1
-        self._gets = [pool.submit(_get, storage, one) for one in self._ranges]
+        self._gets = [
+            pool.submit(get_referred, storage, one.key, one.start, one.end - one.start, one.document)
+            for one in self._ranges
+        ]
 
     def batches(self) -> Iterator[StoredBatch]:
-        """The batches with their bytes; waits for them. Raises StorageError."""
-        for number, batch in enumerate(self._batches):
+        """The batches with their bytes; waits for them. Raises StorageError, BadObject."""
+        for number, stored in enumerate(self._stored):
             source = self._range_of.get(number)
             if source is None:
-                yield batch
+                assert isinstance(stored, StoredBatch), "only inline batches come with their bytes"
+                yield stored
+                continue
+            data, begin = self._gets[source].result(), self._ranges[source].start
+            if isinstance(stored, StoredBatch):
+                yield stored._replace(data=data, start=stored.position - begin)
             else:
-                start = batch.position - self._ranges[source].start
-                yield batch._replace(data=self._gets[source].result(), start=start)
+                yield from stored.batches(data, stored.block.position - begin)
 
 
-def _batch(piece: Slice, row: Sequence[Any]) -> StoredBatch:
-    """An extent's batch: with its bytes if it is inline, otherwise without."""
-    kind, base, records, term, _, length, epoch, position, identity = row
-    if kind == INLINE_ROW:
+def _stored(piece: Slice, row: Sequence[Any]) -> StoredBatch | _StoredBlock:
+    """What a row of PIECE stands for; with its bytes if it is inline, otherwise without."""
+    kind, base, end, term, timestamp, position, length, epoch, crc, batches, identity = row
+    if kind == PieceKind.BLOCK:
+        name = level_one_name(piece.topic_id, piece.partition, term, identity[:UNIQUE_BYTES])
+        return _StoredBlock(name, Block(base, end, position, length, crc, timestamp, batches), piece)
+    if kind == PieceKind.INLINE:
         data, name = piece.inline[base], f"{piece.document} (inline batch at offset {base})"
     else:
         data, name = b"", object_name(epoch, identity)
@@ -98,7 +130,7 @@ def _batch(piece: Slice, row: Sequence[Any]) -> StoredBatch:
         topic=piece.topic,
         partition=piece.partition,
         base_offset=base,
-        record_count=records,
+        record_count=end - base,
         leader_epoch=term,
         first=piece.first,
         end=piece.end,
@@ -127,9 +159,10 @@ def first_offset_since(storage: Storage, piece: Slice, timestamp: int) -> int | 
     return None
 
 
-def _get(storage: Storage, wanted: _Range) -> bytes:
+def get_referred(storage: Storage, key: str, start: int, length: int, document: str) -> bytes:
+    """Bytes of an object that a checkpoint's document refers to; raises StorageError."""
     try:
-        return storage.get_range(wanted.key, wanted.start, wanted.end - wanted.start)
+        return storage.get_range(key, start, length)
     except ObjectMissing as error:
-        reason = f"{wanted.document} refers to it: deleted since its lease has ended, or lost"
+        reason = f"{document} refers to it: deleted since its lease has ended, or lost"
         raise StorageError(f"{error}; {reason}. Take a new checkpoint and read again") from error

@@ -15,11 +15,19 @@ from typing import Any
 from node.admin.server import AdminServer
 from node.checkpoints.publisher import Publisher
 from node.checkpoints.renewal import RenewalReport, RenewedLease
+from node.cluster_clock import Verdict
+from node.controller.client import Unavailable
 from node.kafka.handler import Request
 from node.kafka.server import KafkaServer
 from node.kafka.server_config import ServerConfig
+from node.level_one.builder_measures import BuilderMeasures
+from node.level_one.reader import LevelOneReader, LevelOneReaderConfig
+from node.level_one.upkeep import PartitionUpkeep, UpkeepStatus
+from node.level_one.upkeep_measures import UpkeepMeasures
 from node.level_zero.batcher import Batcher, BatcherConfig
 from node.level_zero.cache import BatchCache
+from node.level_zero.collectable_epochs import Heard, HeldBack, Maximum
+from node.level_zero.collector import CollectorMeasures, DryRun
 from node.level_zero.local_store import LocalStore
 from node.level_zero.reader import Reader, ReaderConfig
 from node.level_zero.retries import RetryingStore, RetryPolicy
@@ -52,7 +60,13 @@ class FakePartition:
     topic: str
     number: int
     leads: bool = True
+    readers_hold: int = 0
+    """How many epochs below the state's M(p) a reader holds."""
     fence: FakeFence = field(default_factory=FakeFence)
+
+    @property
+    def collectable_epoch(self) -> int:
+        return self.machine.max_collectable_epoch - self.readers_hold
 
 
 @dataclass
@@ -103,6 +117,69 @@ class FakeCheckpoints:
                 *(RenewedLease(*other, None, True, "its lease has ended") for other in others),
             )
         )
+
+
+@dataclass
+class FakeCollection:
+    """What knows M, what collects by it, the clock and level one's upkeep; a test sets what they say."""
+
+    top: Maximum = field(default_factory=lambda: Maximum(3, 5, 1, "orders", 0, Heard(3, 1, 0.0)))
+    reason: tuple[str, int | None] = ("unreconciled", 1_700_000_000_000)
+    table: dict[int, Heard] = field(default_factory=dict)
+    measures: CollectorMeasures = field(default_factory=CollectorMeasures)
+    broken: str | None = None
+    bound: int = 2
+    paused: bool = False
+    lag_epochs: int = 2
+    lag_seconds: float = 1.5
+    resets: int = 0
+    dry: DryRun | Exception = field(default_factory=lambda: DryRun(2, {1: 2, 4: 0}, ["l0/a", "l0/b"], False))
+    gate: asyncio.Event | None = None
+    deleted: int = 0
+    agreed: Verdict = field(default_factory=lambda: Verdict(0, trusted=True))
+
+    def maximum(self) -> Maximum:
+        return self.top
+
+    def heard(self, group: int) -> Heard | None:
+        return self.table.get(group)
+
+    async def held_back(self) -> HeldBack:
+        return HeldBack(self.top, *self.reason)
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "paused": self.paused, "waiting": False, "broken": self.broken, "last_error": None,
+            "bound": self.bound, "lag_epochs": self.lag_epochs, "lag_seconds": self.lag_seconds,
+            "shards": [1, 4], **{name: getattr(self.measures, name) for name in CollectorMeasures.__slots__},
+        }  # fmt: skip
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    async def dry_run(self, limit: int) -> DryRun:
+        if self.gate is not None:
+            await self.gate.wait()
+        if isinstance(self.dry, Exception):
+            raise self.dry
+        return self.dry._replace(names=self.dry.names[:limit])
+
+    def verdict(self) -> Verdict:
+        return self.agreed
+
+
+@dataclass
+class FakeUpkeep:
+    partitions: tuple[PartitionUpkeep, ...] = ()
+    measures: UpkeepMeasures = field(default_factory=UpkeepMeasures)
+
+    def status(self) -> UpkeepStatus:
+        return UpkeepStatus(self.partitions, 0, True)
+
+
+@dataclass
+class FakeBuilder:
+    measures: BuilderMeasures = field(default_factory=BuilderMeasures)
 
 
 class NoHandler:
@@ -158,6 +235,10 @@ class SmallNode:
         self.reader = Reader(
             self.store, ReaderConfig(), loop=loop, written=self.written, fetched=self.fetched
         )
+        self.level_one_reader = LevelOneReader(self.store, LevelOneReaderConfig(), loop=loop)
+        self.level_one, self.level_one_builder = FakeUpkeep(), FakeBuilder()
+        self.collectable = self.collector = self.gone_topics = self.clock = FakeCollection()
+        self.unavailable: Unavailable | None = None
         self.kafka = KafkaServer(
             NoHandler(), loop=loop, config=ServerConfig(), on_problem=lambda problem: None
         )
@@ -168,6 +249,9 @@ class SmallNode:
 
     def current(self) -> int:
         return self.machine.cluster_epoch
+
+    async def submit(self, command: Command, seconds: float) -> Any:
+        return self.unavailable if self.unavailable is not None else await self.command(command)
 
     def leader_of(self, group: int) -> FakeLeader | None:
         replica = self.host.groups.get(group)
@@ -209,6 +293,7 @@ class SmallNode:
         await self.kafka.stop(0.1)
         await self.batcher.close()
         await self.reader.close()
+        await self.level_one_reader.close()
         await self.host.stop(0.0)
         self.executor.shutdown()
 

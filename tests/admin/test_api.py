@@ -14,10 +14,11 @@ import pytest
 from starlette.routing import Route
 
 from node.admin import http
-from node.admin.api import MAX_PAGE, Api
+from node.admin.api import Api
 from node.admin.loop_lag import LoopLag
 from node.admin.metrics import Metrics
 from node.admin.openapi import OPENAPI
+from node.admin.pages import MAX_PAGE
 from node.admin.server import AdminListenError, AdminServer
 from node.checkpoints.coordinator import UnknownTopic
 from node.level_zero.batcher import Stored
@@ -92,6 +93,9 @@ async def test_every_answer_is_what_the_description_says(tmp_path: Path) -> None
             "/api/topics",
             "/api/partitions",
             "/api/groups",
+            "/api/gc",
+            "/api/gc/partitions",
+            "/api/gc/dry-run",
         ):
             check(await client.get(path), schema_of(path), path)
         check(await client.get("/api/topics/orders"), schema_of("/api/topics/{name}"))
@@ -103,7 +107,7 @@ async def test_every_answer_is_what_the_description_says(tmp_path: Path) -> None
         assert partition["window"] == {"term": 1, "oldest": 1, "newest": 1, "size": 1}
         assert partition["fences"]["new_epoch"] == 1
         assert partition["fences"]["last_gap"] == 3
-        assert partition["held_back_by"] == "window"
+        assert partition["held_back_by"] == "idle"
         node.partitions[0].fence.window = None
         check(await client.get("/api/partitions"), schema_of("/api/partitions"))
 

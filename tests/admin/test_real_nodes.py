@@ -85,6 +85,9 @@ def test_three_nodes_tell_of_themselves_and_of_one_that_dies(real_cluster: RealC
             "/api/topics",
             "/api/partitions",
             "/api/groups",
+            "/api/gc",
+            "/api/gc/partitions",
+            "/api/gc/dry-run",
             "/health",
         ):
             check(told(address, path), schema_of(path), path)

@@ -184,11 +184,20 @@ def throughput(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:
 def consume(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:
     """Write a topic, then read it from its beginning; every offset must come once and in order."""
     name, count, filled = fill(peer, amount, size=size)
-    consumer = _reader(peer, name, amount.partitions)
-    servers, got = Servers(peer), 0
-    expected = [0] * amount.partitions
-    problems = list(filled.problems)
-    processor, began = servers.processor(), time.perf_counter()
+    servers = Servers(peer)
+    processor = servers.processor()
+    rate, problems = read_back(peer, name, amount.partitions, count, size)
+    used = servers.processor() - processor
+    data = max(count, 1) * size
+    return Result({"rate": rate, "cpu_gb": used / (data / 1e9)}, problems=filled.problems + problems)
+
+
+def read_back(peer: Peer, name: str, partitions: int, count: int, size: int) -> tuple[float, list[str]]:
+    """Read a topic from its beginning with one consumer: bytes a second, and what was wrong."""
+    consumer, got = _reader(peer, name, partitions), 0
+    expected = [0] * partitions
+    problems: list[str] = []
+    began = time.perf_counter()
     while got < count:
         batch = consumer.consume(10_000, 5.0)
         if not batch:
@@ -201,13 +210,12 @@ def consume(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:
                 break
             expected[number] += 1
         got += len(batch)
-    seconds, used = time.perf_counter() - began, servers.processor() - processor
+    seconds = time.perf_counter() - began
     consumer.close()
     read = sum(expected)
     if read != count:
         problems.append(f"{read:,} of {count:,} records were read back")
-    data = max(read, 1) * size
-    return Result({"rate": data / seconds, "cpu_gb": used / (data / 1e9)}, problems=problems)
+    return max(read, 1) * size / seconds, problems
 
 
 def single(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:

@@ -38,6 +38,10 @@ def shown(value: float | None, unit: str) -> str:
                 if value >= factor:
                     return f"{_three(value / factor)} {name}{unit[1:]}"
             return f"{value:.0f} {unit}"
+        case "":
+            return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        case "$":
+            return f"${value:.2f}" if value >= 0.01 or not value else f"${value:.2g}"
         case "core":
             return f"{_three(value * 100)} %"
     raise ValueError(f"no such unit: {unit}")

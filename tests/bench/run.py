@@ -3,7 +3,8 @@
 `scripts/bench raft` compares the replicated log with stock PySyncObj 0.3.17: three processes each on the
 loopback, real disks, the load inside the leader's process. Times are as the proposer of a command sees them.
 
-`scripts/bench kafka` compares a whole cluster with Apache Kafka; its options are its own (kafka_compare.py).
+`scripts/bench kafka` compares a whole cluster with Apache Kafka, and `scripts/bench gc` tells what level one
+and collecting cost; their options are their own (kafka_compare.py, gc_bench.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.bench import kafka_compare, measures
+from tests.bench import gc_bench, kafka_compare, measures
 from tests.bench.measures import FULL, QUICK, TINY, Result, Scale
 from tests.bench.report import Row, lines, plain, table
 from tests.bench.systems import StockPySyncObj, Strandline, System
@@ -115,6 +116,8 @@ def main() -> int:
     """Run the measures; exits 1 when one of ours went wrong. Progress goes to stderr, the table to stdout."""
     if sys.argv[1:2] == ["kafka"]:
         return kafka_compare.main(sys.argv[2:])
+    if sys.argv[1:2] == ["gc"]:
+        return gc_bench.main(sys.argv[2:])
     arguments = parse()
     scale = SCALES[arguments.scale]
     if arguments.in_flight:
@@ -169,9 +172,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "what",
-        choices=["raft", "kafka"],
-        help="the replicated log beside stock PySyncObj (the options below), or a cluster beside Apache Kafka"
-        " (see scripts/bench kafka --help)",
+        choices=["raft", "kafka", "gc"],
+        help="the replicated log beside stock PySyncObj (the options below), a cluster beside Apache Kafka"
+        " (see scripts/bench kafka --help), or reconciling and collecting (scripts/bench gc --help)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     size = parser.add_mutually_exclusive_group()

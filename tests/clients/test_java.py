@@ -188,7 +188,8 @@ def test_offsets_leaders_and_the_cluster(cluster: RealCluster, tools: KafkaTools
     assert sum(ends) == 6090
     assert ran(began) == [f"java-offsets:{number}:0" for number in range(PARTITIONS)]
     assert all(0 <= int(line.rpartition(":")[2]) < end for line, end in zip(ran(newest), ends, strict=True))
-    assert ran(tiered) == []
+    # Whatever has been lifted by now: nothing, unless the machine is slow.
+    assert all(line.startswith("java-offsets:") for line in ran(tiered))
     assert all(
         line.startswith(
             ("Successfully completed leader election (PREFERRED)", "Valid replica already elected")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster import cli
+from cluster.collection import REASONS
 from cluster.ports import free_ports
 from tests.real_cluster import RealCluster, running_cluster
 
@@ -202,6 +203,34 @@ def test_checkpoint(run: Run, tmp_path: Path) -> None:
         assert (refused.status, refused.err.count("\n")) == (2, 1)
 
 
+def test_collecting_is_seen_paused_and_resumed(run: Run, lines: Callable[[str], str]) -> None:
+    run("topic", "create", "collected", "--partitions", "2")
+    run("produce", "collected", "--file", lines("one\ntwo\n"))
+
+    def states() -> list[bool]:
+        return [node["collector"]["paused"] for node in as_json(run("gc", "status", "--json"))["nodes"]]
+
+    def becomes(paused: bool) -> None:
+        end = time.monotonic() + 10
+        while states() != [paused] * 3:
+            assert time.monotonic() < end, states()
+
+    status = as_json(run("gc", "status", "--all", "--json"))
+    assert status["problems"] == []
+    rows = [row["partition"] for row in status["partitions"] if row["topic"] == "collected"]
+    assert sorted(rows) == [0, 1]
+    assert 0 <= status["max_collectable_epoch"] < status["cluster_epoch"]
+    assert status["held_back"] is None or status["held_back"]["reason"] in REASONS
+    assert run("gc", "pause").out == "paused: no node collects\n"
+    becomes(True)
+    assert "PAUSED" in run("gc", "status").out
+    assert run("gc", "resume").out == "resumed: all nodes collect\n"
+    becomes(False)
+    assert run("gc", "reset").out == "reset: node 1, 2, 3\n"
+    would_go = as_json(run("gc", "dry-run", "--json"))["nodes"]
+    assert [node["node"] for node in would_go] == [1, 2, 3]
+
+
 def test_a_cluster_that_loses_a_node_goes_on(run: Run, lines: Callable[[str], str]) -> None:
     run("topic", "create", "survives")
     assert as_json(run("cluster", "up", "--json"))["started"] == []
@@ -233,7 +262,8 @@ def test_one_node_in_the_foreground(tmp_path: Path) -> None:
     "command",
     [
         ["cluster", "up"], ["cluster", "kill"], ["node"], ["topic", "create"], ["produce"], ["consume"],
-        ["checkpoint"], ["audit"],
+        ["checkpoint"], ["audit"], ["gc", "status"], ["gc", "pause"], ["gc", "resume"], ["gc", "reset"],
+        ["gc", "dry-run"],
     ],
 )  # fmt: skip
 def test_help_shows_an_example_and_json(run: Run, command: list[str]) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, cast
 
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
@@ -17,11 +17,36 @@ from node.kafka.codec import RequestHeader
 from node.kafka.handler import Request
 from node.kafka.record_batch import read_header
 from node.kafka.requests.handler import BrokerHandler
-from node.partition.batch import AppendFailed, AppendResult, Judgement, ProducedBatch, StoredBatch
+from node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
+from node.level_zero.cache import BatchCache
+from node.level_zero.reader import Reader, ReaderConfig
+from node.level_zero.store import ObjectNotFound, ObjectStore, RangeNotFound
+from node.partition.batch import (
+    AppendFailed,
+    AppendResult,
+    Judgement,
+    ProducedBatch,
+    StoredBatch,
+    StoredRun,
+    TimedBatch,
+)
+from node.partition.stored_batches import Measured, StoredBatches
+from snapshot.level_one_format import EncodedObject, LevelOneWriter
 from statemachine.controller_commands import DeleteTopic
 from statemachine.controller_state import Topic
+from statemachine.extents import Extent, InlineExtent
+from statemachine.level_one import LevelOneExtent, level_one_name
 from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Appended, AppendInline, InlineBatch, Rejected, SetStartOffset
+from statemachine.partition_commands import (
+    AdvanceReconciled,
+    Appended,
+    AppendInline,
+    Command,
+    CommandResult,
+    InlineBatch,
+    Rejected,
+    SetStartOffset,
+)
 from tests.kafka_requests.admin_harness import TERM, Node, entity_of
 from tests.statemachine.partitions import Replica
 
@@ -30,6 +55,40 @@ REFUSALS = {
     "invalid_producer_epoch": ErrorCode.invalid_producer_epoch,
     "out_of_order_sequence_number": ErrorCode.out_of_order_sequence_number,
 }
+
+
+PLACE = Place(bytes(range(16)), 2)
+LEVEL_ONE = LevelOneReaderConfig(cache_bytes=1 << 20, chunk_bytes=600, ahead_bytes=600)
+
+
+class ObjectsByName:
+    """An object store that is only read, at once."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.gets: list[tuple[str, int, int]] = []
+        self.on_get: Callable[[str], None] = lambda name: None
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.gets.append((key, start, length))
+        self.on_get(key)
+        if key not in self.objects:
+            raise ObjectNotFound("get_range", key)
+        data = self.objects[key][start : start + length]
+        if len(data) < length:
+            raise RangeNotFound(key, start, length)
+        return data
+
+
+def written(
+    place: Place, term: int, unique: bytes, extents: Iterable[Extent], block_bytes: int
+) -> EncodedObject:
+    """A level-one object of inline batches."""
+    writer = LevelOneWriter(*place, term, unique, block_bytes)
+    for extent in extents:
+        assert isinstance(extent, InlineExtent)
+        writer.add(extent.data, extent.base_offset, extent.end_offset, extent.term, extent.max_timestamp)
+    return writer.finish()
 
 
 class FakePartition:
@@ -52,6 +111,26 @@ class FakePartition:
         self.read_seconds = 0.0
         self.reads: list[tuple[int, int, int]] = []
         self.watchers: list[Callable[[], None]] = []
+        self.store = ObjectsByName()
+        self.executed: list[Command] = []
+        self.execution: AppendFailed | None = None
+        """How a command ends, unless it is to be applied."""
+        self.execute_seconds = 0.0
+
+    @cached_property
+    def batches(self) -> StoredBatches:
+        """The real way to the bytes; batches of level zero are inline."""
+        loop = asyncio.get_running_loop()
+        store = cast(ObjectStore, self.store)
+        nothing = BatchCache(0)
+        return StoredBatches(
+            PLACE,
+            self.machine,
+            level_zero=Reader(store, ReaderConfig(), loop=loop, written=nothing, fetched=nothing),
+            level_one=LevelOneReader(store, LEVEL_ONE, loop=loop),
+            written=nothing,
+            confirm=self.confirm,
+        )
 
     @property
     def machine(self) -> PartitionStateMachine:
@@ -105,14 +184,36 @@ class FakePartition:
         self.on_confirm()
         return self.confirms
 
-    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
         self.reads.append((offset, end, max_bytes))
+        await self._reading()
+        return await self.batches.read(offset, end, max_bytes)
+
+    async def first_since(self, timestamp: int) -> TimedBatch | None:
+        await self._reading()
+        return await self.batches.first_since(timestamp)
+
+    async def newest(self) -> TimedBatch | None:
+        await self._reading()
+        return await self.batches.newest()
+
+    def measured(self, offset: int, end: int, max_bytes: int) -> Measured:
+        return self.batches.measured(offset, end, max_bytes)
+
+    async def _reading(self) -> None:
         if self.read_seconds:
             await asyncio.sleep(self.read_seconds)
         if self.read_error is not None:
             raise self.read_error
-        extents = self.machine.extents_between(offset, end, max_bytes)
-        return [StoredBatch(one.base_offset, one.end_offset, one.term, one.data) for one in extents]  # type: ignore[union-attr]
+
+    async def execute(self, command: Command) -> CommandResult | AppendFailed:
+        self.executed.append(command)
+        await asyncio.sleep(self.execute_seconds)
+        if self.execution is not None:
+            return self.execution
+        (result,) = self.replica.apply(command)  # type: ignore[misc]
+        self.moved()
+        return result
 
     def watch(self, callback: Callable[[], None]) -> None:
         assert callback not in self.watchers
@@ -148,6 +249,16 @@ class FakePartition:
     def trim(self, offset: int) -> None:
         self.replica.apply(SetStartOffset(offset))
         self.moved()
+
+    def reconcile(self, end: int, block_bytes: int = 300) -> LevelOneExtent:
+        """Lift the batches up to an offset into one level-one object."""
+        machine = self.machine
+        first = machine.extents.first_offset
+        unique = len(self.store.objects).to_bytes(16, "big")
+        made = written(PLACE, machine.term, unique, machine.extents_between(first, end, 1 << 30), block_bytes)
+        self.store.objects[level_one_name(*PLACE, machine.term, unique)] = b"".join(made.parts)
+        self.replica.apply(AdvanceReconciled(first, [made.extent]))
+        return made.extent
 
     def _apply(self, batch: ProducedBatch) -> AppendResult:
         inline = InlineBatch(

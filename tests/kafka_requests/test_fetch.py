@@ -19,7 +19,7 @@ from node.kafka.requests import fetch as fetch_module
 from node.level_zero.store import NotDone
 from snapshot.level_zero_format import BadObject
 from tests.kafka_requests.admin_harness import TERM, run
-from tests.kafka_requests.data_harness import DataNode
+from tests.kafka_requests.data_harness import DataNode, FakePartition
 from tests.kafka_requests.test_produce import simulated
 from tests.kafka_wire.batches import Record, build
 
@@ -681,3 +681,107 @@ async def test_a_session_that_goes_on_is_not_found(version: int) -> None:
         response = await node.fetch({}, version, session_id=session, session_epoch=epoch, max_wait=30.0)
         assert response.error_code is ErrorCode.fetch_session_id_not_found
         assert (response.session_id, response.responses) == (0, ())
+
+
+# Level one.
+
+
+def lifted(batches: int, ends: int, **sizes: int) -> DataNode:
+    """A topic of batches of three records, those up to an offset in level one."""
+    node = DataNode()
+    node.topic()
+    node.partition().write(*[build()] * batches)
+    node.partition().reconcile(ends, **sizes)
+    return node
+
+
+@simulated
+async def test_level_one_is_given_with_the_rest_in_one_piece() -> None:
+    node = lifted(6, 12)
+    part = only(await node.fetch({0: 4}))
+    heads = [read_header(part.records, start) for start, _ in boundaries(part.records)]
+    assert [(one.base_offset, one.leader_epoch) for one in heads] == [(o, TERM) for o in (3, 6, 9, 12, 15)]
+    assert (part.high_watermark, part.log_start_offset) == (18, 0)
+
+
+@simulated
+async def test_every_limit_holds_across_the_levels() -> None:
+    for lifts in (3, 6, 9, 18):
+        node = lifted(6, lifts)
+        size = len(build())
+        for room in range(-40, 7 * size, 40):
+            asked = {"fetch_offset": 3, "partition_max_bytes": room}
+            part = only(await node.fetch({0: asked}, max_wait=0.01, min_bytes=1 << 20))
+            assert bases(part)[0] == 3
+            assert len(part.records) <= max(room, size)
+
+
+@simulated
+async def test_partitions_in_level_one_fit_the_answer_together() -> None:
+    node = DataNode()
+    node.topic(partitions=4)
+    for number in range(4):
+        node.partition(number=number).write(*[sized(1000)] * 6)
+        node.partition(number=number).reconcile(4, block_bytes=1000)
+        node.partition(number=number).read_seconds = 0.01
+    response = await node.fetch(dict.fromkeys(range(4), 0), max_bytes=10_000)
+    assert sum(len(one.records) for one in parts(response)) <= 10_000
+    assert [len(one.records) for one in parts(response)][:1] == [6000]
+    assert sum(1 for one in parts(response) if one.records) >= 2
+
+
+@simulated
+async def test_waiting_counts_what_is_in_level_one_without_a_look_at_storage() -> None:
+    node = lifted(6, 9)
+    size = len(build())
+    task = waiting(node, {0: 0}, max_wait=5.0, min_bytes=7 * size)
+    await asyncio.sleep(1.0)
+    assert not task.done()
+    assert node.partition().store.gets == []
+    node.partition().write(build())
+    await asyncio.sleep(0.1)
+    assert len(only(task.result()).records) == 7 * size
+
+
+@simulated
+async def test_damage_in_level_one_is_a_corrupt_message_and_no_records(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node = lifted(6, 18)
+    ((name, data),) = node.partition().store.objects.items()
+    node.partition().store.objects[name] = data[:50] + bytes([data[50] ^ 4]) + data[51:]
+    part = only(await node.fetch({0: 0}))
+    assert (part.error_code, part.records) == (ErrorCode.corrupt_message, b"")
+    assert f"object {name}, bytes 16 to" in caplog.text
+    assert only(await node.fetch({0: 15})).error_code is ErrorCode.none
+
+
+@simulated
+async def test_a_start_offset_that_passes_during_the_read_is_out_of_range_once_proven() -> None:
+    for lifts in (9, 15):
+        node = lifted(6, lifts)
+        partition = node.partition()
+
+        def deleted(name: str, partition: FakePartition = partition) -> None:
+            partition.trim(15)
+            partition.store.objects.clear()
+
+        partition.store.on_get = deleted
+        part = only(await node.fetch({0: 3}))
+        assert (part.error_code, part.records) == (ErrorCode.offset_out_of_range, b"")
+        assert partition.confirmed == 1
+        assert bases(only(await node.fetch({0: 15}))) == [15]
+
+
+@simulated
+async def test_who_was_replaced_during_the_read_does_not_say_out_of_range() -> None:
+    node = lifted(6, 9)
+    partition = node.partition()
+
+    def deleted(name: str) -> None:
+        partition.trim(15)
+        partition.store.objects.clear()
+        partition.confirms = False
+
+    partition.store.on_get = deleted
+    assert only(await node.fetch({0: 3})).error_code is ErrorCode.not_leader_or_follower

@@ -68,13 +68,72 @@ async def test_the_ends_of_an_empty_partition() -> None:
 
 
 @simulated
-async def test_the_earliest_local_offset_is_the_earliest_and_nothing_is_tiered() -> None:
+async def test_what_is_not_in_level_one_is_local_and_level_one_is_tiered() -> None:
     node = DataNode()
     node.topic()
-    node.partition().write(build())
-    node.partition().trim(1)
-    assert found(await node.list_offsets([(0, EARLIEST_LOCAL)])) == [(1, -1, TERM)]
-    assert found(await node.list_offsets([(0, LATEST_TIERED)])) == [(-1, -1, -1)]
+    partition = node.partition()
+    partition.write(build())
+    partition.replica.begin_term(TERM + 1)
+    partition.write(build(), build())
+    nothing = (-1, -1, -1)
+
+    async def asked() -> list[tuple[int, int, int]]:
+        local = await node.list_offsets([(0, EARLIEST_LOCAL)])
+        return found([*local, *await node.list_offsets([(0, LATEST_TIERED)])])
+
+    assert await asked() == [(0, -1, TERM), nothing]
+    partition.trim(1)
+    assert await asked() == [(1, -1, TERM), nothing]
+    partition.reconcile(3)
+    assert await asked() == [(3, -1, TERM + 1), (2, -1, TERM)]
+    partition.reconcile(9)
+    assert await asked() == [(9, -1, TERM + 1), (8, -1, TERM + 1)]
+    partition.trim(9)
+    assert await asked() == [(9, -1, TERM + 1), nothing]
+
+
+@pytest.mark.parametrize("lifted", [0, 3, 6, 7])
+@simulated
+async def test_times_are_found_wherever_the_records_lie(lifted: int) -> None:
+    node = DataNode()
+    node.topic()
+    partition = node.partition()
+    partition.write(at(0, 10, 20))
+    partition.replica.begin_term(TERM + 1)
+    partition.write(at(40, 30, 50), at(5))
+    if lifted:
+        partition.reconcile(lifted)
+    for time, expected in (
+        (-5000, (0, NOW, TERM)),
+        (1, (1, NOW + 10, TERM)),
+        (21, (3, NOW + 40, TERM + 1)),
+        (41, (5, NOW + 50, TERM + 1)),
+        (51, (-1, -1, -1)),
+    ):
+        assert found(await node.list_offsets([(0, NOW + time)])) == [expected], time
+    assert found(await node.list_offsets([(0, NEWEST)])) == [(5, NOW + 50, TERM + 1)]
+    partition.trim(2)
+    assert found(await node.list_offsets([(0, NOW)])) == [(2, NOW, TERM)]
+    partition.trim(4)
+    assert found(await node.list_offsets([(0, NOW)])) == [(4, NOW + 40, TERM + 1)]
+    partition.trim(6)
+    assert found(await node.list_offsets([(0, NEWEST)])) == [(6, NOW + 5, TERM + 1)]
+    assert found(await node.list_offsets([(0, NOW + 6)])) == [(-1, -1, -1)]
+
+
+@simulated
+async def test_a_damaged_block_is_a_corrupt_message_for_a_time_within_it() -> None:
+    node = DataNode()
+    node.topic()
+    partition = node.partition()
+    partition.write(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7))
+    partition.reconcile(8, block_bytes=80)
+    (name,) = partition.store.objects
+    data = bytearray(partition.store.objects[name])
+    data[16 + 5] ^= 1
+    partition.store.objects[name] = bytes(data)
+    assert codes(await node.list_offsets([(0, NOW)])) == [ErrorCode.corrupt_message]
+    assert found(await node.list_offsets([(0, NOW + 7)])) == [(7, NOW + 7, TERM)]
 
 
 @pytest.mark.parametrize("compression", list(Compression))

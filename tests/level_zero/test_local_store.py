@@ -106,6 +106,20 @@ def test_listing_is_in_key_order_from_any_start(keys: list[str], after: str, lim
         assert run(world, node, store.list(folder, after, 100)) == wanted
 
 
+@pytest.mark.parametrize("epochs", [10, 200])
+def test_the_first_names_cost_the_same_however_many_follow(sim: Simulated, epochs: int) -> None:
+    for epoch in range(epochs):
+        for n in range(5):
+            sim.run(sim.store.put(f"l0/0001/{epoch:04}/{n}", [b"."]))
+    before = sim.disk.counts["listdir"]
+    assert sim.run(sim.store.list("l0/0001/", "", 7)) == [f"l0/0001/{n // 5:04}/{n % 5}" for n in range(7)]
+    # The shard's folder, two epochs' folders, and each name is tried as a folder.
+    assert sim.disk.counts["listdir"] - before == 1 + 2 + 7
+    before = sim.disk.counts["listdir"]
+    assert sim.run(sim.store.list("l0/0001/", "l0/0001/0004/3", 3))[0] == "l0/0001/0004/4"
+    assert sim.disk.counts["listdir"] - before <= 1 + 2 + 4
+
+
 def test_one_put_is_write_sync_rename_sync(sim: Simulated) -> None:
     sim.run(sim.store.put("l0/0001/a", [b"first"]))
     before = dict(sim.disk.counts)

@@ -54,6 +54,57 @@ def test_each_fate_is_what_it_says() -> None:
     assert all_ends("silent") == {("nothing", False, False), ("nothing", True, True)}
 
 
+def test_a_put_may_fail_and_land_when_nobody_waits_for_it_any_more() -> None:
+    with World(1) as world:
+        node = started(world)
+        store = SimStore(world)
+        store.late_puts, store.late_seconds = 1.0, 10_000.0
+        client = store.client(node)
+        with pytest.raises(OutcomeUnknown):
+            run(world, node, client.put("l0/a", [b"x"]))
+        run(world, node, client.delete_many(["l0/a"]))
+        assert store.keys() == []
+        store.land_within(5.0)
+        world.run(world.now + 5.0)
+        assert store.keys("l0/") == ["l0/a"]
+
+
+def test_a_listing_that_lags_shows_what_was_there() -> None:
+    with World(1) as world:
+        node = started(world)
+        store = SimStore(world)
+        client = store.client(node)
+        run(world, node, client.put("l0/a", [b"x"]))
+        world.run(world.now + 5.0)
+        run(world, node, client.put("l0/b", [b"x"]))
+        run(world, node, client.delete_many(["l0/a"]))
+        assert store.keys() == ["l0/b"]
+        assert "l0/a" in store.deleted
+        store.list_lag_seconds = 4.0
+        seen = {tuple(run(world, node, client.list("l0/", "", 10))) for _ in range(40)}
+        assert ("l0/a",) in seen
+        world.run(world.now + 5.0)
+        assert run(world, node, client.list("l0/", "", 10)) == ["l0/b"]
+
+
+def test_deletions_are_heard_of_before_they_happen() -> None:
+    with World(1) as world:
+        node = started(world)
+        store = SimStore(world)
+        heard: list[tuple[str, bool]] = []
+        steps: list[tuple[int, str, str]] = []
+        store.on_delete = lambda name: heard.append((name, name in store.objects))
+        store.on_step = lambda node, operation, key, moment: steps.append((node.id, operation, moment))
+        run(world, node, store.client(node).put("a", [b"x"]))
+        run(world, node, store.client(node).delete_many(["a", "b"]))
+        assert heard == [("a", True), ("b", False)]
+        assert steps == [
+            (node.id, operation, moment)
+            for operation in ("put", "delete")
+            for moment in ("ended", "answered")
+        ]
+
+
 def test_a_stalled_store_does_nothing_until_it_goes_on() -> None:
     with World(1) as world:
         node = started(world)

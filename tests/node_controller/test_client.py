@@ -35,6 +35,8 @@ TOPIC = Topic(b"\1" * 16, "t", (Partition(1, (1, 2, 3), 7), Partition(2, (2, 3, 
         ProducerIdBlock(1000, 1000),
         Refused(KafkaError.INVALID_CONFIG, "why"),
         17,
+        True,
+        False,
         "cluster",
     ],
 )

@@ -184,5 +184,5 @@ class Consumer:
         for batch in batches:
             if batch.base_offset != self.offset:
                 return  # another poll was faster
-            self.seen.append((batch.base_offset, identify(batch.data)[0]))
+            self.seen.append((batch.base_offset, identify(bytes(batch.data))[0]))
             self.offset = batch.end_offset

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgpack
 
+from node.level_one.reader import LevelOneReader, LevelOneReaderConfig
 from node.level_zero.batcher import Batcher, BatcherConfig
 from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader, ReaderConfig
@@ -115,6 +116,7 @@ class PartitionCluster(SmallCluster):
                 epoch=epoch.current,
             ),
             reader=Reader(store, ReaderConfig(), loop=sim.loop, written=written, fetched=fetched),
+            level_one=LevelOneReader(store, LevelOneReaderConfig(cache_bytes=64 * 1024), loop=sim.loop),
             written=written,
             epoch=epoch,
             wall_ms=lambda: int(self.world.now * 1000),

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
+from node.level_one.reader import LevelOneReader, LevelOneReaderConfig
 from node.level_zero.batcher import Batcher, Result, Stored, UploadFailed
 from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader
-from node.level_zero.store import Buffer
+from node.level_zero.store import Buffer, ObjectNotFound, ObjectStore
 from node.partition.batch import AppendResult, Judgement, ProducedBatch
 from node.partition.partition import Partition
 from node.raft.group import RaftGroup
@@ -177,12 +178,49 @@ class HandReader:
     def __init__(self) -> None:
         self.answers: list[Callable[[], list[bytes]]] = []
         self.asked: list[tuple[Sequence[Extent], Sequence[Extent]]] = []
+        self.wait_for: asyncio.Future[list[bytes]] | None = None
+        """The next read waits for this first."""
 
     async def read(self, extents: Sequence[Extent], ahead: Sequence[Extent] = ()) -> list[bytes]:
         self.asked.append((extents, ahead))
+        if self.wait_for is not None:
+            waiting, self.wait_for = self.wait_for, None
+            await waiting
         if self.answers:
             return self.answers.pop(0)()
         return [b"x" * extent.length for extent in extents]
+
+
+LEVEL_ONE = LevelOneReaderConfig(cache_bytes=1 << 20, chunk_bytes=600, ahead_bytes=0)
+
+
+class HandObjects:
+    """Level-one objects, whose gets end at once, or when a test says if it holds them."""
+
+    def __init__(self, loop: ManualLoop) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.hold = False
+        self._held: list[asyncio.Future[None]] = []
+        self._loop = loop
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.asked.append(key)
+        if self.hold:
+            self._held.append(self._loop.create_future())
+            await self._held[-1]
+        if key not in self.objects:
+            raise ObjectNotFound("get_range", key)
+        return self.objects[key][start : start + length]
+
+    def release(self) -> None:
+        """The gets that are held end."""
+        self.hold = False
+        for future in self._held:
+            if not future.done():
+                future.set_result(None)
+        self._held.clear()
+        self._loop.run()
 
 
 class Records:
@@ -211,6 +249,7 @@ class Lone:
         self.loop = TaskLoop()  # type: ignore[abstract]
         self.batcher = HandBatcher(self.loop)
         self.reader = HandReader()
+        self.store = HandObjects(self.loop)
         self.written = BatchCache(1 << 20)
         self.epoch = HandEpoch()
         self.records = Records()
@@ -220,6 +259,7 @@ class Lone:
             loop=self.loop,
             batcher=cast(Batcher, self.batcher),
             reader=cast(Reader, self.reader),
+            level_one=LevelOneReader(cast(ObjectStore, self.store), LEVEL_ONE, loop=self.loop),
             written=self.written,
             epoch=self.epoch,
             wall_ms=lambda: self.wall,

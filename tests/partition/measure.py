@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from time import process_time
 from typing import cast
 
+from node.level_one.reader import LevelOneReader
 from node.level_zero.batcher import MIB, Batcher, BatcherConfig
 from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader
@@ -79,6 +80,7 @@ async def measure(batches: int, producers: int, in_flight: int, size: int = 1000
         loop=loop,
         batcher=batcher,
         reader=cast(Reader, None),
+        level_one=cast(LevelOneReader, None),
         written=written,
         epoch=epoch,
         wall_ms=lambda: NOW,

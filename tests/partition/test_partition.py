@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from node.level_zero.store import ObjectNotFound
-from node.partition.batch import AppendFailed, StoredBatch
+from node.partition.batch import AppendFailed
 from node.partition.fence import Hold
 from node.partition.partition import TICK_SECONDS
 from node.raft.outcome import NotLeader
-from snapshot.level_zero_format import BadObject
 from statemachine.epoch_window import EpochWindow
-from statemachine.extents import ObjectExtent
 from statemachine.partition_commands import (
     AdvanceEpoch,
     Append,
@@ -24,9 +19,7 @@ from statemachine.partition_commands import (
     Rejected,
     Rejection,
     SetStartOffset,
-    StartOffsetSet,
     Ticked,
-    encode,
 )
 from tests.partition.lone import CREATION_EPOCH, Lone
 
@@ -157,102 +150,6 @@ def test_a_watcher_that_fails_does_not_keep_it_from_the_others() -> None:
         filled(lone, 5)
         assert heard == [1]
         assert problems == ["a watcher of orders-2 failed"]
-
-
-# Reading.
-
-
-def test_reads_what_was_written_with_offsets_and_terms() -> None:
-    with Lone() as lone:
-        filled(lone, 5)
-        lone.group.lose()
-        lone.group.lead(4)
-        filled(lone, 6)
-        batches = lone.run(lone.partition.read(0, 10, 1000)).result()
-        assert batches == [StoredBatch(0, 1, 1, b"x" * 100), StoredBatch(1, 2, 4, b"x" * 100)]
-        assert [b.base_offset for b in lone.run(lone.partition.read(0, 10, 1)).result()] == [0]
-        assert lone.run(lone.partition.read(2, 10, 1000)).result() == []
-
-
-def test_reads_ahead_unless_served_from_what_it_wrote() -> None:
-    with Lone() as lone:
-        filled(lone, 5, 5, 5)
-        lone.run(lone.partition.read(0, 10, 1))
-        lone.written._batches.clear()
-        lone.run(lone.partition.read(0, 10, 1))
-        assert [[e.base_offset for e in ahead] for _, ahead in lone.reader.asked] == [[], [1, 2]]
-
-
-def gone(lone: Lone, then: Callable[[], object] = lambda: None) -> Callable[[], list[bytes]]:
-    """The first extent's object is not there; and then something happens."""
-
-    def answer() -> list[bytes]:
-        extent = lone.reader.asked[-1][0][0]
-        assert isinstance(extent, ObjectExtent)
-        then()
-        raise ObjectNotFound("get_range", extent.object_name)
-
-    return answer
-
-
-def test_an_object_that_is_gone_means_plan_again() -> None:
-    with Lone() as lone:
-        filled(lone, 5, 6)
-        task = lone.run(lone.partition.execute(SetStartOffset(1)))
-        lone.reader.answers.append(gone(lone, lone.group.apply))
-        batches = lone.run(lone.partition.read(0, 10, 1000)).result()
-        assert task.result() == StartOffsetSet(1)
-        assert [batch.base_offset for batch in batches] == [1]
-        assert lone.group.barriers == []
-
-
-def test_an_object_that_a_confirmed_leader_names_is_damage() -> None:
-    with Lone() as lone:
-        filled(lone, 5)
-        lone.reader.answers.append(gone(lone))
-        with pytest.raises(BadObject, match="no such object") as caught:
-            lone.run(lone.partition.read(0, 10, 1000)).result()
-        assert (caught.value.start, caught.value.end) == (16, 116)
-
-
-def test_damage_is_told_only_after_the_leader_is_confirmed() -> None:
-    with Lone() as lone:
-        filled(lone, 5, 6)
-        lone.run(lone.partition.execute(SetStartOffset(1)))
-        lone.group.confirmed = False
-        lone.reader.answers.append(gone(lone))
-        task = lone.run(lone.partition.read(0, 10, 1000))
-        assert not task.done()
-        lone.group.commit()
-        lone.group.pass_barriers()
-        lone.loop.run()
-        assert [batch.base_offset for batch in task.result()] == [1]
-
-
-def test_an_object_missing_at_who_does_not_lead_is_no_damage() -> None:
-    with Lone() as lone:
-        filled(lone, 5)
-        lone.group.lose()
-        lone.reader.answers.append(gone(lone))
-        with pytest.raises(ObjectNotFound):
-            lone.run(lone.partition.read(0, 10, 1000)).result()
-
-
-def test_plans_are_bounded() -> None:
-    with Lone() as lone:
-        filled(lone, *[5] * 10)
-
-        def trim(number: int) -> Callable[[], object]:
-            def then() -> None:
-                lone.group.replicate(encode(1, 0, [SetStartOffset(number)]), 1)
-                lone.group.apply()
-
-            return then
-
-        lone.reader.answers += [gone(lone, trim(number)) for number in range(1, 10)]
-        with pytest.raises(ObjectNotFound):
-            lone.run(lone.partition.read(0, 20, 1)).result()
-        assert len(lone.reader.asked) == 4
 
 
 # Commands.

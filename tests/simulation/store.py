@@ -8,9 +8,10 @@ comes after the error, a request nobody ever answers. Effects happen even when t
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
 from node.level_zero.store import (
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CHANGES = ("put", "delete")
+READS = ("get", "get_range")
+REMEMBERED_SECONDS = 10.0
+"""A listing shows at most so old a state of the bucket."""
+
+Moment = Literal["ended", "answered"]
+"""When a request has had its effect, or what became of it is told to the node."""
 
 
 class SimStore:
@@ -41,10 +48,16 @@ class SimStore:
 
     Knobs: `delay_seconds` (shortest and longest way in one direction), `slow` (factor on it), and the shares
     of requests that end badly: `refused` (definite, no effect), `broken` (unknown, no effect), `lost`
-    (unknown, with effect), `late` (unknown, the effect comes up to `late_seconds` after), `silent` (no answer
-    ever; half of them with effect). `stall()` holds all requests back, `cut(node)` those of one node;
-    `flip_bit()` rots an object. Figures: `objects`, `requests` by operation, `ended` by fate, `stored` names
-    in order. Overwriting an object with other bytes is a failure of the run.
+    (unknown, with effect), `late` (unknown, the effect comes up to `late_seconds` after; `late_puts` is the
+    same for puts alone), `silent` (no answer ever; half of them with effect). A listing shows the bucket as
+    it was up to `list_lag_seconds` ago; a read arrives up to `slow_reads_seconds` later. `stall()` holds all
+    requests back, `cut(node)` those of one node; `land_within()` hurries what is late; `flip_bit()` rots an
+    object.
+
+    Figures: `objects`, `requests` by operation, `ended` by fate, `stored` names in order, `deleted` names
+    with the time. `on_delete(name)` hears of each deletion before it happens; `on_step(node, operation, key,
+    moment)` of each change a node asks for. Overwriting an object with other bytes, also one that was deleted
+    in between, is a failure of the run.
     """
 
     def __init__(self, world: World) -> None:
@@ -55,13 +68,26 @@ class SimStore:
         self._cut: dict[int, None] = {}
         self.delay_seconds = (0.001, 0.02)
         self.slow = 1.0
-        self.refused = self.broken = self.lost = self.late = self.silent = 0.0
+        self.refused = self.broken = self.lost = self.late = self.late_puts = self.silent = 0.0
         self.late_seconds = 30.0
+        self.list_lag_seconds = self.slow_reads_seconds = 0.0
+        self.on_delete: Callable[[str], None] = lambda name: None
+        self.on_step: Callable[[SimNode, str, str, Moment], None] = lambda *_: None
         self.max_object_bytes = 256 * 1024 * 1024
         self.objects: dict[str, bytes] = {}
         self.requests: dict[str, int] = {}
         self.ended: dict[str, int] = {}
         self.stored: list[str] = []
+        self.deleted: dict[str, float] = {}
+        self._names: list[str] = []
+        """Of `objects`, in order."""
+        self._marks: dict[str, int] = {}
+        """Checksums of everything that was ever put."""
+        self._changed: deque[tuple[float, str, bool]] = deque()
+        """When which name came (True) or went."""
+        self._lags = world.rng("lists that lag")
+        self._late: dict[int, tuple[Call, Callable[[], Any]]] = {}
+        self._latecomers = 0
 
     def client(self, node: SimNode) -> SimStoreClient:
         return SimStoreClient(self, node)
@@ -83,13 +109,23 @@ class SimStore:
     def heal(self, node_id: int) -> None:
         self._cut.pop(node_id, None)
 
+    def land_within(self, seconds: float) -> None:
+        """Let everything that is still to come late come within so many seconds."""
+        self.late_seconds = seconds
+        late, self._late = self._late, {}
+        for call, effect in late.values():
+            call.cancel()
+            self._world.call_later(seconds * self._lags.random(), self._silently, effect)
+
     def flip_bit(self, key: str, offset: int) -> None:
         data = bytearray(self.objects[key])
         data[offset] ^= 1 << self._rng.randrange(8)
         self.objects[key] = bytes(data)
 
     def keys(self, prefix: str = "") -> list[str]:
-        return sorted(key for key in self.objects if key.startswith(prefix))
+        if len(self._names) != len(self.objects):
+            self._names = sorted(self.objects)  # a test has put them there, or taken them, by hand
+        return self._names[bisect_left(self._names, prefix) : bisect_left(self._names, _behind(prefix))]
 
     # What a client's requests do.
 
@@ -98,7 +134,7 @@ class SimStore:
     ) -> None:
         """Send a request; `effect` happens at the store, its result or error goes into `answer`."""
         self.requests[operation] = self.requests.get(operation, 0) + 1
-        fate = self._fate()
+        fate = self._fate(operation)
         loop = node.loop
         # Drawn here, in the order of the requests, whatever happens to them on the way.
         back, late, half = self._way(), self._rng.random() * self.late_seconds, self._rng.random() < 0.5
@@ -111,19 +147,26 @@ class SimStore:
                 return
             self.ended[fate] = self.ended.get(fate, 0) + 1
             self._world.note(f"store {operation} {fate}", node.id, 0, crc32(key.encode()))
-            self._end(fate, node, operation, key, effect, late, half, reply)
+            self._end(fate, operation, key, effect, late, half, reply)
+            if operation in CHANGES:
+                self.on_step(node, operation, key, "ended")
 
         def reply(result: Any, error: StoreError | None) -> None:
             if node.id not in self._cut:
-                call = Call(self._world.context, settle, (answer, result, error))
+                call = Call(self._world.context, answered, (result, error))
                 self._world.push(self._world.now + back, loop, call)
 
-        self._world.call_later(self._way(), arrive)
+        def answered(result: Any, error: StoreError | None) -> None:
+            settle(answer, result, error)
+            if operation in CHANGES:
+                self.on_step(node, operation, key, "answered")
+
+        longer = self.slow_reads_seconds * self._lags.random() if operation in READS else 0.0
+        self._world.call_later(self._way() + longer, arrive)
 
     def _end(
         self,
         fate: str,
-        node: SimNode,
         operation: str,
         key: str,
         effect: Callable[[], Any],
@@ -140,11 +183,20 @@ class SimStore:
         if fate == "lost" or (fate == "silent" and half):
             self._silently(effect)
         if fate == "late" and operation in CHANGES:
-            self._world.call_later(late, self._silently, effect)
+            self._latecomers += 1
+            number = self._latecomers
+            self._late[number] = (
+                self._world.call_later(min(late, self.late_seconds), self._come_late, number),
+                effect,
+            )
         if fate == "refused" or operation not in CHANGES:
             reply(None, NotDone(operation, key, f"simulated: {fate}", retriable=True))
         elif fate != "silent":
             reply(None, OutcomeUnknown(operation, key, f"simulated: {fate}"))
+
+    def _come_late(self, number: int) -> None:
+        _, effect = self._late.pop(number)
+        self._silently(effect)
 
     def _silently(self, effect: Callable[[], Any]) -> None:
         try:
@@ -152,8 +204,12 @@ class SimStore:
         except StoreError:
             return
 
-    def _fate(self) -> str:
+    def _fate(self, operation: str) -> str:
         roll = self._rng.random()
+        if operation == "put":
+            roll -= self.late_puts
+            if roll < 0:
+                return "late"
         for fate in ("refused", "broken", "lost", "late", "silent"):
             roll -= getattr(self, fate)
             if roll < 0:
@@ -164,10 +220,35 @@ class SimStore:
         shortest, longest = self.delay_seconds
         return (shortest + (longest - shortest) * self._rng.random()) * self.slow
 
+    def _note_change(self, key: str, came: bool) -> None:
+        now, changed = self._world.now, self._changed
+        changed.append((now, key, came))
+        while changed[0][0] < now - REMEMBERED_SECONDS:
+            changed.popleft()
+
+    def _as_it_was(self, prefix: str) -> list[str]:
+        """The names of some moment within the last `list_lag_seconds`."""
+        moment = self._world.now - self.list_lag_seconds * self._lags.random()
+        keys = dict.fromkeys(self.keys(prefix))
+        for when, key, came in reversed(self._changed):
+            if when < moment:
+                break
+            if not key.startswith(prefix):
+                continue
+            if came:
+                keys.pop(key, None)
+            else:
+                keys[key] = None
+        return sorted(keys)
+
     def put(self, key: str, data: bytes) -> None:
-        before = self.objects.get(key)
-        if before is not None and before != data:
+        mark = crc32(data)
+        if self._marks.setdefault(key, mark) != mark:
             self._world.fail(None, f"object {key} was overwritten with other bytes")
+        if key not in self.objects:
+            self.keys()
+            insort(self._names, key)
+            self._note_change(key, True)
         self.objects[key] = data
         self.stored.append(key)
 
@@ -184,13 +265,23 @@ class SimStore:
         return data
 
     def list(self, prefix: str, after: str, limit: int) -> list[str]:
-        keys = self.keys(prefix)
+        keys = self._as_it_was(prefix) if self.list_lag_seconds else self.keys(prefix)
         first = bisect_right(keys, after)
         return keys[first : first + limit]
 
     def delete(self, keys: Sequence[str]) -> None:
+        self.keys()
         for key in keys:
-            self.objects.pop(key, None)
+            self.on_delete(key)
+            if self.objects.pop(key, None) is not None:
+                del self._names[bisect_left(self._names, key)]
+                self._note_change(key, False)
+                self.deleted[key] = self._world.now
+
+
+def _behind(prefix: str) -> str:
+    """Above every name with the prefix, and below all others that are above it."""
+    return prefix + "\x7f"
 
 
 class SimStoreClient(ObjectStore):

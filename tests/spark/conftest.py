@@ -16,7 +16,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The session's start is in nobody's minute: on a busy machine it takes one by itself."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(60, func_only=True))
+            given = item.get_closest_marker("timeout")
+            item.add_marker(pytest.mark.timeout(given.args[0] if given else 60, func_only=True))
 
 
 @pytest.fixture(scope="session")

@@ -18,13 +18,16 @@ import numpy as np
 from crc32c import crc32c
 
 from snapshot.document import decode
-from snapshot.extent_rows import EXTENT_ROWS
+from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.level_one_format import LevelOneWriter, batches_of
+from snapshot.level_one_format import parse as parse_level_one
 from snapshot.level_zero_format import Batch, encode, parse
 from snapshot.log_document import LogDocument, decode_log, pack_entry
 from snapshot.names import SnapshotName, checkpoint_prefix, log_name, parse_name, snapshot_name
 from statemachine.extents import ObjectExtent
-from statemachine.object_names import parse_object_name
-from tests.spark.stored_cluster import CLUSTER, NODES, StoredCluster
+from statemachine.level_one import level_one_name
+from statemachine.object_names import object_id, object_name, parse_object_name
+from tests.spark.stored_cluster import BLOCK_BYTES, CLUSTER, NODES, StoredCluster
 
 State = dict[str, Any]
 
@@ -70,6 +73,11 @@ class Copy:
                 return [extent for extent in partition.machine.extents if isinstance(extent, ObjectExtent)]
         raise KeyError(group)
 
+    def level_one(self, topic: str, number: int) -> list[str]:
+        """Names of a partition's level-one objects, in offset order."""
+        partition = self.cluster.partitions[topic, number]
+        return [partition.level_one_name(one) for one in partition.machine.level_one]
+
     def without_logs(self) -> Copy:
         """Remove every log, so that nothing can be replayed."""
         for path in self.root.glob("snapshots/*/*/*/log-*"):
@@ -104,6 +112,42 @@ class Copy:
         name = parse_object_name(extent.object_name)
         path.write_bytes(b"".join(encode(name.epoch, name.object_id, batches).parts))
 
+    def rewrite_level_one(self, name: str, change: Callable[[bytearray, list[int]], None], nth: int) -> None:
+        """Change one batch of a level-one object, and its base offset, end offset, leader epoch and newest
+        timestamp; all CRCs are made anew."""
+        data = self.path(name).read_bytes()
+        footer = parse_level_one(name, data)
+        writer = LevelOneWriter(footer.topic_id, footer.partition, footer.term, footer.unique, BLOCK_BYTES)
+        spans = [
+            span
+            for block in footer.blocks
+            for span in batches_of(name, block, data[block.position : block.end])
+        ]
+        for number, (at, length, *stamped) in enumerate(spans):
+            batch = bytearray(data[at : at + length])
+            if number == nth:
+                change(batch, stamped)
+                struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+            writer.add(batch, *stamped)
+        self.path(name).write_bytes(b"".join(writer.finish().parts))
+
+    def put_level_one(self, topic: str, number: int, term: int) -> str:
+        """An object that nothing names, written in a term; returns its name."""
+        partition = self.cluster.partitions[topic, number]
+        name = level_one_name(partition.topic_id, number, term, bytes(15) + b"\xff")
+        self._put(name)
+        return name
+
+    def put_level_zero(self, epoch: int) -> str:
+        """An object that nothing names, of an epoch; returns its name."""
+        name = object_name(epoch, object_id(2, 1, bytes(15) + b"\xff"))
+        self._put(name)
+        return name
+
+    def _put(self, name: str) -> None:
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        self.path(name).write_bytes(b"nobody opens it")
+
     def flip(self, key: str, position: int) -> None:
         """Change one bit of a file and leave everything else."""
         data = bytearray(self.path(key).read_bytes())
@@ -126,6 +170,16 @@ def change_extents(change: Callable[[Any], Any]) -> Callable[[State], None]:
     def changed(state: State) -> None:
         rows = np.frombuffer(state["extents"], EXTENT_ROWS).copy()
         state["extents"] = change(rows).tobytes()
+
+    return changed
+
+
+def change_level_one(change: Callable[[Any], Any]) -> Callable[[State], None]:
+    """The same for a state's level-one objects, an array of LEVEL_ONE_ROWS."""
+
+    def changed(state: State) -> None:
+        rows = np.frombuffer(state["level_one"], LEVEL_ONE_ROWS).copy()
+        state["level_one"] = change(rows).tobytes()
 
     return changed
 

@@ -3,8 +3,11 @@
 Three nodes, topics `orders` (3 partitions) and `clicks` (2, the second never written to), three rounds of
 writing with a checkpoint after each: batches of several partitions in one object, all compressions, two
 leaders' terms, epochs that advance and skip, idempotent producers (one wraps its sequences, one has its
-epoch raised, one retries), inline batches, a start offset that moved. Every replica's document and the logs
-between checkpoints lie there under their real names. The same arguments give the same bytes.
+epoch raised, one retries), inline batches, a start offset that moved. All of that stays in level zero.
+`visits` (2) is reconciled: objects of several blocks, one that is removed and one that was merged while a
+leased checkpoint names it, a partition with both levels and one that has level one alone. Nothing was
+collected, so level zero still has every record. Every replica's document and the logs between checkpoints lie
+there under their real names. The same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -17,25 +20,31 @@ from typing import Any, NamedTuple
 
 from snapshot.compression import Compression
 from snapshot.document import SnapshotDocument
+from snapshot.level_one_format import LevelOneWriter, batches_of, parse
 from snapshot.level_zero_format import Batch, encode
 from snapshot.log_document import LogDocument, pack_entry
 from snapshot.names import log_name, snapshot_name
 from statemachine.controller import Controller
-from statemachine.controller_commands import AdvanceClusterEpoch, Bootstrap, CreateTopic
+from statemachine.controller_commands import AdvanceClusterEpoch, Bootstrap, CreateTopic, Heartbeat
 from statemachine.controller_commands import Checkpoint as ControllerCheckpoint
 from statemachine.controller_commands import Command as ControllerCommand
 from statemachine.controller_commands import encode as encode_controller
 from statemachine.controller_state import CONTROLLER_GROUP, Topic
 from statemachine.epoch_window import EpochWindow, Verdict
+from statemachine.extents import Extent, ObjectExtent
+from statemachine.level_one import LevelOneExtent, level_one_name
 from statemachine.object_names import object_id, object_name
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import (
+    AdvanceReconciled,
     Append,
     AppendInline,
     Checkpoint,
     Command,
     InlineBatch,
     Placeholder,
+    Reconciled,
+    ReplaceLevelOne,
     SetStartOffset,
     Tick,
 )
@@ -48,6 +57,10 @@ CLUSTER = "harbour"
 NODES = (1, 2, 3)
 START_MS = 1_700_000_000_000
 LEASE_MS = 3_600_000
+ROUND_MS = 900_000
+"""Between two checkpoints: longer than an audit's grace, and all of them are still leased at the last."""
+BLOCK_BYTES = 600
+"""Blocks of level one are small here, so that objects have several."""
 
 
 class StoredRecord(NamedTuple):
@@ -184,6 +197,57 @@ class StoredPartition(Group):
         for offset, record in enumerate(upload.records, result.base_offset):
             self.records.append(StoredRecord(offset, record.timestamp, record.key, record.value, self.term))
 
+    # Level one.
+
+    def reconcile(self, *counts: int) -> None:
+        """Lift the oldest extents into objects of so many extents each."""
+        if not sum(counts):
+            return
+        extents = iter(list(self.machine.extents))
+        lifted = [
+            self.level_one_object([self._batch(next(extents)) for _ in range(count)]) for count in counts
+        ]
+        result = self.execute(AdvanceReconciled(self.machine.extents.first_offset, lifted))
+        assert isinstance(result, Reconciled), result
+
+    def merge(self, first: int, count: int) -> None:
+        """Put one object in the place of some neighbours."""
+        old = list(self.machine.level_one)[first : first + count]
+        if not old:
+            return
+        batches: list[tuple[bytes, int, int, int, int]] = []
+        for one in old:
+            name = self.level_one_name(one)
+            data = (self.cluster.root / name).read_bytes()
+            for block in parse(name, data).blocks:
+                for span in batches_of(name, block, data[block.position : block.end]):
+                    at, length, base, end, leader_epoch, newest = span
+                    batches.append((data[at : at + length], base, end, leader_epoch, newest))
+        merged = self.level_one_object(batches)
+        self.execute(ReplaceLevelOne([(one.term, one.unique) for one in old], [merged]))
+
+    def level_one_object(self, batches: Sequence[tuple[bytes, int, int, int, int]]) -> LevelOneExtent:
+        """Store one, of (batch, base offset, end offset, leader epoch, newest timestamp)."""
+        self.cluster.objects += 1
+        unique = self.cluster.objects.to_bytes(16, "big")
+        writer = LevelOneWriter(self.topic_id, self.number, self.term, unique, BLOCK_BYTES)
+        for batch in batches:
+            writer.add(*batch)
+        encoded = writer.finish()
+        self.cluster.put(self.level_one_name(encoded.extent), b"".join(encoded.parts))
+        return encoded.extent
+
+    def level_one_name(self, one: LevelOneExtent) -> str:
+        return level_one_name(self.topic_id, self.number, one.term, one.unique)
+
+    def _batch(self, extent: Extent) -> tuple[bytes, int, int, int, int]:
+        if isinstance(extent, ObjectExtent):
+            data = (self.cluster.root / extent.object_name).read_bytes()
+            data = data[extent.position : extent.position + extent.length]
+        else:
+            data = extent.data
+        return data, extent.base_offset, extent.end_offset, extent.term, extent.max_timestamp
+
     @property
     def readable(self) -> list[StoredRecord]:
         """The records from the start offset on, at the newest checkpoint."""
@@ -200,7 +264,8 @@ class StoredCluster:
     partitions: dict[tuple[str, int], StoredPartition] = field(default_factory=dict)
     controller: Group = field(init=False)
     topics: dict[str, Topic] = field(default_factory=dict)
-    _objects: int = 0
+    objects: int = 0
+    """How many were stored, for unique names."""
 
     def __post_init__(self) -> None:
         machines = [Controller(partial(self._captured, node)) for node in NODES]
@@ -239,8 +304,8 @@ class StoredCluster:
     def upload(self, *uploads: Upload, node: int = 1, epoch: int | None = None) -> str:
         """Put batches into one object and append each to its partition; returns the object's name."""
         epoch = self.epoch if epoch is None else epoch
-        self._objects += 1
-        identity = object_id(self._objects % 4, node, self._objects.to_bytes(16, "big"))
+        self.objects += 1
+        identity = object_id(self.objects % 4, node, self.objects.to_bytes(16, "big"))
         batches = [Batch(u.partition.topic_id, u.partition.number, u.data) for u in uploads]
         encoded = encode(epoch, identity, batches)
         name = object_name(epoch, identity)
@@ -258,7 +323,9 @@ class StoredCluster:
         """All partitions, then the controller."""
         for partition in self.partitions.values():
             partition.execute(Checkpoint(LEASE_MS))
+        self.control(Heartbeat(NODES[0], 100 + NODES[0], self.now))
         self.control(ControllerCheckpoint())
+        self.now += ROUND_MS
 
 
 def _values(topic: str, round_: int, count: int, size: int = 40) -> list[bytes]:
@@ -275,6 +342,7 @@ def build_cluster(root: Path, *, batches_a_round: int = 6) -> StoredCluster:
     cluster.create_topic("orders", 3)
     cluster.advance(3)
     cluster.create_topic("clicks", 2)
+    cluster.create_topic("visits", 2)
     orders = [cluster.partitions["orders", number] for number in range(3)]
     clicks = cluster.partitions["clicks", 0]
     steady, restarted = Producer(7), Producer(9)
@@ -306,5 +374,29 @@ def build_cluster(root: Path, *, batches_a_round: int = 6) -> StoredCluster:
             orders[0].execute(SetStartOffset(orders[0].machine.next_offset // 3))
             clicks.begin_term(4, 3)
             clicks.execute(Tick(7 * 24 * 3600 * 1000))
+        _visits(cluster, round_, batches_a_round)
         cluster.checkpoint()
     return cluster
+
+
+def _visits(cluster: StoredCluster, round_: int, batches: int) -> None:
+    """Both partitions are written to and reconciled; the first keeps the last round in level zero."""
+    both, whole = (cluster.partitions["visits", number] for number in range(2))
+    if round_ == 2:
+        both.begin_term(3, 2)
+    producer = Producer(11, epoch=round_)
+    for number in range(max(batches, 3)):
+        compression = Compression((round_ + number) % len(Compression))
+        cluster.upload(
+            both.batch(_values("f", round_, 3, 100), compression=compression, producer=producer),
+            whole.batch(_values("g", round_, 1 + number), compression=compression),
+        )
+    whole.append_inline(whole.batch(_values("h", round_, 2)))
+    if round_ == 1:
+        # The first round's two objects are named by no checkpoint but the next, which has the second only.
+        both.reconcile(1, len(both.machine.extents) // 2)
+        both.execute(SetStartOffset(next(iter(both.machine.level_one)).end_offset + 1))
+    if round_ == 2:
+        both.reconcile(2, len(both.machine.extents) // 2)
+        both.merge(0, 2)
+    whole.reconcile(len(whole.machine.extents))

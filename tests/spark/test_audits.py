@@ -1,6 +1,7 @@
 """Each audit finds what it looks for, and nothing else turns red but what has to.
 
-One cluster is stored, copied once for each kind of damage, and all copies are audited in one pass.
+Two clusters are stored, one that keeps everything and one that was collected. They are copied once for each
+kind of damage, and all copies are audited in one pass.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from snapshot.document import decode
-from snapshot.extent_rows import EXTENT_ROWS
-from snapshot.names import snapshot_name
+from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.level_one_format import parse as parse_level_one
+from snapshot.names import checkpoint_prefix, snapshot_name
 from snapshot.spark.audits import (
     AuditResult,
     AuditRun,
@@ -37,8 +39,10 @@ from snapshot.spark.audits.replay import NOT_COVERED, replay_rows
 from snapshot.storage import open_storage
 from statemachine.controller_state import CONTROLLER_GROUP
 from statemachine.extents import ObjectExtent
+from statemachine.level_one import level_one_name
 from statemachine.object_names import object_name
-from tests.spark.damage import Copy, change_extents, set_extent, set_fields
+from tests.spark.collected_cluster import build_collected
+from tests.spark.damage import Copy, change_extents, change_level_one, set_extent, set_fields
 from tests.spark.stored_cluster import CLUSTER, StoredCluster, build_cluster
 
 # All copies are audited by whichever test comes first: some 15 seconds on two idle cores.
@@ -54,6 +58,8 @@ class Damage(NamedTuple):
     found_by: Set[str] = frozenset()
     says: str = ""
     place: Mapping[str, Any] = MappingProxyType({})
+    collected: bool = False
+    """Whether it is done to the cluster that was collected."""
 
 
 def _batch(copy: Copy, topic: str, number: int, producer: int, nth: int) -> ObjectExtent:
@@ -180,8 +186,109 @@ def _all_replicas(copy: Copy) -> None:
     copy.change_newest(copy.group("orders", 2), lambda state: state.update(time=state["time"] + 5))
 
 
+def _unlink(copy: Copy, name: str) -> None:
+    copy.path(name).unlink()
+
+
+def _removed_name(copy: Copy) -> str:
+    """An object that was merged, and that a leased checkpoint still names."""
+    partition = copy.cluster.partitions["visits", 0]
+    one = partition.machine.removed[1]
+    return level_one_name(partition.topic_id, 0, one.term, one.unique)
+
+
+def _rot_block(copy: Copy) -> None:
+    """In the base offset of its first batch, which Kafka's checksum does not cover."""
+    name = copy.level_one("visits", 1)[1]
+    copy.flip(name, parse_level_one(name, copy.path(name).read_bytes()).blocks[1].position + 7)
+
+
+def _rot_level_one_footer(copy: Copy) -> None:
+    name = copy.level_one("visits", 1)[1]
+    copy.flip(name, copy.path(name).stat().st_size - 30)
+
+
+def _swap_level_one(copy: Copy) -> None:
+    first, second = copy.level_one("visits", 1)[:2]
+    shutil.copy(copy.path(second), copy.path(first))
+
+
+def _start_below_the_objects(state: dict[str, Any]) -> None:
+    state["start_offset"] -= 1
+
+
+def _forget_the_last_object(state: dict[str, Any]) -> None:
+    """Retention of everything, undone by hand: the last reconciled offset with it."""
+    rows = np.frombuffer(state["level_one"], LEVEL_ONE_ROWS)
+    state["next_offset"] = int(rows["base_offset"][-1])
+    state["level_one"] = rows[:-1].tobytes()
+
+
+def _set_row(name: str, value: int) -> Callable[[Any], Any]:
+    """Set a field of the first row."""
+
+    def change(rows: Any) -> Any:
+        rows[name][0] = value
+        return rows
+
+    return change
+
+
+def _no_lease_kept_it(copy: Copy) -> None:
+    """A removed object that the checkpoint of a grace before says could go."""
+    group = copy.group("visits", 0)
+    removed = [[3, 1, bytes(15) + b"\xff", 5]]
+    for index in copy.without_logs().indexes(group)[-2:]:
+        copy.change_state(group, index, lambda state: state.update(removed=removed + state["removed"]))
+    copy.put_level_one("visits", 0, 1)
+
+
+def _bring_back_documents(copy: Copy) -> None:
+    """The group of a topic that was deleted before the last grace has its documents still."""
+    for index in copy.without_logs().indexes(CONTROLLER_GROUP)[-2:]:
+        copy.change_state(CONTROLLER_GROUP, index, lambda state: state.update(next_group=50))
+    for node in (1, 2):
+        name = snapshot_name(CLUSTER, 40, 7, node)
+        copy.path(name).parent.mkdir(parents=True, exist_ok=True)
+        copy.path(name).write_bytes(b"half of it")
+
+
+def _m_back(copy: Copy) -> None:
+    """A partition that never had a checkpoint was, it is said now, created long ago."""
+    group = copy.group("clicks", 1)
+    shutil.rmtree(copy.path(checkpoint_prefix(CLUSTER, group, 0)).parent)
+
+    def change(state: dict[str, Any]) -> None:
+        partition = next(p for topic in state["topics"] for p in topic[2] if p[0] == group)
+        partition[2] = 1
+
+    copy.without_logs().change_newest(CONTROLLER_GROUP, change)
+
+
+def _only_a_log_names(copy: Copy) -> str:
+    """The level-zero object of the collected cluster's last write, which level one has since."""
+    (name,) = [path.relative_to(copy.root).as_posix() for path in copy.root.glob("l0/*/*24/*")]
+    return name
+
+
+def _other_record(batch: bytearray, stamped: list[int]) -> None:
+    batch[-5] ^= 1
+
+
+def _other_leader_epoch(batch: bytearray, stamped: list[int]) -> None:
+    stamped[2] += 1
+
+
+def _first_of_level_one(copy: Copy, change: Callable[[bytearray, list[int]], None]) -> None:
+    """The first batch, which is not compressed, of an object of which level zero is still there."""
+    copy.rewrite_level_one(copy.level_one("visits", 1)[0], change, 0)
+
+
 REFERENCES, OFFSETS, SEQUENCES = "references_exist_and_crc", "offsets_contiguous", "producer_sequences"
 EPOCHS, AGREE, REPLAY, WINDOW = "epochs_never_regress", "replicas_agree", "replay", "no_window"
+LEVELS, MONOTONE = "level_one_holds_level_zero", "collectable_epochs_monotone"
+LEFT, DELETED = "nothing_collectable_left", "nothing_deleted_above_m"
+VISITS = {"topic": "visits", "partition": 1}
 ORDERS, CLICKS = {"topic": "orders", "partition": 0}, {"topic": "clicks", "partition": 0}
 
 DAMAGES = {
@@ -202,7 +309,7 @@ DAMAGES = {
     ),
     "previous epoch goes back": Damage(
         lambda copy: _newest(copy, "orders", 0, set_fields(previous_applied_epoch=2)),
-        {EPOCHS},
+        {EPOCHS, MONOTONE},
         "the previous applied epoch goes back from 3 to 2",
         ORDERS,
     ),
@@ -235,7 +342,7 @@ DAMAGES = {
         "the creation epoch 5 is above the previous applied one, 4",
         ORDERS,
     ),
-    "object gone": Damage(_remove_object, {REFERENCES}, "there is no such object"),
+    "object gone": Damage(_remove_object, {REFERENCES, DELETED}, "there is no such object"),
     "object under another's name": Damage(_swap_objects, {REFERENCES}, "these are the bytes of l0/"),
     "batch rots": Damage(_rot_batch, {REFERENCES}, "checksum does not match", CLICKS),
     "footer rots": Damage(_rot_footer, {REFERENCES}, "footer's checksum"),
@@ -310,6 +417,107 @@ DAMAGES = {
     ),
     "entry missing in a log": Damage(_drop_entry, {REPLAY}, "after replaying from 13: node 1: ", ORDERS),
     "log rots": Damage(_rot_log, {REPLAY}, "SHA-256", ORDERS),
+    "level-one object gone": Damage(
+        lambda copy: _unlink(copy, copy.level_one("visits", 1)[0]),
+        {REFERENCES},
+        "there is no such object",
+        {**VISITS, "base_offset": 0},
+    ),
+    "level-one object gone that a lease keeps": Damage(
+        lambda copy: _unlink(copy, _removed_name(copy)), {REFERENCES}, "there is no such object"
+    ),
+    "block rots": Damage(_rot_block, {REFERENCES}, "the block's checksum does not match", VISITS),
+    "level-one footer rots": Damage(_rot_level_one_footer, {REFERENCES}, "the footer's checksum", VISITS),
+    "level-one object under another's name": Damage(
+        _swap_level_one, {REFERENCES}, "these are the bytes of l1/", VISITS
+    ),
+    "level one's newest timestamp": Damage(
+        lambda copy: _newest(copy, "visits", 1, change_level_one(_set_row("max_timestamp", 5))),
+        {REFERENCES},
+        "in place of 5",
+        VISITS,
+    ),
+    "level-one object missing": Damage(
+        lambda copy: _newest(copy, "visits", 1, change_level_one(lambda rows: np.delete(rows, 1))),
+        {OFFSETS},
+        "the one before ends at",
+        VISITS,
+    ),
+    "start below level one": Damage(
+        lambda copy: _newest(copy, "visits", 1, set_fields(start_offset=1)),
+        {OFFSETS, MONOTONE},
+        "does not hold the start, 1",
+        VISITS,
+        collected=True,
+    ),
+    "another record in level one": Damage(
+        lambda copy: _first_of_level_one(copy, _other_record),
+        {LEVELS},
+        "level one differs from level zero in value",
+        {**VISITS, "base_offset": 0},
+    ),
+    "another leader epoch in level one": Damage(
+        lambda copy: _first_of_level_one(copy, _other_leader_epoch),
+        {LEVELS},
+        "level one differs from level zero in leader_epoch",
+        VISITS,
+    ),
+    "start offset goes back": Damage(
+        lambda copy: _newest(copy, "visits", 0, _start_below_the_objects),
+        {MONOTONE},
+        "the start offset goes back from 4 to 3",
+        {"topic": "visits", "partition": 0},
+    ),
+    "last reconciled offset goes back": Damage(
+        lambda copy: copy.without_logs().change_newest(copy.group("visits", 1), _forget_the_last_object),
+        {MONOTONE},
+        "the last reconciled offset goes back",
+        VISITS,
+        collected=True,
+    ),
+    "M(p) goes back": Damage(
+        lambda copy: _newest(copy, "clicks", 0, lambda s: s["checkpoints"].append([99, 1 << 60, 1])),
+        {MONOTONE},
+        "M(p), the highest collectable epoch, goes back from 2 to 0",
+        CLICKS,
+    ),
+    "M goes back": Damage(_m_back, {MONOTONE}, "M, the cluster's, goes back from 2 to 0"),
+    "collected": Damage(lambda copy: None, collected=True),
+    "object above M gone that a log names": Damage(
+        lambda copy: _unlink(copy, _only_a_log_names(copy)),
+        {DELETED},
+        "an object of epoch 24 is gone, while M cannot be above 21",
+        {"topic": "visits", "partition": 0},
+        collected=True,
+    ),
+    "level-zero object left": Damage(
+        lambda copy: copy.put_level_zero(7),
+        {LEFT},
+        "an object of epoch 7 is left, M was 7",
+        collected=True,
+    ),
+    "level-zero object above M": Damage(lambda copy: copy.put_level_zero(8), collected=True),
+    "level-zero object while paused": Damage(
+        lambda copy: (
+            copy.without_logs().change_newest(CONTROLLER_GROUP, set_fields(collection_paused=True)),
+            copy.put_level_zero(7),
+        ),
+        collected=True,
+    ),
+    "orphan": Damage(
+        lambda copy: copy.put_level_one("visits", 0, 2),
+        {LEFT},
+        "nothing names it: it is of term 2, its partition was in 3",
+        {"topic": "visits", "partition": 0},
+        collected=True,
+    ),
+    "undecided": Damage(lambda copy: copy.put_level_one("visits", 0, 3), collected=True),
+    "removed object left": Damage(
+        _no_lease_kept_it, {LEFT}, "it was removed, and no lease kept it", collected=True
+    ),
+    "documents of a deleted topic left": Damage(
+        _bring_back_documents, {LEFT}, "2 published objects of a group are left", collected=True
+    ),
 }
 
 
@@ -319,12 +527,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> StoredCluster:
 
 
 @pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> StoredCluster:
+    return build_collected(tmp_path_factory.mktemp("collected") / "objects")
+
+
+@pytest.fixture(scope="module")
 def runs(
-    spark: SparkSession, cluster: StoredCluster, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession,
+    cluster: StoredCluster,
+    collected: StoredCluster,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, AuditRun]:
     storages = []
     for number, damage in enumerate(DAMAGES.values()):
-        copy = Copy(cluster, tmp_path_factory.mktemp("damaged") / str(number))
+        copy = Copy(
+            collected if damage.collected else cluster, tmp_path_factory.mktemp("damaged") / str(number)
+        )
         damage.do(copy)
         storages.append(ClusterStorage(open_storage(str(copy.root)), CLUSTER))
     return dict(zip(DAMAGES, audit_storages(spark, storages), strict=True))
@@ -381,22 +599,68 @@ def test_the_undamaged_cluster_was_looked_at_as_a_whole(
         "missing documents": 0,
     }
     assert result(run, REPLAY).counts["replayed"] == checkpoints
-    assert result(run, OFFSETS).counts["partitions"] == 5
-    # Whole batches: the first one may begin below the start offset.
+    assert result(run, OFFSETS).counts["partitions"] == 7
+    # Whole batches and objects: the first one may begin below the start offset.
+    extents = [[*p.machine.level_one, *p.machine.extents] for p in partitions]
     assert result(run, OFFSETS).counts["records"] == sum(
-        extent.record_count for p in partitions for extent in p.machine.extents
+        held[-1].end_offset - held[0].base_offset for held in extents if held
     )
-    objects = len([path for path in (cluster.root / "l0").rglob("*") if path.is_file()])
-    # Of the 24 objects three hold retries alone, to which nothing refers.
-    assert result(run, REFERENCES).counts["objects"] == objects - 3
-    assert result(run, REFERENCES).counts["inline batches"] == 3
-    assert result(run, SEQUENCES).counts["producers"] == 3
+    zero, one = (
+        len([path for path in (cluster.root / level).rglob("*") if path.is_file()]) for level in ("l0", "l1")
+    )
+    references = result(run, REFERENCES).counts
+    assert references["inline batches"] == 3
+    # Two were removed before a checkpoint could name them.
+    assert references["level-one objects"] == one - 2
+    assert result(run, SEQUENCES).counts["producers"] == 4
+    named = result(run, DELETED).counts
+    assert named == {"objects above M": zero, "named objects": zero, "collected": 0}
+    left = result(run, LEFT).counts
+    assert (left["level-zero objects"], left["level-one objects"]) == (zero, one)
+    assert left["judged objects"] == zero + one
+    levels = result(run, LEVELS).counts
+    both, whole = (cluster.partitions["visits", number].machine for number in range(2))
+    begin = next(iter(both.level_one)).base_offset
+    assert levels["records compared"] == both.level_one.end_offset - begin + whole.next_offset
+    assert levels["records of which level zero is gone"] == 0
+
+
+def test_the_collected_cluster_was_looked_at_as_well(
+    runs: dict[str, AuditRun], collected: StoredCluster
+) -> None:
+    run = runs["collected"]
+    assert {result.verdict for result in run.results} == {Verdict.PASSED}
+    zero, one = (
+        len([path for path in (collected.root / level).rglob("*") if path.is_file()])
+        for level in ("l0", "l1")
+    )
+    assert zero == 2
+    # Of the topic that was deleted a moment ago nobody can tell.
+    assert result(run, LEFT).counts == {
+        "judged objects": zero + one - 1,
+        "level-zero objects": zero,
+        "level-one objects": one,
+        "undecided": 1,
+        "foreign names": 0,
+        # A grace ago there was a topic, deleted since, that was created in epoch 8: it may have held M back.
+        "collectable epoch": 7,
+    }
+    assert result(run, DELETED).counts["objects above M"] == 2
+    assert result(run, DELETED).counts["collected"] > 20
+    assert result(run, LEVELS).counts["records compared"] == 13
+    assert result(run, LEVELS).counts["records of which level zero is gone"] > 300
+    assert result(run, MONOTONE).counts["M"] == 18
+
+
+def test_a_pause_and_a_missing_old_checkpoint_are_told(runs: dict[str, AuditRun]) -> None:
+    (remark,) = result(runs["level-zero object while paused"], LEFT).remarks
+    assert remark["problem"] == "collecting is, or was until lately, paused: nothing of level zero is due"
 
 
 def test_without_logs_replay_says_nothing_and_that_it_says_nothing(runs: dict[str, AuditRun]) -> None:
     replay = result(runs["logs gone"], REPLAY)
     assert replay.verdict is Verdict.NOTHING
-    assert replay.counts["not covered"] == len(replay.remarks) == 18
+    assert replay.counts["not covered"] == len(replay.remarks) == 24
     assert replay.remarks[0]["problem"] == "not covered: no log was published"
 
 
@@ -447,7 +711,7 @@ def test_reports(runs: dict[str, AuditRun], tmp_path: Path) -> None:
     assert told["audits"][0]["evidence"][0]["topic"] == "clicks"
     page = (tmp_path / "audit.html").read_text()
     assert page.count("<svg") == page.count("<figure") == 3
-    assert "2 of 7 audits found something" in page
+    assert "2 of 11 audits found something" in page
     assert "replicas differ: nodes 1, 3: " in page
     assert "orders-0" in page
     for outside in ("<script", "<link", "@import", 'src="', "url(http"):
@@ -469,7 +733,7 @@ def test_the_command_prints_verdicts_and_exits_by_them(
         assert command.main(arguments) == code
         assert json.loads((tmp_path / "a.json").read_text())["finding"] is bool(code)
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("passed   replicas_agree: 54 documents, 18 checkpoints")
+    assert out[0].startswith("passed   replicas_agree: 72 documents, 24 checkpoints")
     assert any("misses sequences from" in line for line in out)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.functions import spark_partition_id
 from snapshot.spark import options
 from snapshot.spark.decode import COLUMNS
 from snapshot.spark.source import register
+from statemachine.extents import ObjectExtent
 from tests.spark.stored_cluster import StoredCluster, build_cluster
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
@@ -37,7 +38,7 @@ def frame(source: SparkSession, cluster: StoredCluster, schema: str | None = Non
 def test_a_topic_is_read_from_start_offset_to_high_watermark(
     source: SparkSession, cluster: StoredCluster
 ) -> None:
-    read = frame(source, cluster, topic="orders,clicks", min_partitions="3")
+    read = frame(source, cluster, topic="orders,clicks,visits", min_partitions="3")
     assert read.select(spark_partition_id()).distinct().count() == 3
     columns = ("topic", "partition", "offset", "key", "value", "leader_epoch", "headers", "timestampType")
     found = sorted(tuple(row) for row in read.select(*columns).collect())
@@ -100,7 +101,10 @@ def test_what_is_wrong_is_the_last_line(
 
 def test_damage_is_an_error_that_names_the_object(source: SparkSession, tmp_path: Path) -> None:
     cluster = build_cluster(tmp_path / "objects", batches_a_round=1)
-    path = next(path for path in sorted((cluster.root / "l0").rglob("*")) if path.is_file())
+    extent = next(iter(cluster.partitions["orders", 0].machine.extents))
+    assert isinstance(extent, ObjectExtent)
+    assert extent.position == 16
+    path = cluster.root / extent.object_name
     data = bytearray(path.read_bytes())
     data[16 + 61 + 5] ^= 1
     path.write_bytes(bytes(data))

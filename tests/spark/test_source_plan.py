@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.document import SnapshotDocument, decode
-from snapshot.extent_rows import EXTENT_ROWS
+from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.level_one_format import LevelOneWriter, batches_of
+from snapshot.level_one_format import parse as parse_level_one
 from snapshot.names import SnapshotName, parse_name
+from snapshot.object_frame import BadObject
 from snapshot.spark import plan as planning
 from snapshot.spark.decode import COLUMNS
 from snapshot.spark.fetch import read_windows
 from snapshot.spark.options import SourceError, parse
-from snapshot.spark.plan import LISTINGS, newest_document, plan
+from snapshot.spark.pieces import PIECE, PIECES
+from snapshot.spark.plan import Window, plan
 from snapshot.spark.source import SCHEMA, arrow_schema
+from snapshot.spark.views import LISTINGS, PartitionView, newest_document
 from snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
 from statemachine.extents import ROW, ObjectExtent
-from tests.spark.stored_cluster import CLUSTER, StoredCluster, StoredRecord, build_cluster
+from statemachine.level_one import LEVEL_ONE_ROW
+from statemachine.partition_commands import SetStartOffset
+from tests.spark.collected_cluster import advance, build_collected, collect, reconcile_all, write
+from tests.spark.stored_cluster import (
+    BLOCK_BYTES,
+    CLUSTER,
+    LEASE_MS,
+    ROUND_MS,
+    StoredCluster,
+    StoredRecord,
+    build_cluster,
+)
 
 Place = tuple[str, int]
+TOPICS = "orders,clicks,visits"
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +100,12 @@ def test_a_newest_checkpoint_that_goes_before_it_is_read_is_looked_for_again(clu
 
 
 def read(storage: Storage, options: dict[str, str], cores: int = 2) -> dict[Place, list[StoredRecord]]:
+    return records_of(storage, plan(storage, parse({"url": storage.url, **options}), cores))
+
+
+def records_of(storage: Storage, tasks: Sequence[Sequence[Window]]) -> dict[Place, list[StoredRecord]]:
     found: dict[Place, list[StoredRecord]] = {}
-    for windows in plan(storage, parse({"url": storage.url, **options}), cores):
+    for windows in tasks:
         for batch in read_windows(storage, windows, arrow_schema(SCHEMA)):
             for row in batch.to_pylist():
                 found.setdefault((row["topic"], row["partition"]), []).append(
@@ -99,10 +121,11 @@ def read(storage: Storage, options: dict[str, str], cores: int = 2) -> dict[Plac
 
 
 def readable(cluster: StoredCluster, *topics: str) -> dict[Place, list[StoredRecord]]:
+    """What there is to read of some topics, or of all."""
     return {
         place: partition.readable
         for place, partition in cluster.partitions.items()
-        if place[0] in topics and partition.readable
+        if place[0] in (topics or cluster.topics) and partition.readable
     }
 
 
@@ -112,27 +135,31 @@ def test_every_record_comes_once(
     cluster: StoredCluster, window: int, least: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "WINDOW_BYTES", window)
-    options = {"topic": "orders,clicks", "min_partitions": least}
+    options = {"topic": TOPICS, "min_partitions": least}
     found = read(open_storage(cluster.url), options)
-    assert found == readable(cluster, "orders", "clicks")
+    assert found == readable(cluster)
     assert cluster.partitions["orders", 0].machine.start_offset > 0
 
 
 def test_an_object_is_fetched_once_for_all_its_partitions(cluster: StoredCluster) -> None:
     storage = Watched(open_storage(cluster.url))
-    read(storage, {"topic": "orders,clicks"})
+    read(storage, {"topic": TOPICS})
     names = [key for key, _, _ in storage.ranges]
-    assert len(names) == len(set(names)) > 10
+    level_one = [name for name in names if name.startswith("l1/")]
+    assert len(names) - len(level_one) == len(set(names) - set(level_one)) > 10
+    # One of level one is asked for its index as well.
+    assert len(level_one) == 2 * len(set(level_one)) == 2 * 5
 
 
 def test_tasks_are_cut_along_objects(cluster: StoredCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "WINDOW_BYTES", 2500)
     storage = Watched(open_storage(cluster.url))
-    windows = sum(map(len, plan(storage, parse({"url": cluster.url, "topic": "orders,clicks"}), 2)))
-    read(storage, {"topic": "orders,clicks"})
-    objects = len({key for key, _, _ in storage.ranges})
+    windows = sum(map(len, plan(storage, parse({"url": cluster.url, "topic": TOPICS}), 2)))
+    read(storage, {"topic": TOPICS})
+    names = {key for key, _, _ in storage.ranges}
+    indexes = sum(name.startswith("l1/") for name in names)
     assert windows > 4
-    assert len(storage.ranges) <= objects + windows
+    assert len(storage.ranges) - indexes <= len(names) + windows
 
 
 @pytest.mark.parametrize(
@@ -143,14 +170,14 @@ def test_tasks_are_few_and_even(
     total: int, cores: int, least: int | None, tasks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "WINDOW_BYTES", 64)
-    rows = np.zeros(total, EXTENT_ROWS)
+    rows = np.zeros(total, PIECES)
     rows["length"] = 1
     rows["base_offset"] = range(total)
-    rows["record_count"] = 1
-    rows["object_id"] = [bytes(16) + number.to_bytes(4, "big") for number in range(total)]
-    view = planning.PartitionView("t", 0, "d", 0, total, rows, {})
+    rows["end_offset"] = range(1, total + 1)
+    rows["identity"] = [bytes(16) + number.to_bytes(4, "big") for number in range(total)]
+    view = PartitionView("t", b"", 0, "d", 0, total, np.zeros(0, LEVEL_ONE_ROWS), rows, {})
     packed = planning.pack([view], cores, least)
-    sizes = [sum(len(piece.rows) for window in task for piece in window) // 69 for task in packed]
+    sizes = [sum(len(piece.pieces) for window in task for piece in window) // PIECE.size for task in packed]
     assert len(sizes) == tasks
     assert sum(sizes) == total
     assert max(sizes) - min(sizes) <= 2
@@ -175,6 +202,39 @@ def test_offsets_outside_are_not_even_fetched(cluster: StoredCluster) -> None:
     assert len(storage.ranges) == 1
 
 
+def test_of_level_one_only_wanted_blocks_are_fetched(cluster: StoredCluster) -> None:
+    partition = cluster.partitions["visits", 1]
+    second = list(partition.machine.level_one)[1]
+    name = partition.level_one_name(second)
+    footer = parse_level_one(name, (cluster.root / name).read_bytes())
+    block = footer.blocks[2]
+    storage = Watched(open_storage(cluster.url))
+    for options in (
+        {"starting_offset": str(block.base_offset), "ending_offset": str(block.end_offset)},
+        {"starting_timestamp": str(block.max_timestamp), "ending_offset": str(block.end_offset)},
+    ):
+        storage.ranges.clear()
+        found = read(storage, {"topic": "visits", "partitions": "1", **options})
+        expected = [
+            record
+            for record in partition.readable
+            if block.base_offset <= record.offset < block.end_offset
+            and record.timestamp >= int(options.get("starting_timestamp", 0))
+        ]
+        assert found == {("visits", 1): expected}
+        assert {key for key, _, _ in storage.ranges} == {name}
+        index = (name, second.size - second.index_bytes, second.index_bytes)
+        assert set(storage.ranges) == {index, (name, block.position, block.length)}
+
+
+def test_a_partition_of_thousands_of_objects_asks_for_the_indexes_it_needs(cluster: StoredCluster) -> None:
+    partition = cluster.partitions["visits", 1]
+    storage = Watched(open_storage(cluster.url))
+    end = next(iter(partition.machine.level_one)).end_offset
+    read(storage, {"topic": "visits", "partitions": "1", "ending_offset": str(end)})
+    assert len({key for key, _, _ in storage.ranges}) == 1
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_offset_and_time_bounds_are_those_of_a_plain_model(cluster: StoredCluster, data: Any) -> None:
@@ -191,7 +251,7 @@ def test_offset_and_time_bounds_are_those_of_a_plain_model(cluster: StoredCluste
     }
     options = {name: str(value) for name, value in given_.items() if value is not None}
     expected = {}
-    for place, records in readable(cluster, "orders", "clicks").items():
+    for place, records in readable(cluster).items():
         wanted = [
             r for r in records if (first is None or r.offset >= first) and (end is None or r.offset < end)
         ]
@@ -204,7 +264,7 @@ def test_offset_and_time_bounds_are_those_of_a_plain_model(cluster: StoredCluste
         low, high = offset_of(since, 0), offset_of(until, 1 << 60)
         if kept := [r for r in wanted if low <= r.offset < high]:
             expected[place] = kept
-    assert read(open_storage(cluster.url), {"topic": "orders,clicks", **options}) == expected
+    assert read(open_storage(cluster.url), {"topic": TOPICS, **options}) == expected
 
 
 def test_nothing_to_read_is_one_empty_task(cluster: StoredCluster) -> None:
@@ -264,7 +324,9 @@ def test_several_clusters_in_one_folder(own: StoredCluster) -> None:
 
 
 def test_unknown_topics_and_partitions(cluster: StoredCluster) -> None:
-    refused(cluster, "there is no topic 'order' in the newest checkpoint, but clicks, orders", "order")
+    refused(
+        cluster, "there is no topic 'order' in the newest checkpoint, but clicks, orders, visits", "order"
+    )
     with pytest.raises(SourceError, match="topic 'orders' has no partition 3, only 0 to 2"):
         read(open_storage(cluster.url), {"topic": "orders", "partitions": "1-4"})
 
@@ -286,23 +348,103 @@ def test_damaged_documents_are_passed_over_while_one_is_whole(own: StoredCluster
 
 def test_a_newer_state_is_refused_by_name(own: StoredCluster) -> None:
     for path in documents(own, own.partitions["orders", 0].group):
-        rewrite(path, b"\xa6format\x01", b"\xa6format\x02")
-    refused(own, "snapshots/.*: it has format 2, this release reads up to 1: upgrade")
+        rewrite(path, b"\xa6format\x02", b"\xa6format\x03")
+    refused(own, "snapshots/.*: it has format 3, this release reads up to 2: upgrade")
     for path in documents(own, 0):
-        rewrite(path, b"\xa6format\x01", b"\xa6format\x02")
-    refused(own, "it has format 2, this release reads up to 1: upgrade")
+        rewrite(path, b"\xa6format\x02", b"\xa6format\x03")
+    refused(own, "it has format 3, this release reads up to 2: upgrade")
 
 
 def test_a_missing_object_is_named_with_what_refers_to_it(own: StoredCluster) -> None:
-    gone = next(path for path in sorted((own.root / "l0").rglob("*")) if path.is_file())
+    extent = next(iter(own.partitions["orders", 1].machine.extents))
+    assert isinstance(extent, ObjectExtent)
+    gone = own.root / extent.object_name
     gone.unlink()
     with pytest.raises(StorageError, match=f"there is no object l0/.*{gone.name}; snapshots/.* refers to it"):
-        read(open_storage(own.url), {"topic": "orders,clicks"})
+        read(open_storage(own.url), {"topic": TOPICS})
+
+
+def go_on(cluster: StoredCluster) -> list[str]:
+    """Reconciling, merging, retention and collecting, as far as they may; returns what was deleted."""
+    for epoch in (cluster.epoch + 5, cluster.epoch + 10):
+        for partition in cluster.partitions.values():
+            write(cluster, partition)
+        reconcile_all(cluster)
+        advance(cluster, epoch)
+    for partition in cluster.partitions.values():
+        partition.merge(0, len(partition.machine.level_one))
+    for number in range(3):
+        partition = cluster.partitions["orders", number]
+        partition.execute(SetStartOffset(partition.machine.next_offset))
+    return collect(cluster)
+
+
+def test_a_read_goes_on_while_all_that_may_be_is_deleted(tmp_path: Path) -> None:
+    cluster = build_collected(tmp_path / "objects")
+    storage, expected = open_storage(cluster.url), readable(cluster)
+    tasks = plan(storage, parse({"url": cluster.url, "topic": TOPICS, "min_partitions": "5"}), 2)
+    found = records_of(storage, tasks[:1])
+    # The lease of the checkpoint before ends, that of the one that is read does not.
+    cluster.now += LEASE_MS - 2 * ROUND_MS
+    gone = go_on(cluster)
+    assert {name.partition("/")[0] for name in gone} == {"l1"}
+    for place, records in records_of(storage, tasks[1:]).items():
+        found.setdefault(place, []).extend(records)
+    assert {place: sorted(records) for place, records in found.items()} == expected
+    # Planned after all that, the newest checkpoint is still the same.
+    assert read(storage, {"topic": TOPICS}) == expected
+
+    cluster.now += LEASE_MS
+    gone = go_on(cluster)
+    assert {name.partition("/")[0] for name in gone} == {"l0", "l1"}
+    with pytest.raises(StorageError, match="refers to it: deleted since its lease has ended, or lost"):
+        records_of(storage, tasks)
+
+
+def level_one_file(cluster: StoredCluster, nth: int = 0) -> tuple[str, Path]:
+    partition = cluster.partitions["visits", 1]
+    name = partition.level_one_name(list(partition.machine.level_one)[nth])
+    return name, cluster.root / name
+
+
+def test_a_missing_level_one_object_is_named_with_what_refers_to_it(own: StoredCluster) -> None:
+    name, path = level_one_file(own)
+    path.unlink()
+    refused(own, f"there is no object {name}; snapshots/.* refers to it", "visits")
+
+
+def test_damage_in_level_one_is_named(own: StoredCluster) -> None:
+    name, path = level_one_file(own)
+    whole = path.read_bytes()
+    block = parse_level_one(name, whole).blocks[0]
+    # The base offset of a batch, which Kafka's own checksum does not cover.
+    path.write_bytes(whole[: block.position] + b"\1" + whole[block.position + 1 :])
+    with pytest.raises(BadObject, match=f"{name}, bytes {block.position} to .* the block's checksum"):
+        read(open_storage(own.url), {"topic": "visits"})
+    path.write_bytes(whole[:-30] + b"\1" + whole[-29:])
+    refused(own, f"object {name}, bytes .* the footer's checksum does not match", "visits")
+
+
+def test_a_level_one_object_of_other_offsets_is_refused(own: StoredCluster) -> None:
+    name, path = level_one_file(own)
+    data = path.read_bytes()
+    footer = parse_level_one(name, data)
+    writer = LevelOneWriter(footer.topic_id, footer.partition, footer.term, footer.unique, BLOCK_BYTES)
+    for block in footer.blocks:
+        for at, length, base, end, *rest in batches_of(name, block, data[block.position : block.end]):
+            writer.add(data[at : at + length], base + 1, end + 1, *rest)
+    path.write_bytes(b"".join(writer.finish().parts))
+    said = f"it holds offsets 1 to {footer.end_offset + 1}, in place of those that snapshots/"
+    refused(own, f"object {name}, .* {said}", "visits")
 
 
 def test_rows_are_the_state_machines() -> None:
     row = (0, 5, 3, 7, 9, 11, 13, 17, bytes(range(20)))
     assert tuple(np.frombuffer(ROW.pack(*row), EXTENT_ROWS)[0].item()) == row
+    one = (5, 8, 11, 13, 17, 19, bytes(range(16)))
+    assert tuple(np.frombuffer(LEVEL_ONE_ROW.pack(*one), LEVEL_ONE_ROWS)[0].item()) == one
+    piece = (2, 5, 8, 7, 9, 11, 13, 17, 19, 23, bytes(range(20)))
+    assert tuple(np.frombuffer(PIECE.pack(*piece), PIECES)[0].item()) == piece
 
 
 def test_the_schemas_agree() -> None:

@@ -15,7 +15,7 @@ from obstore.store import from_url
 
 from snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
 from tests.spark.stored_cluster import StoredCluster, build_cluster
-from tests.spark.test_source_plan import read, readable
+from tests.spark.test_source_plan import TOPICS, read, readable
 
 KEYS = {"a/b/1": b"one", "a/b-c": b"dash", "a/b/2": b"two", "a0": b"zero", "z/1/2": bytes(1000)}
 
@@ -103,4 +103,4 @@ def test_a_topic_in_a_bucket(endpoint: str, tmp_path: Path) -> None:
     files = [path for path in cluster.root.rglob("*") if path.is_file()]
     objects = {path.relative_to(cluster.root).as_posix(): path.read_bytes() for path in files}
     storage = bucket(endpoint, "topics", objects)
-    assert read(storage, {"topic": "orders,clicks"}) == readable(cluster, "orders", "clicks")
+    assert read(storage, {"topic": TOPICS}) == readable(cluster)

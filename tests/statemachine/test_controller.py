@@ -28,6 +28,7 @@ from statemachine.controller_commands import (
     RaiseFeatureLevel,
     RegisterNode,
     ReplaceTopicConfigs,
+    SetCollection,
     decode,
     encode,
 )
@@ -353,6 +354,8 @@ COMMANDS: list[Command] = [
     AllocateProducerIds(1, 1),
     RaiseFeatureLevel(1),
     Checkpoint(),
+    SetCollection(True),
+    SetCollection(False),
 ]
 
 
@@ -383,6 +386,7 @@ def test_every_kind_of_command_is_tried() -> None:
         ([Kind.ADVANCE_CLUSTER_EPOCH, 2**63], "9223372036854775808 is not a whole number"),
         ([Kind.ADVANCE_CLUSTER_EPOCH, 2.0], "2.0 is not a whole number"),
         ([Kind.ADVANCE_CLUSTER_EPOCH, True], "True is not a whole number"),
+        ([Kind.SET_COLLECTION, 1], "1 is neither true nor false"),
         ([Kind.HEARTBEAT, 65536, 1, 0], "65536 is not a whole number from 1 to 65535"),
         ([Kind.HEARTBEAT, 1, 1, -1], "-1 is not a whole number from 0"),
         ([Kind.CREATE_PARTITIONS, topic_id(1), 2, [1]], "1 is not an array"),
@@ -431,6 +435,7 @@ def eventful() -> Log:
     log.do(log.creation(3, "m"))
     log.do(DeleteTopic(topic_id(3)))
     log.do(AllocateProducerIds(1, 10))
+    log.do(SetCollection(True))
     return log
 
 
@@ -440,6 +445,7 @@ def test_a_restored_machine_answers_like_the_one_it_came_from() -> None:
     assert again.snapshot() == log.machine.snapshot()
     assert again.topics == log.machine.topics
     assert again.nodes == log.machine.nodes
+    assert again.collection_paused
     for name in ("cluster_id", "cluster_epoch", "feature_level", "version", "applied_index", "leader"):
         assert getattr(again, name) == getattr(log.machine, name)
     command = encode(log.creation(6, partitions=3))
@@ -451,7 +457,8 @@ def test_a_snapshot_names_its_fields() -> None:
     fields = msgpack.unpackb(eventful().machine.snapshot())
     assert list(fields) == [
         "format", "cluster_id", "feature_level", "cluster_epoch", "next_group", "next_producer_id", "time",
-        "term", "leader", "applied_index", "version", "forgotten_index", "topics", "nodes", "deleted",
+        "term", "leader", "applied_index", "version", "forgotten_index", "collection_paused", "topics",
+        "nodes", "deleted",
     ]  # fmt: skip
     assert fields["topics"][1] == [topic_id(1), "a", [[3, [1, 3], 9]], {}, 9, 9]
     assert fields["deleted"] == [[topic_id(3), 11]]
@@ -460,7 +467,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 2, "it has format 2, this release reads up to 1: upgrade this node"),
+        ("format", 3, "it has format 3, this release reads up to 2: upgrade this node"),
+        ("format", 1, "it has format 1 of an earlier release, this one reads 2"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

@@ -37,6 +37,7 @@ from statemachine.controller_commands import (
     Heartbeat,
     ProducerIdBlock,
     Refused,
+    SetCollection,
     encode,
 )
 from statemachine.controller_state import NodeRegistration, Partition, Topic
@@ -83,6 +84,7 @@ class ControllerAgainstModel(RuleBasedStateMachine):
         self.groups_given: set[int] = set()
         self.producer_ids_given = 0
         self.epoch = 1
+        self.collection_paused = False
         self.boots = 0
         self.hosted: dict[int, set[int]] = {node: set() for node in NODES}
         self.begin_term()
@@ -282,6 +284,13 @@ class ControllerAgainstModel(RuleBasedStateMachine):
         assert self.do(AllocateProducerIds(node, size)) == ProducerIdBlock(self.producer_ids_given, size)
         self.producer_ids_given += size
 
+    @rule(paused=st.booleans())
+    def collection_is_set(self, paused: bool) -> None:
+        version = self.machine.version
+        assert self.do(SetCollection(paused)) is paused
+        assert self.machine.version == version
+        self.collection_paused = paused
+
     @rule()
     def one_of_them_restarts_from_a_snapshot(self) -> None:
         self.twin = Controller(ignore)
@@ -313,6 +322,7 @@ class ControllerAgainstModel(RuleBasedStateMachine):
     def the_state_is_the_models(self) -> None:
         for machine in (self.machine, self.twin):
             assert machine.cluster_epoch == self.epoch
+            assert machine.collection_paused is self.collection_paused
             assert {
                 topic.topic_id: ModelTopic(
                     topic.name,

@@ -48,6 +48,7 @@ def test_extents_come_back_in_order(many: tuple[Extents, list[Extent]]) -> None:
     extents, plain = many
     assert list(extents) == plain
     assert len(extents) == len(plain)
+    assert len(extents.rows()) == 4
     assert extents.end_offset == plain[-1].end_offset
 
 
@@ -102,6 +103,8 @@ def test_trimming_keeps_the_extent_that_holds_the_offset(
     extents, plain = many
     extents.trim(plain[row].end_offset - 1)
     assert list(extents) == plain[row:]
+    assert extents.first_offset == plain[row].base_offset
+    assert extents.bytes == sum(one.length for one in plain[row:])
     rest = [one.epoch for one in plain[row:] if isinstance(one, ObjectExtent)]
     assert extents.oldest_epoch == min(rest)
     assert extents.newest() == max(plain[row:], key=lambda one: one.max_timestamp)
@@ -114,6 +117,7 @@ def test_trimming_everything_keeps_the_end(many: tuple[Extents, list[Extent]]) -
     extents, plain = many
     extents.trim(plain[-1].end_offset)
     assert list(extents) == []
+    assert (extents.bytes, extents.first_offset) == (0, plain[-1].end_offset)
     assert extents.oldest_epoch is None
     assert extents.append_inline(1, 5, 0, b"x") == plain[-1].end_offset
 
@@ -129,6 +133,17 @@ def test_rows_do_not_tell_how_they_came_to_be(many: tuple[Extents, list[Extent]]
     assert b"".join(copy.rows()) == b"".join(extents.rows())
     assert copy.inline() == extents.inline()
     assert list(copy) == list(extents)
+    assert copy.bytes == extents.bytes == sum(one.length for one in extents)
+
+
+def test_every_place_between_two_extents_is_a_boundary_and_no_other(
+    many: tuple[Extents, list[Extent]],
+) -> None:
+    extents, plain = many
+    extents.trim(plain[3].base_offset)
+    boundaries = {extents.end_offset, *(one.base_offset for one in plain[3:])}
+    for offset in range(-1, extents.end_offset + 3):
+        assert extents.is_boundary(offset) == (offset in boundaries)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +209,9 @@ class ExtentsAgainstList(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), timestamp=st.integers(0, 9), epoch=st.integers(0, 9))
     def append_object(self, count: int, timestamp: int, epoch: int) -> None:
-        assert self.extents.append_object(count, 1, timestamp, 10, epoch, 0, OBJECT) == self.end
-        self.plain.append(ObjectExtent(self.end, count, 1, timestamp, 10, epoch, 0, OBJECT))
+        length = 10 + timestamp
+        assert self.extents.append_object(count, 1, timestamp, length, epoch, 0, OBJECT) == self.end
+        self.plain.append(ObjectExtent(self.end, count, 1, timestamp, length, epoch, 0, OBJECT))
         self.end += count
 
     @rule(count=st.integers(1, 3), timestamp=st.integers(0, 9), data=st.binary(min_size=1, max_size=3))
@@ -226,9 +242,16 @@ class ExtentsAgainstList(RuleBasedStateMachine):
         expected = (extent for extent in self.plain if extent.max_timestamp >= timestamp)
         assert self.extents.first_since(timestamp) == next(expected, None)
 
+    @rule(back=st.integers(-2, 25))
+    def look_for_a_boundary(self, back: int) -> None:
+        boundaries = {self.end, *(extent.base_offset for extent in self.plain)}
+        assert self.extents.is_boundary(self.end - back) == (self.end - back in boundaries)
+
     @invariant()
     def same_as_the_list(self) -> None:
         assert list(self.extents) == self.plain
+        assert self.extents.first_offset == (self.plain[0].base_offset if self.plain else self.end)
+        assert self.extents.bytes == sum(extent.length for extent in self.plain)
         epochs = [extent.epoch for extent in self.plain if isinstance(extent, ObjectExtent)]
         assert self.extents.oldest_epoch == min(epochs, default=None)
 

@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 
 from statemachine.epoch_window import EpochWindow, Verdict
 from statemachine.machine import Corruption, StateMachine
-from statemachine.partition import (
-    SNAPSHOT_FIELDS,
-    PartitionStateMachine,
-    max_collectable_epoch,
-)
+from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import (
     AdvanceEpoch,
     Append,
@@ -38,6 +34,7 @@ from statemachine.partition_commands import (
     Ticked,
     encode,
 )
+from statemachine.partition_state import SNAPSHOT_FIELDS, max_collectable_epoch
 from tests.statemachine.partitions import CREATION_EPOCH, NOW, OBJECT, Replica, inline, placeholder
 
 
@@ -304,6 +301,21 @@ def test_a_leased_checkpoint_holds_its_epochs_back_until_the_lease_ends(replica:
     assert replica.machine.max_collectable_epoch == 8
 
 
+def test_of_several_leased_checkpoints_the_lowest_epoch_counts_whichever_names_it(replica: Replica) -> None:
+    """Within a window a later batch may have a lower epoch."""
+    replica.append(placeholder(epoch=9), window=(5, 9))
+    replica.apply(Checkpoint(lease=100))
+    replica.append(placeholder(epoch=6), window=(5, 9))
+    replica.apply(Checkpoint(lease=200))
+    replica.apply(SetStartOffset(2), AdvanceEpoch(fence(12, 14)))
+    assert replica.machine.max_collectable_epoch == 5
+    replica.append(placeholder(epoch=13), window=(12, 14))
+    replica.apply(Checkpoint(lease=900))
+    assert replica.machine.max_collectable_epoch == 5
+    replica.apply(Tick(10**9), time=NOW + 200)
+    assert replica.machine.max_collectable_epoch == 11
+
+
 def test_a_lease_is_renewed_and_never_shortened(replica: Replica) -> None:
     replica.apply(Checkpoint(lease=500))
     index = replica.index
@@ -477,7 +489,8 @@ def change(field: str, value: Any) -> Callable[[dict[str, Any]], bytes]:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (change("format", 2), "upgrade this node"),
+        (change("format", 3), "it has format 3, this release reads up to 2: upgrade this node"),
+        (change("format", 1), "it has format 1 of an earlier release, this one reads 2"),
         (change("previous_applied_epoch", 8), "epochs 5, 8, 7 are out of order"),
         (change("creation_epoch", 8), "epochs 8, 7, 7 are out of order"),
         (change("next_offset", 9), "extents end at offset 10"),

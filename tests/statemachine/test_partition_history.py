@@ -2,13 +2,11 @@
 
 A leader fences with the real window and proposes; entries wait in its log, are applied in order, and are
 lost in part when the next leader comes. Two replicas apply what is committed, one of which is restored from
-a snapshot now and then. The model keeps every batch of all time in lists and searches them.
+a snapshot now and then. Objects of level one are written before they are proposed, deleted when they may be,
+and forgotten after that; a leader that is gone may still delete. docs/partition.md names the invariants.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass, replace
-from typing import Any
 
 import msgpack
 from hypothesis import settings
@@ -17,146 +15,33 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from statemachine.epoch_window import EpochWindow, Verdict
 from statemachine.extents import ObjectExtent
+from statemachine.level_one import LevelOneExtent
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import (
     AdvanceEpoch,
+    AdvanceReconciled,
     Append,
-    Appended,
     AppendInline,
     Checkpoint,
-    CheckpointsReleased,
-    CheckpointTaken,
     Command,
-    EpochAdvanced,
+    ForgetRemoved,
     InlineBatch,
     Placeholder,
     Rejected,
     Rejection,
     ReleaseCheckpoints,
     RenewCheckpoint,
+    ReplaceLevelOne,
     SetStartOffset,
-    StartOffsetSet,
     Tick,
-    Ticked,
     encode,
 )
+from tests.statemachine.partition_model import Model
 from tests.statemachine.partitions import OBJECT
 
 EXPIRY = 60
 DISTANCES = st.sampled_from([0, 0, 0, 1, 1, -1, -1, 2, -2, -3, 6])
 """How far from the newest epoch a request's is."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """One accepted batch."""
-
-    base: int
-    term: int
-    time: int
-    batch: Placeholder | InlineBatch
-
-    @property
-    def end(self) -> int:
-        return self.base + self.batch.record_count
-
-
-@dataclass(frozen=True)
-class Saved:
-    index: int
-    until: int
-    epochs: tuple[int, ...]
-
-
-class Model:
-    """A partition as one would tell it: what was written, and what was deleted."""
-
-    def __init__(self, creation_epoch: int) -> None:
-        self.previous = self.newest = creation_epoch
-        self.term = self.time = self.start = self.end = 0
-        self.written: list[Written] = []
-        self.forgotten: dict[int, int] = {}
-        """For each producer that expired, how many batches had been written by then."""
-        self.saved: list[Saved] = []
-
-    def live(self) -> list[Written]:
-        return [one for one in self.written if one.end > self.start]
-
-    def epochs(self) -> tuple[int, ...]:
-        return tuple(one.batch.epoch for one in self.live() if isinstance(one.batch, Placeholder))
-
-    def collectable(self) -> int:
-        leased = [epoch for one in self.saved if one.until > self.time for epoch in one.epochs]
-        return min([self.previous, *self.epochs(), *leased]) - 1
-
-    def known(self, producer: int) -> list[Written]:
-        """The producer's batches, as far as they are still remembered."""
-        since = self.forgotten.get(producer, 0)
-        return [one for one in self.written[since:] if one.batch.producer_id == producer]
-
-    def append(self, batch: Placeholder | InlineBatch) -> Appended | Rejected:
-        known = self.known(batch.producer_id) if batch.producer_id >= 0 else []
-        if known:
-            current = known[-1].batch.producer_epoch
-            if batch.producer_epoch < current:
-                return Rejected(Rejection.INVALID_PRODUCER_EPOCH, current)
-            same = [one for one in known if one.batch.producer_epoch == batch.producer_epoch]
-            expected = (same[-1].batch.base_sequence + same[-1].batch.record_count) % 2**31 if same else 0
-            if batch.base_sequence != expected:
-                for one in same[-5:]:
-                    same_size = one.batch.record_count == batch.record_count
-                    if one.batch.base_sequence == batch.base_sequence and same_size:
-                        return Appended(one.base, duplicate=True)
-                return Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
-        self.written.append(Written(self.end, self.term, self.time, batch))
-        self.end += batch.record_count
-        return Appended(self.written[-1].base)
-
-    def apply(self, index: int, command: Command) -> Any:
-        if isinstance(command, (Append, AdvanceEpoch)):
-            window = command.window
-            assert window.oldest is not None
-            assert window.newest is not None
-            rises = window.oldest > self.previous or window.newest > self.newest
-            self.previous = max(self.previous, window.oldest)
-            self.newest = max(self.newest, window.newest)
-            if isinstance(command, Append):
-                return [self.append(batch) for batch in command.placeholders]
-            return (
-                EpochAdvanced(self.previous, self.newest)
-                if rises
-                else Rejected(Rejection.LOWER_EPOCH, self.newest)
-            )
-        if isinstance(command, AppendInline):
-            return [self.append(batch) for batch in command.batches]
-        if isinstance(command, SetStartOffset):
-            if command.start_offset < self.start:
-                return Rejected(Rejection.LOWER_START_OFFSET, self.start)
-            self.start = command.start_offset
-            return StartOffsetSet(self.start)
-        if isinstance(command, Tick):
-            last = {one.batch.producer_id: one.time for one in self.written if one.batch.producer_id >= 0}
-            idle = [
-                producer
-                for producer, time in last.items()
-                if self.known(producer) and time < self.time - command.producer_expiry
-            ]
-            self.forgotten.update(dict.fromkeys(idle, len(self.written)))
-            return Ticked(self.time, len(idle))
-        if isinstance(command, Checkpoint):
-            self.saved.append(Saved(index, self.time + command.lease, self.epochs()))
-            return CheckpointTaken(index, self.time + command.lease)
-        if isinstance(command, RenewCheckpoint):
-            for position, one in enumerate(self.saved):
-                if one.index == command.log_index and one.until > self.time:
-                    until = max(one.until, self.time + command.lease)
-                    self.saved[position] = replace(one, until=until)
-                    return CheckpointTaken(one.index, until)
-            return Rejected(Rejection.CHECKPOINT_NOT_LEASED, self.time)
-        ended = [one for one in self.saved if one.until <= self.time]
-        gone = ended[: len(ended) - command.keep] if command.keep < len(ended) else []
-        self.saved = [one for one in self.saved if one not in gone]
-        return CheckpointsReleased([one.index for one in gone])
 
 
 class PartitionHistory(RuleBasedStateMachine):
@@ -171,6 +56,13 @@ class PartitionHistory(RuleBasedStateMachine):
         self.pending: list[tuple[int, int, list[Command]]] = []
         """(term made in, time, commands) of entries in the leader's log that are not committed yet."""
         self.collectable = creation_epoch - 1
+        self.reconciled = -1
+        self.start = 0
+        self.stored: dict[bytes, int] = {}
+        """Level-one objects in storage, with the terms in their names."""
+        self.reconciling: list[AdvanceReconciled] = []
+        self.replacing: list[ReplaceLevelOne] = []
+        self.uniques = 0
         self.lead(1)
 
     def lead(self, term: int) -> None:
@@ -259,9 +151,123 @@ class PartitionHistory(RuleBasedStateMachine):
         if (granted := self.fence(distance)) is not None:
             self.propose(AdvanceEpoch(granted[0]))
 
-    @rule(back=st.integers(0, 6))
-    def set_start_offset(self, back: int) -> None:
-        self.propose(SetStartOffset(max(0, self.replica.next_offset - back)))
+    @rule(records=st.sampled_from([-1, 0, 1, 1, 2, 3, 4, 99]), commits=st.integers(0, 3))
+    def set_start_offset(self, records: int, commits: int) -> None:
+        start = min(self.replica.start_offset + records, self.replica.next_offset)
+        self.propose(SetStartOffset(max(0, start)))
+        self.commit(commits)
+
+    @rule(count=st.integers(2, 5), timestamp=st.integers(0, 99), lease=st.integers(0, 80))
+    def a_while_passes(self, count: int, timestamp: int, lease: int) -> None:
+        """Batches come, all but the last go to level one, and someone begins to read."""
+        granted = self.fence(1)
+        assert granted is not None
+        window, epoch = granted
+        batches = [Placeholder(2, timestamp, 10, epoch, 0, OBJECT)] * count
+        self.propose(Append(window, batches))
+        self.commit(99)
+        self.reconcile({0, len(self.replica.extents) - 2}, timestamp, 0, 99)
+        if lease:
+            self.checkpoint(lease)
+            self.commit(1)
+
+    def write(self, base: int, ends: list[int], timestamp: int, term: int) -> list[LevelOneExtent]:
+        """Store objects that hold the records from `base` on and end there."""
+        written = []
+        for end in ends:
+            self.uniques += 1
+            unique = self.uniques.to_bytes(16, "big")
+            self.stored[unique] = term
+            written.append(LevelOneExtent(base, end, timestamp, 100 + self.uniques, 50, term, unique))
+            base = end
+        return written
+
+    @rule(
+        ends=st.sets(st.integers(0, 5), min_size=1, max_size=3),
+        timestamp=st.integers(0, 99),
+        late=st.sampled_from([0, 0, 0, 0, 1]),
+        commits=st.integers(0, 3),
+    )
+    def reconcile(self, ends: set[int], timestamp: int, late: int, commits: int) -> None:
+        """Batches go to level one; `late`: the objects were written in an earlier term."""
+        extents = list(self.replica.extents)
+        if extents:
+            cuts = sorted({min(number, len(extents) - 1) for number in ends})
+            objects = self.write(
+                extents[0].base_offset,
+                [extents[number].end_offset for number in cuts],
+                timestamp,
+                self.window.term - late,
+            )
+            self.reconciling.append(AdvanceReconciled(extents[0].base_offset, objects))
+            self.propose(self.reconciling[-1])
+        self.commit(commits)
+
+    @rule(
+        first=st.integers(0, 4),
+        count=st.integers(1, 3),
+        cut=st.booleans(),
+        late=st.sampled_from([0, 0, 0, 0, 1]),
+        commits=st.integers(0, 3),
+    )
+    def replace(self, first: int, count: int, cut: bool, late: int, commits: int) -> None:
+        """Neighbours in level one become one object, or two."""
+        old = list(self.replica.level_one)[first : first + count]
+        if old:
+            base, end = old[0].base_offset, old[-1].end_offset
+            ends = sorted({(base + end) // 2, end} - {base}) if cut else [end]
+            objects = self.write(base, ends, old[0].max_timestamp, self.window.term - late)
+            command = ReplaceLevelOne([(one.term, one.unique) for one in old], objects)
+            self.replacing.append(command)
+            self.propose(command)
+        self.commit(commits)
+
+    @rule(back=st.integers(1, 3), replaces=st.booleans())
+    def propose_objects_again(self, back: int, replaces: bool) -> None:
+        """A leader that does not know what became of its command: whatever did, it has no effect twice."""
+        proposed = self.replacing if replaces else self.reconciling
+        if len(proposed) >= back:
+            self.propose(proposed[-back])
+
+    def delete(self, uniques: list[bytes]) -> None:
+        for unique in uniques:
+            self.stored.pop(unique, None)
+
+    @rule(after_deposed=st.booleans(), commits=st.integers(0, 3))
+    def sweep(self, after_deposed: bool, commits: int) -> None:
+        """A leader deletes what no state names: of earlier terms all, of its own what is not under way."""
+        known = self.model.named() | {one.unique for one in self.replica.removed}
+        under_way: set[bytes] = set()
+        for _, _, commands in self.pending:
+            for command in commands:
+                if isinstance(command, AdvanceReconciled):
+                    under_way |= {one.unique for one in command.extents}
+                elif isinstance(command, ReplaceLevelOne):
+                    under_way |= {one.unique for one in command.new}
+        term = self.window.term
+        orphans = [
+            unique
+            for unique, of in self.stored.items()
+            if unique not in known and (of < term or (of == term and unique not in under_way))
+        ]
+        if after_deposed:
+            self.elect(commits, 1)
+            self.a_while_passes(3, 50, 0)
+        self.delete(orphans)
+
+    @rule(forget=st.sampled_from([True, True, False]), after_deposed=st.booleans(), commits=st.integers(0, 3))
+    def delete_removed(self, forget: bool, after_deposed: bool, commits: int) -> None:
+        """Objects go, then their names; a crash between the two leaves the names."""
+        chosen = [one.unique for one in self.replica.removable()]
+        if after_deposed:
+            # The deletes of this leader come when the next one has gone on.
+            self.elect(commits, 1)
+            self.checkpoint(50)
+            self.commit(1)
+        self.delete(chosen)
+        if forget and chosen:
+            self.propose(ForgetRemoved(chosen))
+        self.commit(commits)
 
     @rule(lease=st.integers(0, 80))
     def checkpoint(self, lease: int) -> None:
@@ -330,6 +336,12 @@ class PartitionHistory(RuleBasedStateMachine):
                 self.model.newest,
             )
             assert (machine.start_offset, machine.high_watermark) == (self.model.start, self.model.end)
+            assert machine.last_reconciled_offset == self.model.first_unreconciled() - 1
+            assert list(machine.level_one) == self.model.level_one()
+            assert machine.removed == self.model.removed
+            assert machine.removable() == self.model.removable()
+            assert machine.extents.bytes == sum(one.length for one in machine.extents)
+            assert machine.level_one.bytes == sum(one.size for one in machine.level_one)
             assert [
                 (one.base_offset, one.end_offset, one.term, one.max_timestamp) for one in machine.extents
             ] == [(one.base, one.end, one.term, one.batch.max_timestamp) for one in self.model.live()]
@@ -339,6 +351,44 @@ class PartitionHistory(RuleBasedStateMachine):
     def the_collectable_epoch_never_goes_down(self) -> None:
         assert self.replica.max_collectable_epoch >= self.collectable
         self.collectable = self.replica.max_collectable_epoch
+
+    @invariant()
+    def the_last_reconciled_offset_never_goes_down(self) -> None:
+        assert self.replica.last_reconciled_offset >= self.reconciled
+        self.reconciled = self.replica.last_reconciled_offset
+
+    @invariant()
+    def the_start_offset_never_goes_down(self) -> None:
+        assert self.replica.start_offset >= self.start
+        self.start = self.replica.start_offset
+
+    @invariant()
+    def both_levels_are_one_log(self) -> None:
+        """From the batch that has the start offset to the next offset, without gap or overlap."""
+        spans = [(one.base_offset, one.end_offset) for one in self.replica.level_one]
+        assert all(end <= self.replica.last_reconciled_offset + 1 for _, end in spans)
+        spans += [(one.base_offset, one.end_offset) for one in self.replica.extents]
+        assert not spans or spans[0][0] <= self.replica.start_offset < spans[0][1]
+        ends = [spans[0][0] if spans else self.replica.start_offset, *(end for _, end in spans)]
+        assert [base for base, _ in spans] == ends[:-1]
+        assert ends[-1] == self.replica.next_offset
+
+    @invariant()
+    def what_is_named_is_stored(self) -> None:
+        """Objects that the state or a leased checkpoint names are neither removable nor deleted."""
+        named = set(self.model.named())
+        for saved in self.model.leased():
+            named |= saved.uniques
+        assert named <= self.stored.keys()
+        assert not named & {one.unique for one in self.replica.removable()}
+
+    @invariant()
+    def what_is_not_named_can_be_told(self) -> None:
+        """Objects that no longer are named stay in `removed` until they are deleted; any other that is in
+        storage was never named, and is of an earlier term or in this leader's hands."""
+        known = set(self.model.named()) | {one.unique for one in self.replica.removed}
+        was_named = {one.unique for one in self.model.objects}
+        assert not (self.stored.keys() & was_named) - known
 
     @invariant()
     def a_collectable_epoch_is_refused_by_this_leader_and_by_any_next_one(self) -> None:
@@ -362,4 +412,4 @@ class PartitionHistory(RuleBasedStateMachine):
 
 
 TestPartitionHistory = PartitionHistory.TestCase
-TestPartitionHistory.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestPartitionHistory.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

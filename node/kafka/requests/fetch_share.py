@@ -18,9 +18,9 @@ from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.leading import judge_epoch, led_partition, topic_of
 from node.kafka.response_encoder import Buffer
 from node.level_zero.store import StoreError
-from node.partition.batch import StoredBatch
+from node.partition.batch import StoredBatch, StoredRun
 from node.partition.partition import Partition
-from snapshot.level_zero_format import BadObject
+from snapshot.object_frame import BadObject
 from statemachine.controller_state import Topic
 from statemachine.leader_epochs import EpochEnd
 
@@ -138,11 +138,13 @@ class FetchShare:
         if not self.has_data or partition is None:
             return 0
         while self._counted_to < end and self._counted < max(self.max_bytes, 1):
-            room = self.max_bytes - self._counted
-            for extent in partition.machine.extents_between(self._counted_to, end, room):
-                self._counted += extent.length
-                self._counted_to = extent.end_offset
-                self._first = self._first or extent.length
+            size, first, counted_to = partition.measured(
+                self._counted_to, end, self.max_bytes - self._counted
+            )
+            assert counted_to > self._counted_to, "there are records up to the high watermark"
+            self._counted += size
+            self._counted_to = counted_to
+            self._first = self._first or first
         return max(self._first, min(self._counted, self.max_bytes))
 
     # Waiting.
@@ -173,10 +175,9 @@ class FetchShare:
     # Reading.
 
     def planned(self, limit: int) -> int:
-        """Bytes of the batches a read of `limit` would give: more than the limit if already the first has."""
+        """Bytes a read of `limit` would give at most: more than that if the first batch is known to have."""
         assert self._partition is not None
-        extents = self._partition.machine.extents_between(self._offset, self.high_watermark, limit)
-        return sum(extent.length for extent in extents)
+        return self._partition.measured(self._offset, self.high_watermark, limit).bytes
 
     async def read(self, limit: int, *, whole_first: bool) -> None:
         """Read up to `limit` bytes; with `whole_first` the first batch, however large."""
@@ -191,7 +192,11 @@ class FetchShare:
             # Retriable in every client. Whether the leader is still this node, the next request finds out.
             self.code = ErrorCode.kafka_storage_error
             return
-        if not batches or (len(batches[0].data) > limit and not whole_first):
+        if not batches or batches[0].base_offset > self._offset:
+            # The start offset has passed what was asked for. The client must hear of that, not skip it.
+            await self.confirm()
+            return
+        if len(batches[0].data) > limit and not whole_first:
             return
         self.parts = stamped_parts(batches)
         self.size = sum(map(len, self.parts))
@@ -200,22 +205,25 @@ class FetchShare:
         return self.topic.name if isinstance(self.topic, Topic) else str(self._topic_id)
 
 
-def stamped_parts(batches: list[StoredBatch]) -> list[Buffer]:
+def stamped_parts(batches: list[StoredBatch | StoredRun]) -> list[Buffer]:
     """The batches with their offsets and leader epochs, as buffers to be sent in this order.
 
-    A large batch is sixteen new bytes and a view of the rest. Runs of small ones are one buffer: a thousand
-    buffers of a kilobyte cost more to send than to copy.
+    What comes from level one is sent as it is. A large batch is sixteen new bytes and a view of the rest.
+    Runs of small ones are one buffer: a thousand buffers of a kilobyte cost more to send than to copy.
     """
     parts: list[Buffer] = []
     run: list[StoredBatch] = []
     for batch in batches:
         data = batch.data
-        if len(data) < JOINED_BYTES:
+        if isinstance(batch, StoredBatch) and len(data) < JOINED_BYTES:
             run.append(batch)
             continue
         if run:
             parts.append(_joined(run))
             run = []
+        if isinstance(batch, StoredRun):
+            parts.append(data)
+            continue
         parts.append(_STAMP.pack(batch.base_offset, len(data) - LENGTH_END, batch.leader_epoch))
         parts.append(memoryview(data)[_STAMP.size :])
     if run:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
@@ -24,10 +25,10 @@ from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.leading import NO_LEADER_EPOCH, judge_epoch, led_partition, topic_of
 from node.kafka.requests.outcomes import NO_THROTTLE
 from node.level_zero.store import StoreError
+from node.partition.batch import TimedBatch
 from node.partition.partition import Partition
-from snapshot.level_zero_format import BadObject
+from snapshot.object_frame import BadObject
 from statemachine.controller_state import Topic
-from statemachine.extents import Extent
 
 log = logging.getLogger(__name__)
 
@@ -155,35 +156,38 @@ async def _look_up(partition: Partition, timestamp: int) -> _Answer:
     machine = partition.machine
     if timestamp == Special.LATEST:
         return _Answer(offset=partition.high_watermark, leader_epoch=partition.leader_epoch)
-    if timestamp in (Special.EARLIEST, Special.EARLIEST_LOCAL):
-        start = partition.start_offset
-        epochs = machine.leader_epochs.entries
-        known = bool(epochs) and epochs[0].first_offset <= start
-        return _Answer(offset=start, leader_epoch=epochs[0].term if known else NO_LEADER_EPOCH)
+    if timestamp == Special.EARLIEST:
+        return _at(partition, partition.start_offset)
+    if timestamp == Special.EARLIEST_LOCAL:
+        return _at(partition, max(partition.start_offset, machine.last_reconciled_offset + 1))
     if timestamp == Special.LATEST_TIERED:
-        return _Answer()  # Nothing is tiered here, in Kafka's sense: no second log, no copy of the first.
+        return _at(partition, machine.last_reconciled_offset) if len(machine.level_one) else _Answer()
     by_time = timestamp != Special.MAX_TIMESTAMP
-    extent = machine.first_extent_since(timestamp) if by_time else machine.newest_extent()
-    if extent is None:
+    batch = await (partition.first_since(timestamp) if by_time else partition.newest())
+    if batch is None:
         return _Answer()
-    found = await _record(partition, extent, timestamp if by_time else None)
+    found = _record(batch, timestamp if by_time else None)
     if found is None:
         # The batch's header promised a record of this time. What comes behind it is sure to skip none.
-        if extent.end_offset >= partition.high_watermark:
+        if batch.end_offset >= partition.high_watermark:
             return _Answer()
-        after = max(extent.end_offset, partition.start_offset)
-        return _Answer(ErrorCode.none, after, extent.max_timestamp, extent.term)
+        after = max(batch.end_offset, partition.start_offset)
+        return _Answer(ErrorCode.none, after, batch.max_timestamp, batch.leader_epoch)
     # A batch at the start of the partition may begin before it.
     offset = max(found.offset, partition.start_offset)
-    return _Answer(ErrorCode.none, offset, found.timestamp, extent.term)
+    return _Answer(ErrorCode.none, offset, found.timestamp, batch.leader_epoch)
 
 
-async def _record(partition: Partition, extent: Extent, timestamp: int | None) -> Found | None:
-    """The record in an extent: the first of a time or later, or the newest."""
-    batches = await partition.read(extent.base_offset, extent.end_offset, extent.length)
-    if not batches:
-        return None  # Deleted since.
-    data, base = batches[0].data, batches[0].base_offset
+def _at(partition: Partition, offset: int) -> _Answer:
+    """An offset and the leader epoch of its record; where none is yet, of the last one before."""
+    epochs = partition.machine.leader_epochs.entries
+    known = bisect_right(epochs, offset, key=lambda epoch: epoch.first_offset)
+    return _Answer(offset=offset, leader_epoch=epochs[known - 1].term if known else NO_LEADER_EPOCH)
+
+
+def _record(batch: TimedBatch, timestamp: int | None) -> Found | None:
+    """The record in a batch: the first of a time or later, or the newest."""
+    data, base = batch.data, batch.base_offset
     if timestamp is None:
         return newest(data, base_offset=base, max_decompressed_bytes=_MAX_DECOMPRESSED_BYTES)
     return first_at_or_after(

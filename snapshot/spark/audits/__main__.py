@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from snapshot.spark.audits.collecting import GRACE_MS, Grace
 from snapshot.spark.audits.result import AuditRun, Verdict
 from snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
 from snapshot.spark.report import write_report
@@ -25,6 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answers as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for people")
+    parser.add_argument(
+        "--grace-seconds", type=float, default=GRACE_MS / 1000, metavar="S",
+        help="what may be collected may stay so long (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--grace-epochs", type=int, metavar="N",
+        help="for level zero in epochs below M, in place of a time",
+    )  # fmt: skip
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
     chosen = parser.parse_args(arguments)
     options = dict(option.partition("=")[::2] for option in chosen.option)
@@ -33,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         running = SparkSession.getActiveSession()
         spark = running or session("strandline audit", chosen.master, short_jobs=True)
         try:
-            run = run_audits(chosen.url, options, chosen.cluster, spark=spark)
+            grace = Grace(round(chosen.grace_seconds * 1000), chosen.grace_epochs)
+            run = run_audits(chosen.url, options, chosen.cluster, spark=spark, grace=grace)
         finally:
             if running is None:
                 spark.stop()

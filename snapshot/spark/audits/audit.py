@@ -7,11 +7,14 @@ the place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+
+from snapshot.spark.audits.batches import GroupPlace
+from snapshot.spark.audits.collecting import ClusterHistory, Grace
 
 
 class Frames(NamedTuple):
@@ -22,6 +25,19 @@ class Frames(NamedTuple):
     """Of each group the document its batches were taken from."""
     batches: DataFrame
     replays: DataFrame
+    written: DataFrame
+    """Every batch that logs and checkpoints tell of, and where it lay in level zero."""
+    stored: DataFrame
+    """The objects of both levels that storage lists."""
+    comparisons: DataFrame
+    """Each level-one object beside what level zero still has of its records."""
+    histories: Sequence[ClusterHistory]
+    """By `root`, as are the next two."""
+    places: Sequence[Mapping[int, GroupPlace]]
+    """Which partition each group is, as the controller's newest readable document has it."""
+    gone: Sequence[Mapping[int, int]]
+    """How many objects are published of each group whose topic is deleted; all else leaves them out."""
+    grace: Grace
 
 
 class Answer(NamedTuple):

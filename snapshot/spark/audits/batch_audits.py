@@ -20,7 +20,8 @@ def references_exist_and_crc(frames: Frames) -> Answer:
     counts = batches.groupBy("root").agg(
         f.count("*").alias("batches"),
         f.countDistinct("object").alias("objects"),
-        f.count_if(f.col("object").isNull()).alias("inline batches"),
+        f.countDistinct(f.when(f.col("level") == 1, f.col("object"))).alias("level-one objects"),
+        f.count_if((f.col("level") == 0) & f.col("object").isNull()).alias("inline batches"),
         f.sum("length").alias("bytes"),
     )
     return Answer(counts, "batches", findings)
@@ -47,7 +48,7 @@ def offsets_contiguous(frames: Frames) -> Answer:
     )  # fmt: skip
     ends = extents.groupBy("root", "group").agg(
         f.min_by("base_offset", "number").alias("first"),
-        f.min_by(f.col("base_offset") + f.col("record_count"), "number").alias("first_end"),
+        f.min_by("extent_end", "number").alias("first_end"),
         f.max_by(f.col("base_offset") + f.col("record_count"), "number").alias("last_end"),
         f.sum("record_count").alias("records"),
     )

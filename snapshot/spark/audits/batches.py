@@ -1,13 +1,13 @@
 """One row for each batch a partition's newest checkpoint refers to, compared with the bytes it refers to.
 
-Extents come from the newest readable document of each group; to them come those that only an older checkpoint
-under a lease still names. Objects hold many partitions' batches, so extents are brought together by object:
-each object is read once, all of it is checked, and then each batch's header beside its extent.
+References come from the newest readable document of each group, first those to level one, then those to level
+zero; to them come those that only an older checkpoint under a lease still has. A level-zero object holds many
+partitions' batches, so references are brought together by object: each object is read once, all of it is
+checked, and then each batch's header beside what the partition says.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -26,33 +26,29 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from snapshot.extent_rows import EXTENT_ROWS
-from snapshot.level_zero_format import (
-    BadObject,
-    Buffer,
-    Section,
-    parse,
-    parse_footer,
-    verify_batch,
-    verify_section,
-)
+from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.level_zero_format import Section, parse, parse_footer, verify_section
 from snapshot.names import SnapshotName, snapshot_name
-from snapshot.spark.audits.documents import Listing, read_document
+from snapshot.object_frame import BadObject, Buffer
+from snapshot.spark.audits.batch_check import NOT_READ, check_batch
+from snapshot.spark.audits.documents import LEASE_LEFT_MS, Listing, read_document
+from snapshot.spark.audits.level_one_objects import Said, found_batches
 from snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
 from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.extents import INLINE_ROW
+from statemachine.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
 from statemachine.object_names import object_name
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-
-_EXTENT = [
+_REFERENCE = [
     StructField("root", IntegerType(), False),
     StructField("group", LongType(), False),
     StructField("log_index", LongType(), False),
+    StructField("level", IntegerType(), False),
     StructField("number", LongType(), False),
     StructField("newest", BooleanType(), False),
     StructField("base_offset", LongType(), False),
     StructField("record_count", LongType(), False),
+    StructField("extent_end", LongType(), False),
     StructField("extent_timestamp", LongType(), False),
     StructField("length", LongType(), False),
     StructField("epoch", LongType()),
@@ -66,18 +62,22 @@ _CHECKED = [
     StructField("producer_epoch", LongType()),
     StructField("base_sequence", LongType()),
 ]
-EXTENT_SCHEMA = StructType(
+REFERENCE_SCHEMA = StructType(
     [
-        *_EXTENT,
+        *_REFERENCE,
+        StructField("index_bytes", LongType()),
         StructField("topic_id", BinaryType()),
         StructField("partition", LongType()),
         *_CHECKED,
     ]
 )
-SCHEMA = StructType([*_EXTENT, *_CHECKED])
-"""`number` is the extent's place in its document; `newest`: it is one of the newest checkpoint's; `problem`:
-what is wrong with the batch or what it lies in. The last four are null when the batch cannot be read."""
-_NOT_READ = (None, None, None, None)
+"""A row for each reference: a batch in level zero, one that is inline, or an object in level one."""
+SCHEMA = StructType([*_REFERENCE, *_CHECKED])
+"""A row for each batch. `number` is the place of its reference in the document, and of it in that; `newest`:
+the reference is one of the newest checkpoint's; `extent_end`: the offset after all that the reference holds;
+`problem`: what is wrong with the batch or what it lies in. The last four are null when it cannot be read."""
+_PLACES = 1 << 32
+"""Batches that may have a place within one reference."""
 
 
 class GroupPlace(NamedTuple):
@@ -105,45 +105,99 @@ def batch_rows(
             place = places[root].get(group)
             items.append((root, list(map(tuple, names)), tuple(place) if place else (None, None, None)))
 
-    def extents(item: tuple[int, list[tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    def references(item: tuple[int, list[tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         root, names, (topic_id, _, partition) = item
-        for row, checked in _extents(stores[root], [SnapshotName(*name) for name in names]):
-            yield (root, names[0][1], *row, topic_id, partition, *checked)
+        group = names[0][1]
+        place = (topic_id, partition)
+        for row, index_bytes, checked in _references(
+            stores[root], [SnapshotName(*name) for name in names], *place
+        ):
+            yield (root, group, *row, index_bytes, *place, *checked)
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (tuple(row.values()) for batch in batches for row in batch.to_pylist())
-        for (root, name), group in groupby(rows, key=lambda row: (row[0], row[11])):
-            yield from record_batches(_checked(stores[root], name, list(group)), SCHEMA)
+        rows = (_Row(**row) for batch in batches for row in batch.to_pylist())
+        for (root, name), group in groupby(rows, key=lambda row: (row.root, row.object)):
+            judge = _level_one if name.startswith(LEVEL_ONE_PREFIX) else _level_zero
+            yield from record_batches(judge(stores[root], name, list(group)), SCHEMA)
 
-    all_extents = frame(spark, items, extents, EXTENT_SCHEMA).cache()
+    all_references = frame(spark, items, references, REFERENCE_SCHEMA).cache()
     in_objects = (
-        all_extents.where("object is not null")
+        all_references.where("object is not null")
         .repartition(tasks(spark), "root", "object")
         .sortWithinPartitions("root", "object", "position")
         .mapInArrow(check, SCHEMA)
     )
-    return all_extents.where("object is null").select(*SCHEMA.names).union(in_objects)
+    return all_references.where("object is null").select(*SCHEMA.names).union(in_objects)
 
 
-def _extents(
-    storage: Storage, names: list[SnapshotName]
-) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """(extent, what is known of its batch) of one group's newest readable checkpoint and the leased ones."""
+class _Row(NamedTuple):
+    """A row of REFERENCE_SCHEMA."""
+
+    root: int
+    group: int
+    log_index: int
+    level: int
+    number: int
+    newest: bool
+    base_offset: int
+    record_count: int
+    extent_end: int
+    extent_timestamp: int
+    length: int
+    epoch: int | None
+    position: int
+    object: str
+    index_bytes: int | None
+    topic_id: bytes | None
+    partition: int | None
+    problem: None
+    header_records: None
+    producer_id: None
+    producer_epoch: None
+    base_sequence: None
+
+
+_Reference = tuple[tuple[Any, ...], int | None, tuple[Any, ...]]
+"""A row from `log_index` on, the bytes of an index, and what is known of the batch already."""
+_UNKNOWN = (None, *NOT_READ)
+
+
+def _references(
+    storage: Storage, names: list[SnapshotName], topic_id: bytes | None, partition: int | None
+) -> Iterator[_Reference]:
+    """The references of one group's newest readable checkpoint, and those that only leased ones have."""
     newest = _newest(storage, names)
     if newest is None:
         return
     index, state = newest
-    rows = np.frombuffer(state["extents"], EXTENT_ROWS)
-    yield from _of_state(state, index, rows, newest=True)
-    first = int(rows["base_offset"][0]) if len(rows) else state["next_offset"]
-    for leased, until, _ in state["checkpoints"]:
-        if until <= state["time"] or leased >= index:
+    seen: set[bytes] = set()
+    first = state["next_offset"]
+    sure = state["time"] + LEASE_LEFT_MS
+    leased = [older for older, until, _ in state["checkpoints"] if until > sure and older < index]
+    for at in (index, *sorted(leased, reverse=True)):
+        found = newest if at == index else _newest(storage, [name for name in names if name.log_index == at])
+        if found is None:
             continue
-        older = _newest(storage, [name for name in names if name.log_index == leased])
-        if older is not None:
-            _, state_then = older
-            rows = np.frombuffer(state_then["extents"], EXTENT_ROWS)
-            yield from _of_state(state_then, leased, rows[rows["base_offset"] < first], newest=False)
+        _, state_then = found
+        objects = np.frombuffer(state_then["level_one"], LEVEL_ONE_ROWS)
+        batches = np.frombuffer(state_then["extents"], EXTENT_ROWS)
+        if at != index:
+            batches = batches[batches["base_offset"] < first]
+        if len(batches):
+            first = int(batches["base_offset"][0])
+        is_newest = at == index
+        for number, row in enumerate(objects.tolist()):
+            extent = LevelOneExtent._make(row)
+            if extent.unique not in seen:
+                seen.add(extent.unique)
+                # Without the controller's document nothing says what the object is called.
+                name = None
+                if topic_id is not None and partition is not None:
+                    name = level_one_name(topic_id, partition, extent.term, extent.unique)
+                yield _to_object(at, number, is_newest, extent, name)
+        inline = dict(state_then["inline"])
+        for number, row in enumerate(batches.tolist(), len(objects)):
+            yield _to_batch(at, number, is_newest, row, inline)
 
 
 def _newest(storage: Storage, names: list[SnapshotName]) -> tuple[int, dict[str, Any]] | None:
@@ -152,47 +206,76 @@ def _newest(storage: Storage, names: list[SnapshotName]) -> tuple[int, dict[str,
         try:
             document = read_document(storage.get(snapshot_name(*name)), name)
             state = msgpack.unpackb(document.state)
-            np.frombuffer(state.get("extents", b""), EXTENT_ROWS)
+            if document.kind != "partition":
+                return None
+            np.frombuffer(state["extents"], EXTENT_ROWS)
+            np.frombuffer(state["level_one"], LEVEL_ONE_ROWS)
         except Exception:
             continue  # the audit of the documents names it; another replica's will do here
-        return (document.index, state) if document.kind == "partition" else None
+        return document.index, state
     return None
 
 
-def _of_state(
-    state: dict[str, Any], index: int, rows: Any, *, newest: bool
-) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    inline = dict(state["inline"])
-    for number, row in enumerate(rows.tolist()):
-        kind, base, count, _, timestamp, length, epoch, position, identity = row
-        extent = (index, number, newest, base, count, timestamp, length)
-        if kind == INLINE_ROW:
-            where = f"inline at offset {base}"
+def _to_object(index: int, number: int, newest: bool, extent: LevelOneExtent, name: str | None) -> _Reference:
+    base, end, timestamp, size, index_bytes, _, _ = extent
+    row = (index, 1, number * _PLACES, newest, base, end - base, end, timestamp, size, None, 0, name)
+    return row, index_bytes, _UNKNOWN
+
+
+def _to_batch(
+    index: int, number: int, newest: bool, row: tuple[Any, ...], inline: Mapping[int, bytes]
+) -> _Reference:
+    kind, base, count, _, timestamp, length, epoch, position, identity = row
+    extent = (index, 0, number * _PLACES, newest, base, count, base + count, timestamp, length)
+    if kind != INLINE_ROW:
+        return (*extent, epoch, position, object_name(epoch, identity)), None, _UNKNOWN
+    where = f"inline at offset {base}"
+    problem, header = check_batch(where, 0, length, count, timestamp, inline.get(base, b""))
+    return (*extent, None, None, None), None, (problem, *(header or NOT_READ))
+
+
+def _level_one(storage: Storage, name: str, rows: list[_Row]) -> Iterator[tuple[Any, ...]]:
+    """A row for each batch of an object, for all that refer to it."""
+    for row in rows:
+        assert row.index_bytes is not None, "a reference to level one has them"
+        said = Said(row.base_offset, row.extent_end, row.extent_timestamp, row.length, row.index_bytes)
+        for place, part in enumerate(found_batches(storage, name, said)):
+            base, end, newest, position, length, problem, header = part
             yield (
-                (*extent, None, None, None),
-                _compare(where, 0, length, count, timestamp, inline.get(base, b"")),
+                *row[:4],
+                row.number + place,
+                row.newest,
+                base,
+                end - base,
+                row.extent_end,
+                newest,
+                length,
+                None,
+                position,
+                name,
+                problem,
+                *(header or NOT_READ),
             )
-        else:
-            yield (*extent, epoch, position, object_name(epoch, identity)), (None, *_NOT_READ)
 
 
-def _checked(storage: Storage, name: str, rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """The rows of one object's extents, compared with it."""
-    width = len(_EXTENT)
+def _level_zero(storage: Storage, name: str, rows: list[_Row]) -> Iterator[tuple[Any, ...]]:
+    """The rows of one object's batches, compared with it."""
+    width = len(_REFERENCE)
     try:
         data = storage.get(name)
     except StorageError as error:
         reason = "there is no such object" if isinstance(error, ObjectMissing) else str(error)
         for row in rows:
-            yield (*row[:width], reason, *_NOT_READ)
+            yield (*row[:width], reason, *NOT_READ)
         return
     whole, sections, bad = _judge(name, data)
     for row in rows:
-        _, _, _, _, _, _, count, timestamp, length, _, position, _, topic_id, partition = row[: width + 2]
-        part = bytes(memoryview(data)[position : position + length])
-        problem, *header = _compare(name, position, length, count, timestamp, part)
-        problem = whole or _wrong_section(sections, bad, topic_id, partition, position, length) or problem
-        yield (*row[:width], problem, *header)
+        part = memoryview(data)[row.position : row.position + row.length]
+        problem, header = check_batch(
+            name, row.position, row.length, row.record_count, row.extent_timestamp, part
+        )
+        problem = whole or _wrong_section(sections, bad, row) or problem
+        yield (*row[:width], problem, *(header or NOT_READ))
 
 
 def _judge(name: str, data: Buffer) -> tuple[str | None, tuple[Section, ...], dict[Section, str]]:
@@ -214,34 +297,12 @@ def _judge(name: str, data: Buffer) -> tuple[str | None, tuple[Section, ...], di
     return None if bad else whole, sections, bad
 
 
-def _wrong_section(
-    sections: tuple[Section, ...],
-    bad: dict[Section, str],
-    topic_id: bytes | None,
-    partition: int | None,
-    position: int,
-    length: int,
-) -> str | None:
+def _wrong_section(sections: tuple[Section, ...], bad: dict[Section, str], row: _Row) -> str | None:
+    end = row.position + row.length
     for section in sections:
-        if section.position <= position and position + length <= section.end:
-            if topic_id is not None and (section.topic_id, section.partition) != (topic_id, partition):
+        if section.position <= row.position and end <= section.end:
+            place = (section.topic_id, section.partition)
+            if row.topic_id is not None and place != (row.topic_id, row.partition):
                 return f"the bytes are of partition {section.partition}, topic {section.topic_id.hex()}"
             return bad.get(section)
-    return f"no section holds the bytes {position} to {position + length}"
-
-
-def _compare(
-    name: str, position: int, length: int, count: int, timestamp: int, data: bytes
-) -> tuple[str | None, int | None, int | None, int | None, int | None]:
-    """(problem, records, producer id, epoch, base sequence) of a batch; all but the first from its header."""
-    try:
-        verify_batch(name, position, length, data)
-    except BadObject as error:
-        return (error.reason, *_NOT_READ)
-    _, _, _, _, _, _, delta, _, newest, producer, epoch, sequence, records = _HEADER.unpack_from(data)
-    problem = None
-    if records != count or delta != count - 1:
-        problem = f"the extent says {count} records, the batch {records}, the last with delta {delta}"
-    elif newest != timestamp:
-        problem = f"the extent's newest timestamp is {timestamp}, the batch's {newest}"
-    return problem, records, producer, epoch, sequence
+    return f"no section holds the bytes {row.position} to {end}"

@@ -8,7 +8,13 @@ from snapshot.spark.audits.batch_audits import (
     producer_sequences,
     references_exist_and_crc,
 )
+from snapshot.spark.audits.collection_audits import (
+    collectable_epochs_monotone,
+    nothing_collectable_left,
+    nothing_deleted_above_m,
+)
 from snapshot.spark.audits.document_audits import epochs_never_regress, no_window, replay, replicas_agree
+from snapshot.spark.audits.levels import level_one_holds_level_zero
 
 AUDITS = (
     Audit("replicas_agree", "Did all replicas publish the same bytes at each checkpoint?", replicas_agree),
@@ -26,4 +32,24 @@ AUDITS = (
     ),
     Audit("producer_sequences", "Has no producer a missing or a doubled sequence?", producer_sequences),
     Audit("replay", "Does each checkpoint with the log after it give the next one?", replay),
+    Audit(
+        "collectable_epochs_monotone",
+        "Do M, each partition's M(p), and its offsets only grow?",
+        collectable_epochs_monotone,
+    ),
+    Audit(
+        "nothing_deleted_above_m",
+        "Is every level-zero object above M there that a log or a checkpoint names?",
+        nothing_deleted_above_m,
+    ),
+    Audit(
+        "nothing_collectable_left",
+        "Is everything gone that may be collected, on both levels, beyond the grace?",
+        nothing_collectable_left,
+    ),
+    Audit(
+        "level_one_holds_level_zero",
+        "Does level one hold the very records that level zero held?",
+        level_one_holds_level_zero,
+    ),
 )

@@ -5,8 +5,10 @@ docs/audits.md has a section for each, under its name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgpack
-from pyspark.sql import Column, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from snapshot.spark.audits.audit import Answer, Frames, broken
@@ -102,25 +104,30 @@ _RISING = {
     "max_applied_epoch": "the highest applied epoch",
     "max_applied_epoch_index": "the log index of the highest applied epoch",
     "cluster_epoch": "the cluster epoch",
-    "max_collectable": "the highest collectable epoch",
 }
 
 
-def epochs_never_regress(frames: Frames) -> Answer:
-    readable = frames.documents.where("error is null")
+def going_back(readable: DataFrame, rising: Mapping[str, str]) -> tuple[DataFrame, DataFrame]:
+    """A row for each checkpoint, and a finding for each that has less than one before it; `rising` are
+    columns, and what to call them."""
     before = Window.partitionBy("root", "group").orderBy("log_index")
     steps = readable.groupBy("root", "group", "log_index").agg(
-        *(f.min(name).alias(name) for name in _RISING),
-        *(f.max(name).alias(f"{name}_max") for name in _RISING),
+        *(f.min(name).alias(name) for name in rising),
+        *(f.max(name).alias(f"{name}_max") for name in rising),
     )
     rules: list[tuple[Column, Column]] = []
-    for name, words in _RISING.items():
+    for name, words in rising.items():
         # Running, so that one bad checkpoint does not hide behind the next.
         highest = f.max(f"{name}_max").over(before.rowsBetween(Window.unboundedPreceding, -1))
         rules.append(
             (f.col(name) < highest, f.concat(f.lit(f"{words} goes back from "), highest, f.lit(" to "), name))
         )
-    going_back = broken(steps, rules, "log_index")
+    return steps, broken(steps, rules, "log_index")
+
+
+def epochs_never_regress(frames: Frames) -> Answer:
+    readable = frames.documents.where("error is null")
+    steps, regressing = going_back(readable, _RISING)
     window_rules = [
         (
             f.col("previous_applied_epoch") > f.col("max_applied_epoch"),
@@ -146,7 +153,7 @@ def epochs_never_regress(frames: Frames) -> Answer:
     counts = steps.groupBy("root").agg(
         f.countDistinct("group").alias("groups"), f.count("*").alias("checkpoints")
     )
-    return Answer(counts, "checkpoints", going_back.union(within))
+    return Answer(counts, "checkpoints", regressing.union(within))
 
 
 def replay(frames: Frames) -> Answer:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     IntegerType,
     LongType,
     StringType,
@@ -28,8 +29,11 @@ from snapshot.extent_rows import EXTENT_ROWS
 from snapshot.names import LogName, SnapshotName, cluster_prefix, parse_name, snapshot_name
 from snapshot.spark.audits.work import ClusterStorage, frame
 from snapshot.storage import ObjectMissing, Storage, StorageError
+from statemachine.checkpoints import RetainedCheckpoint
+from statemachine.controller_state import ControllerState
 from statemachine.extents import OBJECT_ROW
-from statemachine.partition import max_collectable_epoch
+from statemachine.level_one import RemovedObject
+from statemachine.partition_state import max_collectable_epoch
 
 SCALARS = (
     "time",
@@ -40,6 +44,7 @@ SCALARS = (
     "start_offset",
     "next_offset",
     "cluster_epoch",
+    "next_group",
 )
 """Fields of a partition's or the controller's state that have a column; null where the state has none."""
 
@@ -58,11 +63,32 @@ SCHEMA = StructType(
         StructField("state_fields", ArrayType(StringType())),
         StructField("state_term", LongType()),
         *(StructField(name, LongType()) for name in SCALARS),
-        StructField("max_collectable", LongType()),
-        StructField("extents", LongType()),
         StructField("retained", ArrayType(LongType())),
+        # Of a partition.
+        StructField("last_reconciled", LongType()),
+        StructField("max_collectable", LongType()),
+        StructField("oldest_named", LongType()),
+        StructField("removed", ArrayType(StringType())),
+        StructField("removable", ArrayType(StringType())),
+        # Of the controller.
+        StructField("collection_paused", BooleanType()),
+        StructField(
+            "partitions",
+            ArrayType(
+                StructType([StructField("group", LongType()), StructField("creation_epoch", LongType())])
+            ),
+        ),
+        StructField("deleted_topics", ArrayType(StringType())),
     ]
 )
+"""`max_collectable` is M(p), `oldest_named` the lowest level-zero epoch that the state's extents or a leased
+checkpoint names. `removed` are the unique parts of level-one objects that are no longer named and not deleted
+for certain, `removable` those of them that no leased checkpoint can name, `deleted_topics` ids; in hex."""
+LEASE_LEFT_MS: Final = 600_000
+"""Of older checkpoints those count as leased whose lease lasts so long beyond the newest one: it must not end
+while an audit is at work."""
+_KIND_COLUMNS = 8
+"""The columns from `last_reconciled` on."""
 
 
 class Listing(NamedTuple):
@@ -122,7 +148,7 @@ def document_rows(
         root, is_newest, names = item
         rows = []
         for name in names:
-            row, gone = _row(stores[root], SnapshotName(*name))
+            row, gone = document_row(stores[root], SnapshotName(*name))
             if gone and not is_newest:
                 return
             rows.append((root, *row))
@@ -131,7 +157,7 @@ def document_rows(
     return frame(spark, items, work, SCHEMA)
 
 
-def _row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:
+def document_row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:
     """What SCHEMA has of a document, and whether there is no such object any more."""
     key = snapshot_name(*name)
     identity = (name.group, name.log_index, name.node, key)
@@ -145,7 +171,6 @@ def _row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:
     try:
         document = read_document(data, name)
         state = msgpack.unpackb(document.state)
-        collectable, extents = _partition_figures(state) if document.kind == "partition" else (None, None)
         said = (
             document.kind,
             document.term,
@@ -153,9 +178,8 @@ def _row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:
             [str(field) for field in state],
             state["term"],
             *(state.get(name) for name in SCALARS),
-            collectable,
-            extents,
             [index for index, *_ in state["checkpoints"]] if "checkpoints" in state else None,
+            *_of_kind(document, state),
         )
     except (SnapshotDamaged, SnapshotTooNew) as error:
         return (*identity, str(error), digest, *nothing), False
@@ -164,12 +188,45 @@ def _row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:
     return (*identity, None, digest, *said), False
 
 
-def _partition_figures(state: dict[str, Any]) -> tuple[int, int]:
-    """The highest epoch a partition lets be collected, as its state machine counts it; and its extents."""
+def _of_kind(document: SnapshotDocument, state: dict[str, Any]) -> tuple[Any, ...]:
+    """The columns that only a partition's document has, and those that only the controller's has."""
+    if document.kind == "partition":
+        return (*_of_partition(document.index, state), None, None, None)
+    if document.kind == "controller":
+        return (None, None, None, None, None, *_of_controller(ControllerState.load(document.state)))
+    return (None,) * _KIND_COLUMNS
+
+
+def _of_partition(index: int, state: dict[str, Any]) -> tuple[Any, ...]:
     rows = np.frombuffer(state["extents"], EXTENT_ROWS)
-    named = rows["epoch"][rows["kind"] == OBJECT_ROW]
+    first = int(rows["base_offset"][0]) if len(rows) else state["next_offset"]
+    epochs = rows["epoch"][rows["kind"] == OBJECT_ROW]
+    named = [int(epochs.min())] if len(epochs) else []
     leased = [
-        oldest for _, until, oldest in state["checkpoints"] if oldest is not None and until > state["time"]
+        one for one in map(RetainedCheckpoint._make, state["checkpoints"]) if one.lease_until > state["time"]
     ]
-    oldest = int(named.min()) if len(named) else None
-    return max_collectable_epoch(state["previous_applied_epoch"], oldest, *leased), len(rows)
+    lasting = [
+        one for one in leased if one.log_index == index or one.lease_until > state["time"] + LEASE_LEFT_MS
+    ]
+    held, held_for_long = (
+        [*named, *(one.oldest_epoch for one in some if one.oldest_epoch is not None)]
+        for some in (leased, lasting)
+    )
+    removed = [RemovedObject(*row) for row in state["removed"]]
+    oldest_leased = min((one.log_index for one in leased), default=None)
+    return (
+        first - 1,
+        max_collectable_epoch(state["previous_applied_epoch"], *held),
+        min(held_for_long, default=None),
+        [one.unique.hex() for one in removed],
+        [one.unique.hex() for one in removed if oldest_leased is None or one.log_index < oldest_leased],
+    )
+
+
+def _of_controller(state: ControllerState) -> tuple[Any, ...]:
+    partitions = [
+        {"group": partition.group, "creation_epoch": partition.creation_epoch}
+        for topic in state.topics.values()
+        for partition in topic.partitions
+    ]
+    return state.collection_paused, partitions, [topic_id.hex() for topic_id in state.deleted]

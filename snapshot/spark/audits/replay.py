@@ -2,6 +2,9 @@
 
 The state machines are pure, so the same entries must give the same bytes today as they gave on the node. What
 differs means that a replica's state was not what its log says: a defect, or damage that has a valid digest.
+
+On the way every batch that a partition ever got passes by, with its offset and where it lay in level zero,
+long after level one has its records. Other audits compare with that, so it is handed out as well.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from snapshot.log_document import decode_log
 from snapshot.names import LogName, SnapshotName, log_name, snapshot_name
 from snapshot.spark.audits.documents import Listing, read_document
 from snapshot.spark.audits.work import ClusterStorage, frame
+from snapshot.spark.audits.written import WRITTEN_FIELDS, WrittenBatches
 from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.controller import Controller
 from statemachine.machine import StateMachine
@@ -35,10 +39,12 @@ SCHEMA = StructType(
         StructField("log_index", LongType(), False),
         StructField("after", LongType()),
         StructField("entries", LongType()),
-        StructField("outcome", StringType(), False),
+        StructField("outcome", StringType()),
         StructField("problem", StringType()),
+        *WRITTEN_FIELDS,
     ]
 )
+"""A row for each checkpoint, and one without `outcome` for each batch that was found on the way to it."""
 
 Outcome = tuple[int | None, int | None, str, str | None]
 """after, entries, outcome, problem."""
@@ -47,7 +53,7 @@ Outcome = tuple[int | None, int | None, str, str | None]
 def replay_rows(
     spark: SparkSession, storages: Sequence[ClusterStorage], listings: Sequence[Listing]
 ) -> DataFrame:
-    """A row of SCHEMA for each checkpoint of each group; groups in parallel."""
+    """The rows of SCHEMA of all groups, which are replayed in parallel."""
     stores = [storage.storage for storage in storages]
     items = []
     for root, found in enumerate(listings):
@@ -60,9 +66,11 @@ def replay_rows(
 
     def work(item: tuple[int, int, list[Any], list[Any]]) -> Iterator[tuple[Any, ...]]:
         root, group, documents, logs = item
-        replay = _Replay(stores[root], documents, logs)
+        replay = GroupReplay(stores[root], documents, logs)
         for index in sorted(replay.names):
-            yield (root, group, index, *replay.outcome(index))
+            yield (root, group, index, *replay.outcome(index), *(None,) * len(WRITTEN_FIELDS))
+            for batch in replay.written.found():
+                yield (root, group, index, None, None, None, None, *batch)
 
     return frame(spark, items, work, SCHEMA)
 
@@ -70,7 +78,7 @@ def replay_rows(
 _Found = tuple[SnapshotName, SnapshotDocument]
 
 
-class _Replay:
+class GroupReplay:
     """One group's checkpoints, read as they are needed."""
 
     def __init__(self, storage: Storage, documents: list[Any], logs: list[Any]) -> None:
@@ -81,8 +89,16 @@ class _Replay:
         self._logs = {name.log_index: name for name in (LogName(*entry) for entry in logs)}
         self._storage = storage
         self._found: dict[int, list[_Found]] = {}
+        self.written = WrittenBatches()
+        """What was found since it was last asked."""
 
     def outcome(self, index: int) -> Outcome:
+        outcome = self._outcome(index)
+        if later := self._documents(index):
+            self.written.in_state(_commonest(later))
+        return outcome
+
+    def _outcome(self, index: int) -> Outcome:
         name = self._logs.get(index)
         if name is None:
             return None, None, NOT_COVERED, "no log was published"
@@ -110,7 +126,9 @@ class _Replay:
                 if isinstance(entry.given, int):
                     machine.begin_term(entry.log_index, entry.term, entry.given)
                 else:
-                    machine.apply(entry.log_index, entry.term, entry.given)
+                    result = machine.apply(entry.log_index, entry.term, entry.given)
+                    if isinstance(machine, PartitionStateMachine):
+                        self.written.applied(machine.term, entry.given, result)
             state = machine.snapshot()
         except Exception as error:
             # A log that cannot be read, or that no machine could have applied: either is what is looked for.

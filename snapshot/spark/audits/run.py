@@ -9,29 +9,42 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from snapshot.names import SnapshotName, snapshot_name
+from snapshot.names import LogName, SnapshotName, snapshot_name
 from snapshot.spark.audits.audit import Answer, Audit, Frames
 from snapshot.spark.audits.batches import GroupPlace, batch_rows
 from snapshot.spark.audits.checks import AUDITS
+from snapshot.spark.audits.collecting import Grace, histories
 from snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
+from snapshot.spark.audits.levels import comparisons
 from snapshot.spark.audits.replay import replay_rows
 from snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
+from snapshot.spark.audits.stored import stored_objects
 from snapshot.spark.audits.work import ClusterStorage
 from snapshot.storage import StorageError, open_storage
-from statemachine.controller import Controller
-from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.controller_state import CONTROLLER_GROUP, ControllerState
 
 MAX_ROWS = 100
 """Findings, and remarks, that are listed for each audit; all of them are counted."""
+DEFAULT_GRACE = Grace()
 
-Places = dict[int, GroupPlace]
+
+class Places(NamedTuple):
+    """Which partition each group is; what of `next_group` on is newer than the controller's document."""
+
+    by_group: dict[int, GroupPlace]
+    next_group: int
+
+    def is_gone(self, group: int) -> bool:
+        """Whether its topic is deleted: what it has published goes, and its objects may be gone already."""
+        return CONTROLLER_GROUP < group < self.next_group and group not in self.by_group
 
 
 class NothingToAudit(ValueError):
@@ -49,26 +62,33 @@ def check_input(url: str, options: Mapping[str, str], cluster: str) -> ClusterSt
     return storage
 
 
-def run_audits(url: str, options: Mapping[str, str], cluster: str, *, spark: SparkSession) -> AuditRun:
+def run_audits(
+    url: str, options: Mapping[str, str], cluster: str, *, spark: SparkSession, grace: Grace = DEFAULT_GRACE
+) -> AuditRun:
     """Ask all audits about the storage of one cluster; raises NothingToAudit."""
     try:
-        (run,) = audit_storages(spark, [ClusterStorage(open_storage(url, options), cluster)])
+        (run,) = audit_storages(spark, [ClusterStorage(open_storage(url, options), cluster)], grace)
     except StorageError as error:
         raise NothingToAudit(str(error)) from error
     return run
 
 
-def audit_storages(spark: SparkSession, storages: Sequence[ClusterStorage]) -> list[AuditRun]:
+def audit_storages(
+    spark: SparkSession, storages: Sequence[ClusterStorage], grace: Grace = DEFAULT_GRACE
+) -> list[AuditRun]:
     """Ask all audits about several storages at once; raises NothingToAudit if one of them has no checkpoint.
 
     `seconds` of each is the time all of them took together.
     """
     began = time.perf_counter()
-    listings = [_listed(storage) for storage in storages]
-    places = [_places(storage, found) for storage, found in zip(storages, listings, strict=True)]
+    whole = [_listed(storage) for storage in storages]
+    places = [find_places(storage, found) for storage, found in zip(storages, whole, strict=True)]
+    listings = [without_gone(found, known) for found, known in zip(whole, places, strict=True)]
     documents = document_rows(spark, storages, listings).cache()
-    batches = batch_rows(spark, storages, listings, places).cache()
-    replays = replay_rows(spark, storages, listings).cache()
+    batches = batch_rows(spark, storages, listings, [known.by_group for known in places]).cache()
+    replayed = replay_rows(spark, storages, listings).cache()
+    # Last, so that what the documents name was there already when it is listed.
+    stored = stored_objects(spark, storages).cache()
     newest_first = Window.partitionBy("root", "group").orderBy(f.desc("log_index"), "node")
     newest = (
         documents.where("error is null")
@@ -76,11 +96,24 @@ def audit_storages(spark: SparkSession, storages: Sequence[ClusterStorage]) -> l
         .where("rank = 1")
         .drop("rank")
     )
-    frames = Frames(documents, newest, batches, replays)
+    written = replayed.where("outcome is null")
+    frames = Frames(
+        documents=documents,
+        newest=newest,
+        batches=batches,
+        replays=replayed.where("outcome is not null"),
+        written=written,
+        stored=stored,
+        comparisons=comparisons(spark, storages, batches, written, stored).cache(),
+        histories=histories(documents, len(storages)),
+        places=[known.by_group for known in places],
+        gone=[_gone(found, known) for found, known in zip(whole, places, strict=True)],
+        grace=grace,
+    )
     results = _results(frames, places)
     figures = _figures(frames, places)
     seconds = time.perf_counter() - began
-    for kept in (documents, batches, replays):
+    for kept in (documents, batches, replayed, stored, frames.comparisons):
         kept.unpersist()
     return [
         AuditRun(
@@ -106,27 +139,32 @@ def _listed(storage: ClusterStorage) -> Listing:
     return found
 
 
-def _places(storage: ClusterStorage, found: Listing) -> Places:
+def find_places(storage: ClusterStorage, found: Listing) -> Places:
     """Which partition each group is, by the controller's newest readable document; nothing without one."""
     names = [name for name in found.documents if name.group == CONTROLLER_GROUP]
     for name in sorted(names, key=lambda name: (-name.log_index, name.node)):
-        machine = _controller(storage, name)
-        if machine is not None:
-            return {
-                partition.group: GroupPlace(topic.topic_id, topic.name, number)
-                for topic in machine.topics
-                for number, partition in enumerate(topic.partitions)
-            }
-    return {}
+        try:
+            document = read_document(storage.storage.get(snapshot_name(*name)), name)
+            state = ControllerState.load(document.state)
+        except (StorageError, ValueError):
+            continue
+        by_group = {
+            partition.group: GroupPlace(topic.topic_id, topic.name, number)
+            for topic in state.topics.values()
+            for number, partition in enumerate(topic.partitions)
+        }
+        return Places(by_group, state.next_group)
+    return Places({}, 0)
 
 
-def _controller(storage: ClusterStorage, name: SnapshotName) -> Controller | None:
-    machine = Controller(lambda index, state: None)
-    try:
-        machine.restore(read_document(storage.storage.get(snapshot_name(*name)), name).state)
-    except (StorageError, ValueError):
-        return None
-    return machine
+def without_gone(found: Listing, places: Places) -> Listing:
+    documents = [name for name in found.documents if not places.is_gone(name.group)]
+    return Listing(documents, [name for name in found.logs if not places.is_gone(name.group)], found.others)
+
+
+def _gone(found: Listing, places: Places) -> Counter[int]:
+    names: list[SnapshotName | LogName] = [*found.documents, *found.logs]
+    return Counter(name.group for name in names if places.is_gone(name.group))
 
 
 _PLACE = {
@@ -198,8 +236,8 @@ def _listed_rows(
 
 
 def _named(row: dict[str, Any], places: Places) -> Row:
-    group = row["group"]
-    place = places.get(group)
+    group = row.get("group")
+    place = places.by_group.get(group) if group is not None else None
     topic = "(controller)" if group == CONTROLLER_GROUP else place.topic if place else None
     return {"topic": topic, "partition": place.partition if place else None, **row}
 

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.failure import CommandFailed
-from snapshot.spark.audits import NothingToAudit, Verdict, run_audits, write_report
-from snapshot.spark.session import NoJava, check_java, session
+from snapshot.spark.session import NoJava, check_java
+from tests.failover.cluster.auditing import audit
 from tests.failover.cluster.faults import FAULTS, impossible, schedule
 from tests.failover.cluster.load import Load
 from tests.failover.cluster.nodes import PARTITIONS, TOPIC, Nodes, NotWell
@@ -41,7 +41,6 @@ _CALM_SECONDS = (0.5, 1.0)
 _ROUND_SECONDS = 150.0
 _ACKNOWLEDGED_SECONDS = 30.0
 _READ_SECONDS = 120.0
-_CHECKPOINT_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 
@@ -158,33 +157,10 @@ class Run:
             await self._audit()
 
     async def _audit(self) -> None:
-        report, nodes = self._report, self._nodes
-        body = {"timeout_seconds": _CHECKPOINT_SECONDS, "lease_seconds": 60}
-        taken = await nodes.ask("/api/checkpoints", "POST", body, seconds=_CHECKPOINT_SECONDS + 10)
-        if not taken["complete"]:
-            report.findings.append(f"the checkpoint is not complete: {json.dumps(taken)[:2_000]}")
-            return
-        try:
-            found = await asyncio.to_thread(
-                lambda: run_audits(
-                    nodes.storage.url,
-                    nodes.storage.options,
-                    nodes.cluster_id,
-                    spark=session("strandline-failover", "local[2]"),
-                )
-            )
-        except NothingToAudit as error:
-            report.findings.append(f"audits: {error}")
-            return
-        write_report(found, json=nodes.folder / "audits.json", html=nodes.folder / "audits.html")
-        for result in found.results:
-            if result.verdict is Verdict.FINDING:
-                report.findings.append(
-                    f"audit {result.name}: {result.findings} findings: {result.evidence[:2]}"
-                )
-        report.audited += not found.finding
-        verdicts = ", ".join(f"{result.name} {result.verdict.value}" for result in found.results)
-        _say(f"audits in {found.seconds:.1f} s: {verdicts}")
+        findings, said = await audit(self._nodes, self._nodes.folder)
+        self._report.findings += findings
+        self._report.audited += not findings
+        _say(said)
 
 
 def _say(text: str) -> None:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from node.level_one.merging import next_merge
+from node.level_one.plan import grain
 from snapshot.names import SnapshotName, parse_name
 from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.extents import Extent, ObjectExtent
+from statemachine.extents import ObjectExtent
+from statemachine.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
+from statemachine.object_names import PREFIX
+from statemachine.partition import PartitionStateMachine
 from tests.simulation.whole.client import Directory
-from tests.simulation.whole.cluster import SimBroker, WholeCluster
+from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.consumers import Consumer
-from tests.simulation.whole.ledger import BODY, Ledger, Place, Sent
+from tests.simulation.whole.ledger import Ledger, Sent
+from tests.simulation.whole.objects import BODY, Place
 from tests.simulation.whole.producers import Producer
+from tests.simulation.whole.sim_broker import SimBroker
 
-Content = list[tuple[int, Sent]]
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a partition has, from `start` to `end`; the first batch may begin before."""
+
+    start: int
+    end: int
+    batches: list[tuple[int, Sent]]
 
 
 def left_over(broker: SimBroker) -> str | None:
@@ -31,6 +46,7 @@ def _figures(broker: SimBroker) -> Iterator[tuple[str, int]]:
     yield "bytes gathered", broker.batcher.gathered_bytes
     yield "uploads", broker.batcher.uploads
     yield "bytes being read", broker.reader.loading_bytes
+    yield "level-one objects undecided", broker.level_one.status().undecided_objects
     yield "documents not published", broker.publisher.measures.waiting
     yield "connections", broker.kafka.connections
     yield "bytes of requests", broker.kafka.request_bytes
@@ -49,40 +65,61 @@ def _figures(broker: SimBroker) -> Iterator[tuple[str, int]]:
         yield f"lanes {of}", len(partition.writer._lanes)
         yield f"entries pending {of}", len(partition.writer._in_log)
         yield f"watchers {of}", len(partition._watchers)
+        yield f"epochs held by reads {of}", partition._batches.holds.oldest_epoch or 0
 
 
 def contents(cluster: WholeCluster) -> dict[Place, Content]:
-    """What every partition holds, by its leader's extents and the bytes in the store."""
+    """What every partition holds, by its newest state and the bytes in the store."""
     found: dict[Place, Content] = {}
     machine = cluster.newest().controller.machine
     for topic in machine.topics:
         for number, partition in enumerate(topic.partitions):
             place = Place(topic.topic_id, number)
-            leader = cluster.leader(partition.group)
-            assert leader is not None
-            replica = leader.partitions.get(topic.topic_id, number)
-            assert replica is not None
-            found[place] = list(_content(cluster, place, replica.machine.extents))
+            newest = cluster.ledger.objects.newest(partition.group)
+            assert newest is not None
+            found[place] = _content(cluster, place, newest)
     return found
 
 
-def _content(cluster: WholeCluster, place: Place, extents: Iterable[Extent]) -> Iterator[tuple[int, Sent]]:
-    ledger, following = cluster.ledger, 0
-    for extent in extents:
+def _content(cluster: WholeCluster, place: Place, machine: PartitionStateMachine) -> Content:
+    ledger, found = cluster.ledger, []
+    following: int | None = None
+    for base, end, body in _pieces(cluster, place, machine):
+        batch = ledger.sent.get(body)
+        if following is None and not base <= machine.start_offset < end:
+            ledger.broken("offsets", f"{place} begins at {machine.start_offset}, its first batch at {base}")
+        elif following not in (None, base):
+            ledger.broken("offsets", f"{place}: {following} comes next, and a batch is at {base}")
+        following = end
+        if batch is None:
+            ledger.broken("stored", f"{place} at {base}: its object has no batch of ours there")
+        elif batch.records != end - base:
+            ledger.broken("stored", f"{batch} has {batch.records} records, its extent {end - base}")
+        elif end > machine.start_offset:
+            found.append((base, batch))
+    if (machine.start_offset if following is None else following) != machine.high_watermark:
+        ledger.broken("offsets", f"{place} ends at {following}, not at {machine.high_watermark}")
+    return Content(machine.start_offset, machine.high_watermark, found)
+
+
+def _pieces(
+    cluster: WholeCluster, place: Place, machine: PartitionStateMachine
+) -> Iterator[tuple[int, int, bytes]]:
+    """(base offset, end offset, bytes behind what is stamped) of every batch that is not below the start."""
+    for one in machine.level_one:
+        batches = cluster.ledger.objects.batches(place, one)
+        for number, (base, _, body) in enumerate(batches):
+            end = batches[number + 1][0] if number + 1 < len(batches) else one.end_offset
+            if end > machine.start_offset:
+                yield base, end, body
+    for extent in machine.extents:
         assert isinstance(extent, ObjectExtent)
         data = cluster.store.objects.get(extent.object_name, b"")
-        batch = ledger.sent.get(data[extent.position : extent.position + extent.length][BODY:])
-        if extent.base_offset != following:
-            ledger.broken(
-                "offsets", f"{place}: {following} comes next, and the extent is at {extent.base_offset}"
-            )
-        following = extent.end_offset
-        if batch is None:
-            ledger.broken("stored", f"{place} at {extent.base_offset}: its object has no batch of ours there")
-        elif batch.records != extent.record_count:
-            ledger.broken("stored", f"{batch} has {batch.records} records, its extent {extent.record_count}")
-        else:
-            yield extent.base_offset, batch
+        yield (
+            extent.base_offset,
+            extent.end_offset,
+            data[extent.position : extent.position + extent.length][BODY:],
+        )
 
 
 def check_topics(cluster: WholeCluster, directory: Directory) -> None:
@@ -98,21 +135,22 @@ def check_contents(
     ledger: Ledger, found: dict[Place, Content], producers: list[Producer], directory: Directory
 ) -> None:
     """Everything acknowledged is there once, where it was said, in order; nothing refused is there."""
-    at = {batch: offset for content in found.values() for offset, batch in content}
+    at = {batch: offset for content in found.values() for offset, batch in content.batches}
     for place, content in found.items():
-        times = Counter(batch for _, batch in content)
+        times = Counter(batch for _, batch in content.batches)
         for batch, count in times.items():
             if count > 1:
                 ledger.broken("once", f"{batch} is there {count} times")
             if batch.place != place:
                 ledger.broken("address", f"{batch} is in {place}")
         for offset, batch in ledger.seen.get(place, {}).items():
-            if at.get(batch) != offset:
+            if at.get(batch) != offset and offset + batch.records > content.start:
                 ledger.broken("still there", f"{batch} was at {offset}, and is at {at.get(batch)}")
     for batch in ledger.sent.values():
         if batch.place not in found:
             continue
-        if batch.acked is not None and at.get(batch) != batch.acked:
+        retained = batch.acked is not None and batch.acked + batch.records > found[batch.place].start
+        if retained and at.get(batch) != batch.acked:
             ledger.broken("acknowledged and lost", f"{batch}, at {batch.acked}, is at {at.get(batch)}")
         if batch.refused is not None and batch in at:
             ledger.broken("refused and there", f"{batch} was refused ({batch.refused}), is at {at[batch]}")
@@ -135,20 +173,20 @@ def _check_order(
     for lane in producer.lanes:
         if lane.place not in found or lane.abandoned:
             continue
-        numbers = [batch.number for _, batch in found[lane.place] if batch.producer == lane.identity]
-        if numbers != list(range(lane.made)):
+        content = found[lane.place]
+        numbers = [batch.number for _, batch in content.batches if batch.producer == lane.identity]
+        first = lane.made - len(numbers) if content.start else 0
+        if numbers != list(range(first, lane.made)):
             ledger.broken("order", f"the batches of {lane.identity} in {lane.place} are {numbers}")
 
 
 def check_reader(ledger: Ledger, found: dict[Place, Content], reader: Consumer) -> None:
     """A consumer that began when all was over has read everything."""
     for place, content in found.items():
-        end = content[-1][0] + content[-1][1].records if content else 0
-        if reader.positions.get(place, 0) != end:
-            ledger.broken(
-                "reader", f"{reader.name} is at {reader.positions.get(place, 0)} of {place}, not {end}"
-            )
-        for offset, batch in content:
+        at = reader.positions.get(place, 0)
+        if at != content.end:
+            ledger.broken("reader", f"{reader.name} is at {at} of {place}, not {content.end}")
+        for offset, batch in content.batches:
             if ledger.seen[place].get(offset) is not batch:
                 ledger.broken("reader", f"{batch} is at {offset} and was not read there")
 
@@ -189,3 +227,48 @@ def check_epochs(cluster: WholeCluster) -> None:
                     <= newest
                 ):
                     cluster.ledger.broken("applied epochs", f"group {group}: {hosted.status()}")
+
+
+def not_drained(cluster: WholeCluster, *, merged: bool) -> str | None:
+    """What is in the store that nobody needs, or not in level one yet; None when all is as it must stay.
+
+    With `merged`, level one has nothing left to merge either.
+    """
+    objects, store = cluster.ledger.objects, cluster.store
+    places = objects.places()
+    wanted: dict[str, None] = {}
+    for group, place in places.items():
+        machine = objects.newest(group)
+        if machine is None:
+            return f"{place} has no leader yet"
+        if len(machine.extents):
+            return f"{place} has {len(machine.extents)} batches in level zero"
+        for one in machine.level_one:
+            wanted[level_one_name(*place, one.term, one.unique)] = None
+        if merged and (run := _mergeable(cluster, place, machine)):
+            return f"{len(run)} objects of {place} are to be merged"
+        if machine.removed:
+            return f"{place} has {len(machine.removed)} removed objects that are not forgotten"
+    names = store.keys(PREFIX)
+    if names:
+        bounds = {str(place): objects.bound(group) for group, place in places.items()}
+        return f"{len(names)} objects are in level zero, the first is {names[0]}; M(p): {bounds}"
+    unnamed = [name for name in store.keys(LEVEL_ONE_PREFIX) if name not in wanted]
+    if unnamed:
+        return f"{len(unnamed)} objects of level one are named by nobody: {unnamed[0]}"
+    gone = [name for name in store.keys("snapshots/") if not _wanted(name, places)]
+    return f"{gone[0]} belongs to no partition that is there" if gone else None
+
+
+def _mergeable(
+    cluster: WholeCluster, place: Place, machine: PartitionStateMachine
+) -> Sequence[LevelOneExtent]:
+    controller, section = cluster.ledger.objects.controller(), cluster.plan.level_one
+    topic = None if controller is None else controller.topic_by_id(place.topic_id)
+    configs = {} if topic is None else topic.configs
+    return next_merge(list(machine.level_one), section.merge_count, grain(configs, section))
+
+
+def _wanted(name: str, places: Mapping[int, Place]) -> bool:
+    group = parse_name(name).group
+    return group == CONTROLLER_GROUP or group in places

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from node.kafka.apis import ApiKey
 from tests.simulation.whole.cluster import WholeCluster
-from tests.simulation.whole.ledger import Place
+from tests.simulation.whole.objects import Place
 from tests.simulation.whole.wire import Lost, Wire
 
 METADATA_SECONDS = 1.0
@@ -21,6 +21,15 @@ _LEADERLESS = -1
 
 GONE = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 """What a client is told of a topic that is deleted, and of one that a node has not heard of yet."""
+
+PASSING = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.kafka_storage_error,
+    *GONE,
+)
+"""What a client is told while leadership moves, or the store fails: it asks again."""
 
 
 @dataclass(eq=False, slots=True)

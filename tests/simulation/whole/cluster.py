@@ -9,12 +9,10 @@ from typing import Any
 from unittest.mock import patch
 
 from node import broker as broker_module
-from node.broker import Broker
 from node.broker import _host_settings as host_settings
-from node.checkpoints.publisher import PublisherLimits
-from node.checkpoints.recorder import CheckpointRecorder
 from node.config import (
     AdminSection,
+    CheckpointsSection,
     ClusterSection,
     KafkaSection,
     LogSection,
@@ -22,101 +20,29 @@ from node.config import (
     NodeConfig,
     NodeSection,
     Peer,
+    RetentionSection,
     StorageSection,
     TopicsSection,
 )
 from node.level_zero.retries import RetryingStore
-from node.partition.fence import Grant
-from node.partition.lanes import Lane, Pending
-from node.partition.writer import Writer
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings
-from statemachine.controller import PartitionGroup
 from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.epoch_window import StaleClusterEpoch
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
-from tests.simulation.whole.ledger import Ledger, Place
+from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.plan import Plan
+from tests.simulation.whole.retention import START_MS
+from tests.simulation.whole.sim_broker import Mishaps, SimBroker
 from tests.simulation.world import World
 
 MESH_PORT, KAFKA_PORT, ADMIN_PORT = 9000, 9092, 9644
-START_MS = 1_700_000_000_000
 STOP_SECONDS = 20.0
-PUBLISHING = PublisherLimits(first_delay_seconds=0.1, max_delay_seconds=0.5)
-
-
-class WatchedRecorder(CheckpointRecorder):
-    """The product's recorder, whose calls the ledger hears first: it is told of every entry anyway."""
-
-    broker: SimBroker
-    group: int
-
-    def begin_term(self, index: int, term: int, node: int) -> None:
-        self.broker.ledger.began(self.group, index, term, node)
-        super().begin_term(index, term, node)
-
-    def applied(self, index: int, term: int, command: bytes) -> None:
-        self.broker.entry_applied(self.group, index, term, command)
-        super().applied(index, term, command)
-
-    def checkpoint(self, index: int, state: bytes) -> None:
-        self.broker.ledger.checkpoint(self.group, index, state, self.broker.node_id)
-        super().checkpoint(index, state)
-
-
-class SimBroker(Broker):
-    """The production broker, which the ledger watches."""
-
-    def __init__(self, config: NodeConfig, *, ledger: Ledger, sim: SimNode, bucket: SimStore, **more: Any):
-        self.ledger = ledger
-        self.sim = sim
-        self.boot = sim.boot
-        self.bucket = bucket
-        self.places: dict[int, Place] = {}
-        super().__init__(config, **more)
-        self.publisher._limits = PUBLISHING
-
-    def entry_applied(self, group: int, index: int, term: int, command: bytes) -> None:
-        hosted = self.host.groups.get(group)
-        self.ledger.applied(
-            (group, self.node_id, self.boot), index, term, command,
-            hosted.machine if hosted is not None else None, self.places.get(group), self.bucket,
-        )  # fmt: skip
-
-    def _recorder(self, group: int, kind: str) -> CheckpointRecorder:
-        made = super()._recorder(group, kind)
-        made.__class__ = WatchedRecorder
-        assert isinstance(made, WatchedRecorder)
-        made.broker, made.group = self, group
-        return made
-
-    def _create_replica(self, place: PartitionGroup) -> None:
-        self.places[place.group] = Place(place.topic_id, place.partition)
-        super()._create_replica(place)
-        partition = self.partitions.by_group(place.group)
-        assert partition is not None
-        self._watch_restaging(partition.writer)
-
-    def _watch_restaging(self, writer: Writer) -> None:
-        """A batch whose epoch was refused goes up again under the newest epoch, not under the old one."""
-        granted = writer._granted
-        told: dict[Pending, int] = {}
-
-        def watched(lane: Lane, grant: Grant) -> bool:
-            if isinstance(grant, StaleClusterEpoch) and lane.queue:
-                head = lane.queue[0]
-                if grant.epoch < told.get(head, 0):
-                    self.ledger.broken(
-                        "restaged anew",
-                        f"node {self.node_id} was told of epoch {told[head]}, came again with {grant.epoch}",
-                    )
-                told[head] = grant.newest
-            return granted(lane, grant)
-
-        writer._granted = watched  # type: ignore[method-assign]
+CALM_EPOCH_SECONDS = 0.25
+CLOCKS_WRONG_MS = 1_000_000
+"""Where clocks jump, nothing is said about retention by time."""
 
 
 class WholeCluster:
@@ -128,14 +54,21 @@ class WholeCluster:
         self.ledger = Ledger(lambda: world.now, world.stop)
         self.store = SimStore(world)
         self.store.delay_seconds = plan.store_delay
-        self.store.late_seconds = 3.0
+        self.store.late_seconds = plan.late_seconds
         self.brokers: dict[int, SimBroker] = {}
         """Of the nodes that are up."""
+        self.ledger.objects.watch(self.store, self.brokers.values)
+        if any(kind.startswith("clock") for kind in plan.faults):
+            self.ledger.retention.clock_error_ms = CLOCKS_WRONG_MS
+        self.mishaps = Mishaps()
+        self.epoch_seconds = plan.epoch_seconds
         self.restart_after: Callable[[int], float] = lambda node: 0.2
         self.on_crash: Callable[[SimBroker], None] = lambda broker: None
         rng = world.rng("clocks")
+        self._clock_starts: dict[int, float] = {}
         for node in plan.nodes:
-            world.add_node(node, clock=Clock(rng.uniform(0, 1000), rng.uniform(-2e-4, 2e-4)))
+            start = self._clock_starts[node] = rng.uniform(0, 1000)
+            world.add_node(node, clock=Clock(start, rng.uniform(-2e-4, 2e-4)))
 
     # Processes.
 
@@ -183,10 +116,10 @@ class WholeCluster:
         store = RetryingStore(self.store.client(sim), plan.retries, loop=loop, rng=sim.rng("retries"))
         with patch.object(broker_module, "_host_settings", settings):
             broker = SimBroker(
-                self._config(sim), ledger=self.ledger, sim=sim, bucket=self.store, loop=loop, disk=sim.disk,
-                store=store, wal_executor=None, snapshot_executor=sim.executor, rng=sim.rng("broker"),
-                nonces=sim.rng("nonces"), boot_id=1 + sim.rng("boot").getrandbits(60),
-                wall_ms=lambda: START_MS + int(1000 * loop.time()),
+                self._config(sim), ledger=self.ledger, sim=sim, mishaps=self.mishaps, loop=loop,
+                disk=sim.disk, store=store, wal_executor=None, snapshot_executor=sim.executor,
+                rng=sim.rng("broker"), nonces=sim.rng("nonces"), boot_id=1 + sim.rng("boot").getrandbits(60),
+                wall_ms=lambda: START_MS + int(1000 * (loop.time() - self._clock_starts[sim.id])),
                 on_fatal=lambda error: self._fatal(sim, error), wal=plan.wal,
             )  # fmt: skip
         self._watch_groups(broker)
@@ -220,7 +153,7 @@ class WholeCluster:
         peers = tuple(Peer(each, self.world.nodes[each].host, MESH_PORT) for each in plan.nodes)
         return NodeConfig(
             NodeSection(sim.id, "/data"),
-            ClusterSection("simulated", "secret", peers, plan.epoch_seconds),
+            ClusterSection("simulated", "secret", peers, self.epoch_seconds),
             MeshSection(sim.host, MESH_PORT),
             KafkaSection(sim.host, KAFKA_PORT),
             AdminSection(sim.host, ADMIN_PORT),
@@ -229,6 +162,10 @@ class WholeCluster:
             plan.batching,
             plan.cache,
             LogSection(),
+            checkpoints=CheckpointsSection(plan.checkpoints_kept),
+            level_one=plan.level_one,
+            collector=plan.collector,
+            retention=RetentionSection(plan.retention_seconds),
         )
 
     def _fatal(self, sim: SimNode, error: Exception) -> None:
@@ -240,6 +177,12 @@ class WholeCluster:
     def _end_process(self, node: int, boot: int) -> None:
         if self.world.nodes[node].boot == boot:
             self.crash(node, "kill")
+
+    def hurry(self) -> None:
+        """From now on epochs pass at a pace at which little of them is needed and none is long."""
+        self.epoch_seconds = CALM_EPOCH_SECONDS
+        for broker in self.brokers.values():
+            broker.duties._epoch_seconds = CALM_EPOCH_SECONDS
 
     # Views.
 

@@ -11,19 +11,15 @@ from kio.schema.errors import ErrorCode
 
 from node.kafka.apis import ApiKey
 from node.kafka.record_batch import read_header
-from tests.simulation.whole.client import GONE, Client, Directory
+from tests.simulation.whole.client import GONE, PASSING, Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
-from tests.simulation.whole.ledger import Place
+from tests.simulation.whole.objects import Place
 from tests.simulation.whole.wire import Lost
 
 ANSWER_SECONDS = 2.5
-PASSING = (
-    ErrorCode.not_leader_or_follower,
-    ErrorCode.fenced_leader_epoch,
-    ErrorCode.unknown_leader_epoch,
-    ErrorCode.kafka_storage_error,
-    *GONE,
-)
+CALM_SECONDS = 6.0
+"""The same once the faults are over: reading many small objects one after the other takes its time."""
+CALM_BYTES = 16_384
 _NO_EPOCH = -1
 
 
@@ -40,11 +36,14 @@ class Consumer(Client):
         self.outcomes: Counter[str] = Counter()
         self._epochs: dict[Place, int] = {}
         self._gone: dict[Place, None] = {}
+        self._starts: dict[Place, int] = {}
+        """Where this consumer last had to begin anew."""
         self._believes = 0.0 if self.forgetful else 0.7
         """Share of partitions whose leader epoch is sent along."""
         self._max_wait = self.rng.choice((0.05, 0.3, 1.0))
         self._min_bytes = self.rng.choice((1, 1, 1000))
         self._max_bytes = self.rng.choice((1, 500, 1 << 20))
+        self._patience = ANSWER_SECONDS
         self._looks = 0.05
         if cluster.plan.hasty_consumers:
             self._max_wait, self._looks = 0.05, 0.5
@@ -56,7 +55,8 @@ class Consumer(Client):
 
     def hurry(self) -> None:
         """From now on take what there is, at once."""
-        self._max_wait, self._min_bytes, self._max_bytes = 0.1, 1, 1 << 20
+        self._max_wait, self._min_bytes, self._max_bytes = 0.1, 1, CALM_BYTES
+        self._patience = CALM_SECONDS
 
     async def _work(self) -> None:
         await self.pause()
@@ -92,7 +92,7 @@ class Consumer(Client):
             )
         try:
             answer = await self.wire.ask(
-                node, ApiKey.FETCH, self.version, ANSWER_SECONDS, replica_id=-1,
+                node, ApiKey.FETCH, self.version, self._patience, replica_id=-1,
                 max_wait=timedelta(seconds=self._max_wait), min_bytes=self._min_bytes, max_bytes=1 << 20,
                 isolation_level=0, session_id=0, session_epoch=-1, topics=list(topics.values()),
             )  # fmt: skip
@@ -110,6 +110,8 @@ class Consumer(Client):
         self.outcomes[code.name] += 1
         if code in GONE and self.directory.gone(place):
             self._gone[place] = None
+        if code is ErrorCode.offset_out_of_range and self._begins_anew(place):
+            return True
         if code is not ErrorCode.none:
             if code not in PASSING and not self.directory.gone(place):
                 at = self.positions.get(place, 0)
@@ -122,6 +124,14 @@ class Consumer(Client):
         self._records(place, bytes(answer.records or b""))
         return True
 
+    def _begins_anew(self, place: Place) -> bool:
+        """Go on where the partition begins now, if what comes next here was deleted."""
+        start = self.ledger.retention.start_offset(place)
+        if self.positions.get(place, 0) >= start:
+            return False
+        self.positions[place] = self._starts[place] = start
+        return True
+
     def _records(self, place: Place, data: bytes) -> None:
         start = 0
         while start < len(data):
@@ -132,7 +142,9 @@ class Consumer(Client):
             offset = int.from_bytes(batch[:8], "big")
             epoch = int.from_bytes(batch[12:16], "big", signed=True)
             expected = self.positions.get(place, 0)
-            if offset != expected:
+            if self._starts.get(place) == expected and offset < expected < offset + header.record_count:
+                pass  # the partition begins in the middle of this batch
+            elif offset != expected:
                 self.ledger.broken("consumers", f"{self.name} expects {expected} of {place}, got {offset}")
                 return
             if epoch < self._epochs.get(place, _NO_EPOCH):

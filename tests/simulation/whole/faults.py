@@ -1,5 +1,8 @@
 """What goes wrong in a run of whole nodes, when, and for how long: drawn from the seed.
 
+Here are the network, the processes, the disks and the clocks; store_faults.py has the object store,
+step_faults.py what operators do and what is aimed at one step of a node's work.
+
 Everything ends: nodes come back, links heal, the store answers again. Links between nodes lose and double
 what is sent, as in the simulation of the log; links to clients keep TCP's promise, since nothing below the
 Kafka protocol would notice a gap.
@@ -7,19 +10,16 @@ Kafka protocol would notice a gap.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from node.partition.fence import Hold
-from node.partition.partition import Partition
-from statemachine.epoch_window import EpochWindow
-from statemachine.partition_commands import AdvanceEpoch
 from tests.simulation.network import Link
 from tests.simulation.whole.client import Client
-from tests.simulation.whole.cluster import SimBroker, WholeCluster
+from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.plan import FAULTS
+from tests.simulation.whole.sim_broker import SimBroker
+from tests.simulation.whole.step_faults import StepFaults
+from tests.simulation.whole.store_faults import StoreFaults
 
 
 class Faults:
@@ -32,6 +32,8 @@ class Faults:
         self._clients = clients
         self._rng = self.world.rng("faults")
         self._over = False
+        self._store = StoreFaults(cluster.store, self._rng, self._some_node, self._later)
+        self._steps = StepFaults(cluster, self._rng, self._some_leader, self._later)
         self._kinds: dict[str, Callable[[], bool]] = {
             "weather": self._weather,
             "slow mesh": self._slow_mesh,
@@ -50,18 +52,12 @@ class Faults:
             "pause": self._pause,
             "slow disk": self._slow_disk,
             "full disk": self._full_disk,
-            "failing store": self._failing_store,
-            "slow store": self._slow_store,
-            "stalled store": self._stalled_store,
-            "store out of reach": self._store_out_of_reach,
             "clock jump": self._clock_jump,
             "clock drift": self._clock_drift,
-            "transfer": self._transfer,
-            "checkpoint": self._checkpoint,
-            "fence held": self._fence_held,
-            "epoch advanced": self._epoch_advanced,
+            **self._store.kinds,
+            **self._steps.kinds,
         }
-        assert tuple(self._kinds) == FAULTS
+        assert set(self._kinds) == set(FAULTS)
         cluster.restart_after = lambda node: self._rng.choice((0.01, 0.1, 0.5, 1.5))
 
     def start(self) -> None:
@@ -87,8 +83,9 @@ class Faults:
             loss=0.0, duplication=0.0, reorder=0.0, spike=0.0, split=0.0, delay=(0.0002, 0.002)
         )
         self.world.network.heal_all()
-        self._mend_store()
-        self.cluster.store.unstall()
+        self._store.heal()
+        self._steps.heal()
+        self.cluster.hurry()
         for node in self.cluster.plan.nodes:
             sim = self.world.nodes[node]
             self.cluster.store.heal(node)
@@ -115,14 +112,6 @@ class Faults:
         group = self._rng.choice(groups)
         broker = self.cluster.leader(group)
         return None if broker is None else (broker, group)
-
-    def _some_partition(self) -> tuple[SimBroker, Partition] | None:
-        """A partition where it is led, on a node that runs."""
-        found = self._some_leader()
-        if found is None or self.world.nodes[found[0].node_id].paused:
-            return None
-        partition = found[0].partitions.by_group(found[1])
-        return None if partition is None or not partition.leads else (found[0], partition)
 
     def _duration(self) -> float:
         return self._rng.choice((0.1, 0.4, 1.0, 2.0)) * self._rng.uniform(0.5, 1.5)
@@ -277,38 +266,6 @@ class Faults:
         self._later(disk.empty)
         return True
 
-    # The store.
-
-    def _failing_store(self) -> bool:
-        store, share = self.cluster.store, self._rng.choice((0.05, 0.2, 0.5))
-        for fate in self._rng.sample(("refused", "broken", "lost", "late", "silent"), 2):
-            setattr(store, fate, share)
-        self._later(self._mend_store)
-        return True
-
-    def _slow_store(self) -> bool:
-        self.cluster.store.slow = self._rng.choice((5.0, 20.0))
-        self._later(self._mend_store)
-        return True
-
-    def _mend_store(self) -> None:
-        store = self.cluster.store
-        store.refused = store.broken = store.lost = store.late = store.silent = 0.0
-        store.slow = 1.0
-        if self._over:
-            store.delay_seconds = (0.001, 0.01)
-
-    def _stalled_store(self) -> bool:
-        self.cluster.store.stall()
-        self._later(self.cluster.store.unstall)
-        return True
-
-    def _store_out_of_reach(self) -> bool:
-        node = self._some_node()
-        self.cluster.store.cut(node)
-        self._later(self.cluster.store.heal, node)
-        return True
-
     # Clocks.
 
     def _clock_jump(self) -> bool:
@@ -320,66 +277,3 @@ class Faults:
     def _clock_drift(self) -> bool:
         self.world.nodes[self._some_node()].set_drift(self._rng.uniform(-0.02, 0.02))
         return True
-
-    # What operators and other parts of a node do.
-
-    def _transfer(self) -> bool:
-        leader = self._some_leader()
-        if leader is None:
-            return False
-        group = leader[0].host.groups[leader[1]]
-        target = self._rng.choice((None, *group.voters))
-        leader[0].sim.call(lambda: group.transfer(target))
-        return True
-
-    def _checkpoint(self) -> bool:
-        if not self.cluster.brokers:
-            return False
-        broker = self.cluster.brokers[self._rng.choice(sorted(self.cluster.brokers))]
-        lease, seconds = self._rng.choice((0, 500, 60_000)), self._rng.choice((0.5, 2.0))
-        broker.sim.call(lambda: broker.sim.spawn(broker.checkpoints.take(None, lease, seconds)))
-        return True
-
-    def _fence_held(self) -> bool:
-        found = self._some_partition()
-        if found is None:
-            return False
-        broker, partition = found
-        rng = random.Random(self._rng.getrandbits(32))
-        for _ in range(rng.choice((1, 2, 4))):
-            epoch = broker.epoch.current() + rng.randrange(-1, 1)
-            seconds = rng.random() * 0.4
-            patience = rng.choice((0.01, 0.05, 5.0))
-            broker.sim.call(
-                lambda epoch=epoch, seconds=seconds, patience=patience: broker.sim.spawn(
-                    hold(partition, epoch, seconds, patience)
-                )
-            )
-        return True
-
-    def _epoch_advanced(self) -> bool:
-        found = self._some_partition()
-        if found is None:
-            return False
-        broker, partition = found
-
-        async def advance() -> None:
-            epoch = broker.epoch.current()
-            await partition.execute(AdvanceEpoch(EpochWindow(0, epoch, epoch)))
-
-        broker.sim.call(lambda: broker.sim.spawn(advance()))
-        return True
-
-
-async def hold(partition: Partition, epoch: int, seconds: float, patience: float) -> None:
-    """Hold a fence over some turns of the loop, as whoever writes and has to wait for something would."""
-    try:
-        async with asyncio.timeout(patience):
-            granted = await partition.fence.acquire(epoch)
-    except TimeoutError:
-        return
-    if isinstance(granted, Hold):
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            granted.release()

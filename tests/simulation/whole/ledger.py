@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import msgpack
@@ -17,24 +17,11 @@ from statemachine.object_names import object_name
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import Kind
 from tests.simulation.records import Finding
+from tests.simulation.whole.objects import BODY, Objects, Place
+from tests.simulation.whole.retention import Retention
 
-if TYPE_CHECKING:
-    from tests.simulation.store import SimStore
-
-BODY = 16
-"""Bytes in front of a batch that the broker stamps: base offset, length, leader epoch."""
 STATE_EVERY = 8
 """Entries between two states that replicas are compared by."""
-
-
-class Place(NamedTuple):
-    """A partition of one topic, by the topic's id: a topic of the same name later is another."""
-
-    topic_id: bytes
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic_id.hex()[:6]}-{self.partition}"
 
 
 @dataclass(eq=False, slots=True)
@@ -80,8 +67,12 @@ class Ledger:
         self.producer_ids: dict[int, str] = {}
         self.leaders: dict[tuple[int, int], int] = {}
         self.entries = self.slides = 0
+        self.objects = Objects(self.broken)
+        self.retention = Retention(self.objects, self.broken, now)
+        self.on_first: Callable[[int, int, int], None] = lambda node, group, kind: None
+        """Hears of each partition's command when the first replica, (node, group), applies it."""
         self._logs: dict[int, _Log] = {}
-        self._epochs: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._epochs: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._cluster_epoch: tuple[int, int] = (0, 0)
         self._now = now
         self._stop = stop
@@ -132,6 +123,7 @@ class Ledger:
         leader = self.leaders.setdefault((group, term), node)
         if leader != node:
             self.broken("one leader a term", f"nodes {leader} and {node} led group {group} in term {term}")
+        self.objects.committed(group, index, term)
         self._entry(group, index, term, b"began")
 
     def applied(
@@ -142,16 +134,17 @@ class Ledger:
         command: bytes,
         machine: Any,
         place: Place | None,
-        store: SimStore,
     ) -> None:
         """A replica, (group, node, boot), is about to apply an entry."""
         group = replica[0]
         first = self._entry(group, index, term, command)
         plain = None if machine is None else machine.plain
+        if plain is not None:
+            self.objects.applying(group, index, term, plain)
         if isinstance(plain, PartitionStateMachine):
             self._check_epochs(replica, plain)
             if first and place is not None:
-                self._check_commands(group, index, term, command, plain, place, store)
+                self._check_commands(replica, index, term, command, plain, place)
         elif plain is not None:
             epoch = plain.cluster_epoch
             known_at, known = self._cluster_epoch
@@ -178,6 +171,7 @@ class Ledger:
         mark = crc32(state)
         if self._logs.setdefault(group, _Log()).checkpoints.setdefault(index, mark) != mark:
             self.broken("checkpoints agree", f"group {group}, checkpoint {index}: node {node} has another")
+        self.objects.captured(group, index, state)
 
     def _entry(self, group: int, index: int, term: int, command: bytes) -> bool:
         """Whether this is the first replica to apply the entry."""
@@ -192,50 +186,68 @@ class Ledger:
         return False
 
     def _check_epochs(self, replica: tuple[int, int, int], machine: PartitionStateMachine) -> None:
-        now = (machine.previous_applied_epoch, machine.max_applied_epoch)
-        before = self._epochs.get(replica, (0, 0))
+        now = (
+            machine.previous_applied_epoch,
+            machine.max_applied_epoch,
+            machine.max_collectable_epoch,
+        )
+        before = self._epochs.get(replica, now)
         if now[0] < before[0] or now[1] < before[1]:
-            self.broken("applied epochs", f"replica {replica} went from {before} to {now}")
+            self.broken("applied epochs", f"replica {replica} went from {before[:2]} to {now[:2]}")
+        if now[2] < before[2]:
+            self.broken("collectable epochs", f"M(p) of replica {replica} went from {before[2]} to {now[2]}")
         self._epochs[replica] = now
 
     def _check_commands(
         self,
-        group: int,
+        replica: tuple[int, int, int],
         index: int,
         term: int,
         command: bytes,
         machine: PartitionStateMachine,
         place: Place,
-        store: SimStore,
     ) -> None:
         made_in, _, commands = msgpack.unpackb(command)
         if made_in != term:
             return
+        group, node, _ = replica
         log = self._logs[group]
+        where = f"group {group} entry {index}"
         for kind, *fields in commands:
-            if kind not in (Kind.APPEND, Kind.ADVANCE_EPOCH):
-                continue
-            oldest, newest = fields[0], fields[1]
-            if oldest < log.window[0] or newest < log.window[1]:
+            self.on_first(node, group, kind)
+            if kind == Kind.SET_START_OFFSET:
+                self.retention.check(where, fields[0], machine, place)
+            elif kind == Kind.ADVANCE_RECONCILED:
+                self.objects.check_reconciled(where, fields[0], fields[1], machine, place)
+            elif kind == Kind.REPLACE_LEVEL_ONE:
+                self.objects.check_replaced(where, fields[0], fields[1], machine, place)
+            elif kind in (Kind.APPEND, Kind.ADVANCE_EPOCH):
+                self._check_window(where, log, fields[0], fields[1])
+                if kind == Kind.APPEND:
+                    self._check_extents(where, fields, machine, place)
+
+    def _check_window(self, where: str, log: _Log, oldest: int, newest: int) -> None:
+        if oldest < log.window[0] or newest < log.window[1]:
+            self.broken("window order", f"{where}: [{oldest}, {newest}] comes after {list(log.window)}")
+        self.slides += newest > log.window[1]
+        log.window = (max(oldest, log.window[0]), max(newest, log.window[1]))
+
+    def _check_extents(
+        self, where: str, fields: list[Any], machine: PartitionStateMachine, place: Place
+    ) -> None:
+        oldest, newest, placeholders = fields
+        for _, _, length, epoch, position, identity, *_ in placeholders:
+            if epoch < machine.previous_applied_epoch or not oldest <= epoch <= newest:
                 self.broken(
-                    "window order",
-                    f"group {group} entry {index}: [{oldest}, {newest}] comes after {list(log.window)}",
+                    "extent epochs",
+                    f"{where}: epoch {epoch} in [{oldest}, {newest}],"
+                    f" previous applied {machine.previous_applied_epoch}",
                 )
-            self.slides += newest > log.window[1]
-            log.window = (max(oldest, log.window[0]), max(newest, log.window[1]))
-            if kind != Kind.APPEND:
-                continue
-            for _, _, length, epoch, position, identity, *_ in fields[2]:
-                if epoch < machine.previous_applied_epoch or not oldest <= epoch <= newest:
-                    self.broken(
-                        "extent epochs",
-                        f"group {group} entry {index}: epoch {epoch} in [{oldest}, {newest}],"
-                        f" previous applied {machine.previous_applied_epoch}",
-                    )
-                name = object_name(epoch, identity)
-                stored = store.objects.get(name, b"")[position : position + length]
-                batch = self.sent.get(stored[BODY:])
-                if batch is None:
-                    self.broken("stored first", f"group {group} entry {index} names what is not in {name}")
-                elif batch.place != place:
-                    self.broken("address", f"group {group} entry {index} puts {batch} into {place}")
+            self.objects.check_append(where, epoch, identity)
+            name = object_name(epoch, identity)
+            stored = self.objects.store.objects.get(name, b"")[position : position + length]
+            batch = self.sent.get(stored[BODY:])
+            if batch is None:
+                self.broken("stored first", f"{where} names what is not in {name}")
+            elif batch.place != place:
+                self.broken("address", f"{where} puts {batch} into {place}")

@@ -10,13 +10,18 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from node.kafka.apis import ApiKey
-from tests.simulation.whole.client import Client, Directory, TopicKnown
+from tests.simulation.whole.client import PASSING, Client, Directory, TopicKnown
 from tests.simulation.whole.cluster import WholeCluster
+from tests.simulation.whole.objects import Place
+from tests.simulation.whole.producers import UNKNOWN
 from tests.simulation.whole.wire import Lost
 
 ANSWER_SECONDS = 3.0
 SERVER_SECONDS = 2.0
 _PASSING = (ErrorCode.request_timed_out,)
+_NOT_DELETED = (*PASSING, *UNKNOWN, ErrorCode.not_enough_replicas)
+_HIGH_WATERMARK = -1
+_EVERYTHING = 1 << 62
 
 
 class Operator(Client):
@@ -85,7 +90,8 @@ class Operator(Client):
 
     async def _create(self, name: str, count: int) -> None:
         asked = {
-            "name": name, "num_partitions": count, "replication_factor": 3, "assignments": [], "configs": [],
+            "name": name, "num_partitions": count, "replication_factor": 3, "assignments": [],
+            "configs": self._configs(),
         }  # fmt: skip
         tried = False
         while True:
@@ -109,6 +115,15 @@ class Operator(Client):
                 return
             tried = True
             await self.pause()
+
+    def _configs(self) -> list[dict[str, str]]:
+        """Retention by time, by size or none."""
+        plan, rng = self.cluster.plan, self.rng
+        if rng.random() >= plan.shrinking:
+            return []
+        if rng.random() < 0.5:
+            return [{"name": "retention.ms", "value": str(rng.choice(plan.retention_ms))}]
+        return [{"name": "retention.bytes", "value": str(rng.choice(plan.retention_bytes))}]
 
     def _known(self, name: str, topic_id: bytes, count: int) -> None:
         if any(topic.topic_id == topic_id for topic in self.directory.topics):
@@ -154,3 +169,34 @@ class Operator(Client):
                 return
             tried = True
             await self.pause()
+
+    async def _do_delete_records(self) -> None:
+        """Records up to one that is known to be there, or all; done or not, once asked it may happen."""
+        topic = self.rng.choice(self.directory.live(stable=False))
+        place = Place(topic.topic_id, self.rng.randrange(topic.partitions))
+        await self.refresh()
+        if place not in self.leaders:
+            return
+        ends = [offset + batch.records for offset, batch in self.ledger.seen.get(place, {}).items()]
+        highest = max(ends, default=0)
+        offset = self.rng.choice(
+            (_HIGH_WATERMARK, highest, *[self.rng.randint(0, highest) for _ in range(6)])
+        )
+        self.ledger.retention.asked(
+            topic.name, place.partition, _EVERYTHING if offset == _HIGH_WATERMARK else offset
+        )
+        asked = {"name": topic.name, "partitions": [{"partition_index": place.partition, "offset": offset}]}
+        try:
+            answer = await self.wire.ask(
+                self.leaders[place][0], ApiKey.DELETE_RECORDS, 2, ANSWER_SECONDS, topics=[asked],
+                timeout=timedelta(seconds=SERVER_SECONDS),
+            )  # fmt: skip
+        except Lost:
+            return
+        (told,) = answer.topics[0].partitions
+        if told.error_code is ErrorCode.none:
+            self.finished["records"] = self.finished.get("records", 0) + 1
+            if told.low_watermark < offset:
+                self.ledger.broken("operator", f"{place} begins at {told.low_watermark}, not at {offset}")
+        elif told.error_code not in _NOT_DELETED and not self.directory.gone(place):
+            self.ledger.broken("operator", f"deleting up to {offset} of {place}: {told.error_code.name}")

@@ -7,9 +7,9 @@ snapshots overtake replicas all the time.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from node.config import CacheSection
+from node.config import CacheSection, CollectorSection, LevelOneSection
 from node.level_zero.batcher import BatcherConfig
 from node.level_zero.retries import RetryPolicy
 from node.raft.config import RaftConfig
@@ -20,14 +20,12 @@ FAULTS = (
     "weather", "slow mesh", "reset", "partition", "pair cut", "one-way cut", "isolated leader",
     "slow client link", "client reset", "kill", "power cut", "blackout", "crash in disk operation",
     "restart", "pause", "slow disk", "full disk", "failing store", "slow store", "stalled store",
-    "store out of reach", "clock jump", "clock drift", "transfer", "checkpoint", "fence held",
-    "epoch advanced",
+    "store out of reach", "late puts", "lagging lists", "slow reads", "bad gossip",
+    "deaf replica", "crash at a store's answer", "crash at a command", "clock jump", "clock drift",
+    "transfer", "checkpoint", "fence held", "epoch advanced",
 )  # fmt: skip
 
-THEMES = ("anything", "windows", "handover", "retries", "topics", "checkpoints")
-"""What a seed is about, each in turn: some rules are broken only where much of one kind meets."""
-
-ADMIN = ("create", "grow", "delete", "recreate")
+ADMIN = ("create", "grow", "delete", "recreate", "delete_records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,125 +63,25 @@ class Plan:
     raft: RaftConfig
     wal: WalConfig
     mesh: MeshConfig
+    level_one: LevelOneSection
+    collector: CollectorSection
+    look_seconds: float
+    """How often a node looks what is to be done in level one, and whose epochs lag."""
+    tell_seconds: float
+    """How often nodes tell each other what is collectable."""
+    retention_seconds: float
+    """Between two looks for what retention lets go."""
+    shrinking: float
+    """Share of topics that have a retention by time or size."""
+    retention_ms: tuple[int, ...]
+    retention_bytes: tuple[int, ...]
+    checkpoints_kept: int
+    late_seconds: float
+    """The longest time after which a put that failed may still land."""
 
 
-def plan_of(seed: int) -> Plan:
-    """The plan of a seed; a function of the seed alone."""
-    plan = _anything(random.Random(f"{seed} whole plan"), THEMES[seed % len(THEMES)])
-    shape = _SHAPES.get(plan.theme)
-    return plan if shape is None else shape(plan, random.Random(f"{seed} whole theme"))
-
-
-def _with_faults(plan: Plan, *kinds: str) -> tuple[str, ...]:
-    """Few others, and these more than once."""
-    return (*kinds, *kinds, *plan.faults[:3])
-
-
-def _windows(plan: Plan, rng: random.Random) -> Plan:
-    """Epochs overtake uploads: windows slide under waiting batches, objects come back out of order."""
-    return replace(
-        plan,
-        topics=(rng.choice((1, 1, 2)),),
-        idempotent=3,
-        plain=2,
-        think_seconds=0.1,
-        epoch_seconds=0.05,
-        tick_seconds=0.05,
-        admin=(),
-        faults=_with_faults(plan, "fence held", "fence held", "epoch advanced", "transfer", "slow store"),
-        fault_interval=0.15,
-        store_delay=(0.005, 0.12),
-        batching=replace(plan.batching, target_bytes=400, max_uploads=8, puts_per_second=None),
-        retries=replace(plan.retries, attempt_seconds=0.6, total_seconds=1.0),
-    )
-
-
-def _handover(plan: Plan, rng: random.Random) -> Plan:
-    """Leaders change all the time, and not all nodes know what the others do."""
-    return replace(
-        plan,
-        topics=(rng.choice((1, 2)),),
-        idempotent=4,
-        lanes=2,
-        think_seconds=0.1,
-        epoch_seconds=rng.choice((0.05, 0.1)),
-        tick_seconds=0.05,
-        faults=_with_faults(
-            plan,
-            "transfer",
-            "transfer",
-            "slow mesh",
-            "pair cut",
-            "one-way cut",
-            "isolated leader",
-            "slow disk",
-        ),
-        fault_interval=0.2,
-        store_delay=(0.001, 0.02),
-        seconds_to_answer=rng.choice((0.4, 3.0)),
-        hasty_consumers=True,
-    )
-
-
-def _retries(plan: Plan, rng: random.Random) -> Plan:
-    """Uploads fail; clients lose patience or connections while their batches are on the way."""
-    return replace(
-        plan,
-        topics=(rng.choice((1, 2)),),
-        idempotent=4,
-        think_seconds=0.1,
-        admin=(),
-        faults=(
-            *plan.faults[:2],
-            "failing store",
-            "failing store",
-            "client reset",
-            "slow client link",
-            "slow disk",
-        ),
-        fault_interval=0.2,
-        store_delay=(0.001, 0.05),
-        batching=replace(plan.batching, target_bytes=400, max_uploads=8, max_staged_batches=65_536),
-        retries=replace(plan.retries, attempts=1),
-        seconds_to_answer=rng.choice((0.2, 0.4, 0.8)),
-    )
-
-
-def _topics(plan: Plan, rng: random.Random) -> Plan:
-    """Topics come and go while nodes are away, and snapshots overtake them."""
-    return replace(
-        plan,
-        topics=(1, 2),
-        epoch_seconds=0.05,
-        tick_seconds=0.05,
-        admin=("recreate", "delete", "recreate", "grow"),
-        admin_interval=0.3,
-        faults=_with_faults(plan, "kill", "power cut", "restart", "pause"),
-        fault_interval=0.6,
-        raft=replace(plan.raft, snapshot_entries=8, trailing_entries=0),
-    )
-
-
-def _checkpoints(plan: Plan, rng: random.Random) -> Plan:
-    return replace(
-        plan,
-        topics=(1,),
-        think_seconds=0.1,
-        faults=_with_faults(plan, "checkpoint", "checkpoint", "slow disk", "failing store", "reset"),
-        fault_interval=0.2,
-    )
-
-
-_SHAPES = {
-    "windows": _windows,
-    "handover": _handover,
-    "retries": _retries,
-    "topics": _topics,
-    "checkpoints": _checkpoints,
-}
-
-
-def _anything(rng: random.Random, theme: str) -> Plan:
+def anything(rng: random.Random, theme: str) -> Plan:
+    """The plan before its theme shapes it."""
     chance = rng.choice
     size = chance((3, 3, 3, 3, 3, 5))
     faults = [kind for kind in FAULTS if rng.random() < 0.35]
@@ -217,7 +115,9 @@ def _anything(rng: random.Random, theme: str) -> Plan:
             max_staged_batches=chance((3, 20, 65_536)),
         ),
         cache=CacheSection(
-            written_bytes=chance((0, 2000, 1 << 20)), fetched_bytes=chance((0, 2000, 1 << 20))
+            written_bytes=chance((0, 2000, 1 << 20)),
+            fetched_bytes=chance((0, 2000, 1 << 20)),
+            level_one_bytes=chance((2000, 20_000, 1 << 20)),
         ),
         retries=RetryPolicy(
             attempts=chance((1, 2, 3)),
@@ -252,4 +152,26 @@ def _anything(rng: random.Random, theme: str) -> Plan:
             max_unanswered_pings=3,
             linger_seconds=0.2,
         ),
+        level_one=LevelOneSection(
+            target_bytes=chance((500, 2000, 8000)),
+            job_bytes=chance((8000, 30_000)),
+            block_bytes=chance((200, 500)),
+            reconcile_seconds=chance((0.4, 0.8, 1.5)),
+            merge_count=chance((2, 3, 4)),
+            sweep_seconds=chance((0.7, 1.5)),
+        ),
+        collector=CollectorSection(
+            grace_seconds=0.0,
+            sweep_seconds=chance((0.1, 0.2, 0.5)),
+            deletes_per_second=chance((50, 1000)),
+            advance_lag_epochs=chance((2, 3)),
+        ),
+        look_seconds=chance((0.1, 0.2, 0.4)),
+        tell_seconds=chance((0.05, 0.2, 0.5)),
+        retention_seconds=chance((0.4, 1.0)),
+        shrinking=chance((0.0, 0.0, 0.3)),
+        retention_ms=chance(((1000,), (1500, 4000))),
+        retention_bytes=chance(((1000,), (600, 5000))),
+        checkpoints_kept=chance((1, 2, 3)),
+        late_seconds=chance((1.0, 3.0)),
     )

@@ -16,8 +16,10 @@ from kio.schema.errors import ErrorCode
 from node.kafka.apis import ApiKey
 from tests.kafka_wire.batches import Record, build
 from tests.simulation.whole.client import GONE, Client, Directory
-from tests.simulation.whole.cluster import START_MS, WholeCluster
-from tests.simulation.whole.ledger import BODY, Place, Sent
+from tests.simulation.whole.cluster import WholeCluster
+from tests.simulation.whole.ledger import Sent
+from tests.simulation.whole.objects import BODY, Place
+from tests.simulation.whole.retention import START_MS
 from tests.simulation.whole.wire import Connection, Lost
 
 IN_FLIGHT = 5

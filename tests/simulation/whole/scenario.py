@@ -6,9 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from unittest.mock import patch
 
-from node.controller import duties
 from tests.simulation.loop import DEAD
 from tests.simulation.records import Finding
 from tests.simulation.whole.checks import (
@@ -19,15 +17,19 @@ from tests.simulation.whole.checks import (
     check_topics,
     contents,
     left_over,
+    not_drained,
 )
 from tests.simulation.whole.client import Client, Directory
-from tests.simulation.whole.cluster import SimBroker, WholeCluster
+from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.consumers import Consumer
 from tests.simulation.whole.faults import Faults
-from tests.simulation.whole.ledger import Place
+from tests.simulation.whole.objects import Place
 from tests.simulation.whole.operator import Operator
-from tests.simulation.whole.plan import Plan, plan_of
+from tests.simulation.whole.pace import paced
+from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.producers import Producer
+from tests.simulation.whole.sim_broker import SimBroker
+from tests.simulation.whole.themes import plan_of
 from tests.simulation.world import World
 
 STARTS_SECONDS = 8.0
@@ -36,6 +38,8 @@ AFTERMATH_SECONDS = 1.6
 SERVES_SECONDS = 20.0
 FINISHES_SECONDS = 20.0
 CALM_SECONDS = 12.0
+DRAINS_SECONDS = 40.0
+"""Until leases of checkpoints have ended, and epochs have passed that no partition will accept any more."""
 CLIENTS_FROM = 101
 READER_VERSION = 13
 
@@ -130,10 +134,14 @@ class Scenario:
         self._until("producers end", self._done(self.producers), FINISHES_SECONDS)
         if self._failed():
             return
-        reader = Consumer(self.cluster, self.directory, "reader", self._machine(), READER_VERSION)
-        self.consumers.append(reader)
         for consumer in self.consumers:
             consumer.hurry()
+        self._until("level zero drains, nothing is left over", self._drained, DRAINS_SECONDS)
+        # It reads everything anew, from level one.
+        self.consumers.append(
+            Consumer(self.cluster, self.directory, "reader", self._machine(), READER_VERSION)
+        )
+        self.consumers[-1].hurry()
         self._until("in service still", self.cluster.in_service, SERVES_SECONDS)
         self._until("consumers catch up", self._caught_up, FINISHES_SECONDS)
         for client in self.clients:
@@ -142,6 +150,9 @@ class Scenario:
         for client in self.clients:
             client.close()
         self._until("nothing is left", self._nothing_left, CALM_SECONDS)
+
+    def _drained(self) -> str | None:
+        return not_drained(self.cluster, merged=self.plan.theme == "level one")
 
     def _done(self, clients: Sequence[Client]) -> Callable[[], str | None]:
         def look() -> str | None:
@@ -184,7 +195,9 @@ class Scenario:
         check_reader(self.ledger, found, self.consumers[-1])
         self.totals["documents"] = check_documents(self.cluster)
         check_epochs(self.cluster)
-        self.totals["records"] = sum(batch.records for content in found.values() for _, batch in content)
+        self.totals["records"] = sum(
+            batch.records for content in found.values() for _, batch in content.batches
+        )
 
     def _count(self, broker: SimBroker) -> None:
         for partition in broker.partitions:
@@ -199,7 +212,7 @@ def run_seed(seed: int, *, tracing: bool = False) -> Report:
     began = time.process_time()
     report = Report(seed)
     plan = plan_of(seed)
-    with World(seed, tracing=tracing) as world, patch.object(duties, "TICK_SECONDS", plan.tick_seconds):
+    with World(seed, tracing=tracing) as world, paced(plan):
         scenario = Scenario(world, plan)
         scenario.run()
         for loop in world.loops:
@@ -218,6 +231,14 @@ def run_seed(seed: int, *, tracing: bool = False) -> Report:
         outcomes["entries"] = scenario.ledger.entries
         outcomes["terms"] = len(scenario.ledger.leaders)
         outcomes["topics"] = len(scenario.directory.topics)
+        objects, retention = scenario.ledger.objects, scenario.ledger.retention
+        outcomes["reconciled"] = objects.reconciled
+        outcomes["merged"] = objects.merged
+        outcomes["collected"] = objects.collected
+        outcomes["level-one deleted"] = objects.level_one_deleted
+        outcomes["snapshots deleted"] = objects.snapshots_deleted
+        outcomes["expired"] = retention.expired
+        outcomes["records deleted"] = retention.deleted_records
         for producer in scenario.producers:
             for name, count in producer.outcomes.items():
                 outcomes[f"produce {name}"] += count

@@ -10,7 +10,8 @@ from tests.simulation.whole.scenario import Report
 
 _NAMED = (
     "batches", "acknowledged", "consumed", "entries", "terms", "slides", "restaged", "refused epochs",
-    "topics", "documents",
+    "topics", "documents", "reconciled", "merged", "collected", "level-one deleted", "snapshots deleted",
+    "expired", "records deleted",
 )  # fmt: skip
 """Figures of a run, in the order in which they are told."""
 

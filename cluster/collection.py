@@ -1,0 +1,139 @@
+"""What all nodes together say of garbage: M, each partition's M(p), and who holds M back.
+
+A node tells what it knows itself. Of a partition's M(p) the highest that any node heard is the nearest to the
+truth, for it only grows; of M the lowest is the one that explains what is not deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cluster.admin_client import AdminClient, Unreachable
+from cluster.failure import CommandFailed
+
+PAGE: Final = 1000
+MAX_PAGES: Final = 1000
+"""Of partitions, a node: a million."""
+_TOLD: Final = {
+    "node",
+    "cluster_epoch",
+    "max_collectable_epoch",
+    "held_back",
+    "collector",
+    "clock",
+    "level_one",
+}
+REASONS: Final = {
+    "unreconciled": "its batches wait for level one",
+    "reader": "a read is under way",
+    "checkpoint": "a leased checkpoint names it",
+    "idle": "idle: its leader has not advanced its epoch yet",
+    "no_leader": "no leader is known",
+    "unheard": "its leader is not heard",
+}
+
+
+@dataclass(slots=True)
+class NodeAnswers:
+    """What one node answered; `problem` says why it did not."""
+
+    address: str
+    problem: str | None = None
+    status: dict[str, Any] = field(default_factory=dict)
+    partitions: list[dict[str, Any]] = field(default_factory=list)
+
+
+def ask(addresses: Sequence[str]) -> list[NodeAnswers]:
+    """Every node's status and partitions; CommandFailed when none answers."""
+    answers = [_ask(address) for address in addresses]
+    if all(answer.problem is not None for answer in answers):
+        told = "; ".join(f"{answer.address}: {answer.problem}" for answer in answers)
+        raise CommandFailed(
+            f"no node answers ({told})",
+            "see whether the nodes run (`strandline cluster status`), or name one's HTTP port with --admin",
+        )
+    return answers
+
+
+def _ask(address: str) -> NodeAnswers:
+    client, found = AdminClient(address), NodeAnswers(address)
+    try:
+        found.status = _good(client, "/api/gc")
+        if not found.status.keys() >= _TOLD:
+            raise LookupError
+        after = ""
+        for _ in range(MAX_PAGES):
+            page = _good(client, f"/api/gc/partitions?limit={PAGE}{after}")
+            found.partitions += page["partitions"]
+            if page["next"] is None:
+                break
+            after = f"&after={page['next']}"
+    except Unreachable as error:
+        found.problem = str(error)
+    except (LookupError, TypeError, AttributeError):
+        found.problem = "that is no node's HTTP port, or one of another release"
+    return found
+
+
+def _good(client: AdminClient, path: str) -> Any:
+    answer = client.request("GET", path)
+    if answer.status != 200:
+        raise Unreachable(answer.reasons)
+    return answer.body
+
+
+def collectable(answers: Sequence[NodeAnswers]) -> list[dict[str, Any]]:
+    """Every partition once, with the highest M(p) any node knows; the lowest of them first."""
+    merged: dict[int, dict[str, Any]] = {}
+    for answer in answers:
+        for row in answer.partitions:
+            known = merged.get(row["group"])
+            if known is None or row["max_collectable_epoch"] > known["max_collectable_epoch"]:
+                merged[row["group"]] = row
+    return sorted(merged.values(), key=lambda row: (row["max_collectable_epoch"], row["group"]))
+
+
+def lowest(answers: Sequence[NodeAnswers]) -> dict[str, Any]:
+    """The status of the node whose M is the lowest; of several the one that has a reason."""
+    told = [answer.status for answer in answers if answer.problem is None]
+    return min(told, key=lambda status: (status["max_collectable_epoch"], status["held_back"] is None))
+
+
+def why(held: dict[str, Any] | None) -> str:
+    """In words, what holds M back."""
+    if held is None:
+        return "nothing: it follows the cluster epoch"
+    said = REASONS.get(held["reason"], held["reason"])
+    if held["since_ms"] is not None:
+        moment = datetime.fromtimestamp(held["since_ms"] / 1000, UTC)
+        said += f" since {moment.isoformat(timespec='seconds').replace('+00:00', 'Z')}"
+    leader = "" if held["leader"] is None else f" (led by node {held['leader']})"
+    return f"{held['topic']}-{held['partition']}{leader}: {said}"
+
+
+def problems(answers: Sequence[NodeAnswers]) -> list[str]:
+    """What an operator has to see to, in one line each."""
+    found = []
+    for answer in answers:
+        if answer.problem is not None:
+            found.append(f"{answer.address} does not answer: {answer.problem}")
+            continue
+        collector, level_one = answer.status["collector"], answer.status["level_one"]
+        node = answer.status["node"]
+        if collector["broken"] is not None:
+            found.append(f"node {node}: its collector stopped: {collector['broken']}")
+        if collector["last_error"] is not None:
+            found.append(f"node {node}: its collector fails: {collector['last_error']}")
+        if not answer.status["clock"]["trusted"]:
+            found.append(f"node {node}: no majority of the nodes agrees on the time, nothing goes by its age")
+        for failing in level_one["failing"]:
+            found.append(
+                f"node {node}: {failing['topic']}-{failing['partition']}: {'; '.join(failing['errors'])}"
+            )
+        more = level_one["failing_count"] - len(level_one["failing"])
+        if more > 0:
+            found.append(f"node {node}: and {more} more partitions")
+    return found

@@ -1,0 +1,89 @@
+"""A wall clock that a node whose own is far off can still go by: what most nodes of the cluster believe.
+
+Retention deletes by age, and leases end by time. A node that was started with its clock a year ahead would
+delete what everybody else means to keep. So each node says now and then what its own clock shows, and one
+that is far from what most of them show follows the others instead. Seconds are left alone: they do no harm,
+and clocks that a daemon disciplines must not be led astray by the delays of messages.
+
+What others said is kept relative to the loop's clock, which only runs forward: so it holds when this node's
+own wall clock jumps, and when a node is not heard any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from statistics import median_low
+from typing import Final, NamedTuple
+
+FAR_MS: Final = 10_000
+"""Clocks that differ by no more than this are taken to show the same."""
+SAMPLES: Final = 8
+"""Words of one node that are remembered. A word that was late on its way makes its sender look slow, never
+fast, so the greatest of them is the nearest to the truth."""
+
+
+class Verdict(NamedTuple):
+    """What the clocks that were heard say together."""
+
+    offset_ms: int
+    """What is to be added to this node's own clock; 0 while it is near the others."""
+    trusted: bool
+    """Whether more than half of the cluster's nodes, this one included, agree on the time."""
+
+
+class ClusterClock:
+    """One node's idea of the time, in ms since 1970. Belongs to `loop`."""
+
+    def __init__(
+        self, node: int, nodes: int, wall_ms: Callable[[], int], *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """`nodes` is how many the cluster has, this one, `node`, included; `wall_ms` its own clock."""
+        self._node = node
+        self._nodes = nodes
+        self._wall_ms = wall_ms
+        self._loop = loop
+        self._heard: dict[int, deque[int]] = {}
+        """For each other node, what its clock showed when the loop's showed 0."""
+        self._near: int | None = None
+        """As of the last word: own readings near this one need no second look."""
+
+    def own_ms(self) -> int:
+        """What this node's own clock shows: what is said to others, never corrected by what they said."""
+        return self._wall_ms()
+
+    def heard(self, node: int, wall_ms: int) -> None:
+        """Another node has just said what its own clock shows."""
+        if node == self._node:
+            return
+        self._heard.setdefault(node, deque(maxlen=SAMPLES)).append(wall_ms - self._loop_ms())
+        verdict = self.verdict()
+        self._near = None if verdict.offset_ms else self._wall_ms() - self._loop_ms()
+
+    def now_ms(self) -> int:
+        """The time: that of the own clock, unless most of the cluster agrees on another."""
+        own = self._wall_ms()
+        if not self._heard or (self._near is not None and abs(own - self._loop_ms() - self._near) < FAR_MS):
+            return own
+        return own + self.verdict().offset_ms
+
+    @property
+    def trusted(self) -> bool:
+        """Whether `now_ms` may decide what is deleted. False where no majority of the nodes agrees on the
+        time: as long as too few were heard, and when the clocks of those that were contradict each other."""
+        return self.verdict().trusted
+
+    def verdict(self) -> Verdict:
+        """How this node's clock stands to those of the others."""
+        own = self._wall_ms() - self._loop_ms()
+        shown = [own, *map(max, self._heard.values())]
+        middle = median_low(shown)
+        # If there is a majority that agrees, the median is one of it, or lies between two of it.
+        agreeing = sum(abs(other - middle) <= FAR_MS for other in shown)
+        if 2 * agreeing <= self._nodes:
+            return Verdict(0, trusted=False)
+        return Verdict(0 if abs(own - middle) <= FAR_MS else middle - own, trusted=True)
+
+    def _loop_ms(self) -> int:
+        return int(1000 * self._loop.time())

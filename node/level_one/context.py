@@ -1,0 +1,113 @@
+"""What the upkeep of level one needs of its node: the broker satisfies it as it is.
+
+A leader's work takes seconds, and leadership may end and begin anew meanwhile. So each piece of work belongs
+to the term it was begun in, and whoever replicates its result asks `leads_in` in the same turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from node.config import NodeConfig
+from node.controller.client import ControllerClient
+from node.level_one.builder import LevelOneBuilder
+from node.level_zero.store import ObjectStore
+from statemachine.partition import PartitionStateMachine
+from statemachine.partition_commands import (
+    AdvanceReconciled,
+    ForgetRemoved,
+    ReplaceLevelOne,
+    SetStartOffset,
+)
+from statemachine.topic_config import Configs
+
+
+class Group(Protocol):
+    """The log of a replica."""
+
+    @property
+    def id(self) -> int:
+        """Never used for another partition."""
+
+
+class Replica(Protocol):
+    """What is asked of a partition's replica here."""
+
+    topic_id: bytes
+    topic: str
+    number: int
+
+    @property
+    def group(self) -> Group: ...
+
+    @property
+    def machine(self) -> PartitionStateMachine: ...
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node believes that it leads and has applied everything of earlier terms."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The term of this node's leadership."""
+
+    async def confirm(self) -> bool:
+        """Whether this node leads now, with everything applied that was committed before."""
+
+    async def execute(
+        self, command: AdvanceReconciled | ReplaceLevelOne | SetStartOffset | ForgetRemoved
+    ) -> Any:
+        """The command's result, or whatever says why there is none."""
+
+
+class Replicas(Protocol):
+    """The replicas here."""
+
+    def __iter__(self) -> Iterator[Replica]: ...
+
+
+class Clock(Protocol):
+    """The cluster's idea of the time."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the nodes agree on what time it is."""
+
+
+class LevelOneContext(Protocol):
+    """What the upkeep needs of its node."""
+
+    config: NodeConfig
+    loop: asyncio.AbstractEventLoop
+    rng: random.Random
+    store: ObjectStore
+    controller: ControllerClient
+    level_one_builder: LevelOneBuilder
+
+    @property
+    def partitions(self) -> Replicas: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def wall_ms(self) -> int:
+        """The wall clock, in ms since 1970, as the cluster has it."""
+
+
+def leads_in(replica: Replica, term: int) -> bool:
+    """Whether this node still leads in the term in which a piece of work was begun."""
+    return replica.leads and replica.leader_epoch == term
+
+
+def configs_of(context: LevelOneContext, replica: Replica) -> Configs | None:
+    """What the replica's topic sets itself; None when the topic is gone."""
+    topic = context.controller.machine.topic_by_id(replica.topic_id)
+    return None if topic is None else topic.configs
+
+
+def label(replica: Replica) -> str:
+    """For people: the topic's name and the number."""
+    return f"{replica.topic}-{replica.number}"

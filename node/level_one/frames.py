@@ -1,0 +1,131 @@
+"""What a node and its level-one worker say to each other: frames of msgpack over a pipe, none of them large.
+
+A job may have hundreds of thousands of extents. They go in slices, so that neither side holds a large frame
+and the node's loop is never busy with one for long.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgpack
+
+from node.level_one.builder import BuildFailed, Merge, Output
+from statemachine.extents import INLINE_ROW, OBJECT_ROW, ROW, Extent, InlineExtent, ObjectExtent
+from statemachine.level_one import LEVEL_ONE_ROW, LevelOneExtent
+from statemachine.object_names import OBJECT_ID_BYTES
+
+LENGTH: Final = struct.Struct("<I")
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+EXTENTS_AT_A_TIME: Final = 1000
+INLINE_BYTES_AT_A_TIME: Final = 1024 * 1024
+"""A frame of extents ends with the inline batch that reaches this."""
+_NO_OBJECT: Final = bytes(OBJECT_ID_BYTES)
+
+
+class BadFrame(Exception):
+    """The other side does not speak this protocol."""
+
+
+def framed(message: Sequence[Any]) -> bytes:
+    """A message as it goes over the pipe. Raises ValueError when it is too large."""
+    body = msgpack.packb(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {len(body)} bytes is above {MAX_FRAME_BYTES}")
+    return LENGTH.pack(len(body)) + body
+
+
+def length_of(head: bytes | bytearray) -> int:
+    """How many bytes follow the head of a frame; raises BadFrame."""
+    [length] = LENGTH.unpack(head)
+    if length > MAX_FRAME_BYTES:
+        raise BadFrame(f"a frame of {length} bytes is above {MAX_FRAME_BYTES}")
+    return int(length)
+
+
+def message_of(body: bytes) -> list[Any]:
+    """The message of a frame, a list that begins with its kind; raises BadFrame."""
+    try:
+        message = msgpack.unpackb(body)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise BadFrame(f"{len(body)} bytes are no message: {error}") from error
+    if not isinstance(message, list) or not message or not isinstance(message[0], str):
+        raise BadFrame(f"a message begins with its kind, this one is {str(message)[:80]}")
+    return message
+
+
+# Jobs, from the node.
+
+
+def build_messages(outputs: Sequence[Output]) -> Iterator[list[Any]]:
+    """The messages that ask for some outputs: each output, its extents in slices, and that these are all."""
+    for output in outputs:
+        yield ["output", output.topic_id, output.partition, output.term, output.unique]
+        yield from _slices(output.extents)
+    yield ["build"]
+
+
+def merge_message(merge: Merge) -> list[Any]:
+    rows = b"".join(LEVEL_ONE_ROW.pack(*source) for source in merge.sources)
+    return ["merge", merge.topic_id, merge.partition, merge.term, merge.unique, rows]
+
+
+def merge_of(message: list[Any]) -> Merge:
+    _, topic_id, partition, term, unique, rows = message
+    sources = [LevelOneExtent._make(row) for row in LEVEL_ONE_ROW.iter_unpack(rows)]
+    return Merge(topic_id, partition, term, unique, sources)
+
+
+def _slices(extents: Sequence[Extent]) -> Iterator[list[Any]]:
+    rows: list[bytes] = []
+    inline: list[bytes] = []
+    inline_bytes = 0
+    for extent in extents:
+        if isinstance(extent, InlineExtent):
+            rows.append(ROW.pack(INLINE_ROW, *extent[:5], 0, 0, _NO_OBJECT))
+            inline.append(extent.data)
+            inline_bytes += len(extent.data)
+        else:
+            rows.append(ROW.pack(OBJECT_ROW, *extent))
+        if len(rows) == EXTENTS_AT_A_TIME or inline_bytes >= INLINE_BYTES_AT_A_TIME:
+            yield ["extents", b"".join(rows), inline]
+            rows, inline, inline_bytes = [], [], 0
+    if rows:
+        yield ["extents", b"".join(rows), inline]
+
+
+class OutputsGathering:
+    """The worker's side of `build_messages`: what was asked for so far."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Output] = []
+        self._extents: list[Extent] = []
+
+    def output(self, message: list[Any]) -> None:
+        self._extents = []
+        _, topic_id, partition, term, unique = message
+        self.outputs.append(Output(topic_id, partition, term, unique, self._extents))
+
+    def extents(self, message: list[Any]) -> None:
+        _, rows, inline = message
+        datas = iter(inline)
+        for kind, base, count, term, timestamp, length, epoch, position, identity in ROW.iter_unpack(rows):
+            if kind == INLINE_ROW:
+                self._extents.append(InlineExtent(base, count, term, timestamp, length, next(datas)))
+            else:
+                self._extents.append(
+                    ObjectExtent(base, count, term, timestamp, length, epoch, position, identity)
+                )
+
+
+# Results, from the worker.
+
+
+def plain(result: LevelOneExtent | BuildFailed) -> list[Any]:
+    return list(result)
+
+
+def result_of(values: list[Any]) -> LevelOneExtent | BuildFailed:
+    return BuildFailed(*values) if len(values) == len(BuildFailed._fields) else LevelOneExtent(*values)

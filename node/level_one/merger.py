@@ -1,0 +1,122 @@
+"""Merges small neighbouring level-one objects of the partitions led here: one run at a time.
+
+Which run is decided by `merging.py`. The objects in whose place the merged one comes stay for as long as a
+leased checkpoint may name them, like everything that is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from node.level_one.builder import BuildFailed, Merge
+from node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
+from node.level_one.merging import next_merge
+from node.level_one.naming import Fate, Namer
+from node.level_one.plan import grain
+from node.level_one.trouble import Trouble
+from node.level_one.undecided import Undecided
+from node.level_one.upkeep_measures import UpkeepMeasures
+from statemachine.level_one import LevelOneExtent
+from statemachine.partition_commands import ReplaceLevelOne
+
+MAX_LOOKED: Final = 4_096
+"""Objects of a partition that are looked through, the newest; those before were when they were new."""
+FIRST_RETRY_SECONDS: Final = 5.0
+MOST_RETRY_SECONDS: Final = 300.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Merging:
+    """What is remembered of one partition that is led here."""
+
+    trouble: Trouble
+    nothing_in: tuple[int, int, int] | None = None
+    """Term, number of objects and their end offset when there was nothing to merge."""
+
+
+class Merger:
+    """One per node; the reconciler calls it between its jobs."""
+
+    def __init__(
+        self, context: LevelOneContext, undecided: Undecided, namer: Namer, measures: UpkeepMeasures
+    ) -> None:
+        self._context = context
+        self._undecided = undecided
+        self._namer = namer
+        self._measures = measures
+        self._mergings: dict[int, _Merging] = {}
+        self._last = 0
+        """Group of the last merge: the others come first."""
+
+    def error(self, group: int) -> str | None:
+        """Why the last merge of a partition failed, if it did."""
+        merging = self._mergings.get(group)
+        return merging.trouble.error if merging is not None else None
+
+    async def step(self) -> bool:
+        """Merge one run, of any partition that is led here; whether there was one."""
+        known, self._mergings = self._mergings, {}
+        led = [replica for replica in self._context.partitions if replica.leads]
+        for replica in led:
+            group = replica.group.id
+            fresh = _Merging(Trouble(FIRST_RETRY_SECONDS))
+            self._mergings[group] = known.get(group, fresh)
+        for replica in sorted(led, key=lambda one: (one.group.id <= self._last, one.group.id)):
+            merging = self._mergings[replica.group.id]
+            if merging.trouble.retry_at <= self._context.loop.time() and replica.leads:
+                run = self._run(replica, merging)
+                if run:
+                    self._last = replica.group.id
+                    await self._merge(replica, merging, run)
+                    return True
+        return False
+
+    def _run(self, replica: Replica, merging: _Merging) -> Sequence[LevelOneExtent]:
+        """What to merge of a partition; looked for only when its objects are others than the last time."""
+        level_one = replica.machine.level_one
+        state = (replica.leader_epoch, len(level_one), level_one.end_offset)
+        config = self._context.config.level_one
+        configs = configs_of(self._context, replica)
+        if state == merging.nothing_in or len(level_one) < config.merge_count or configs is None:
+            return ()
+        newest = list(islice(level_one, max(len(level_one) - MAX_LOOKED, 0), None))
+        run = next_merge(newest, config.merge_count, grain(configs, config))
+        if not run:
+            merging.nothing_in = state
+        return run
+
+    async def _merge(self, replica: Replica, merging: _Merging, run: Sequence[LevelOneExtent]) -> None:
+        term = replica.leader_epoch
+        unique = self._undecided.new(replica.group.id, term)
+        merge = Merge(replica.topic_id, replica.number, term, unique, run)
+        try:
+            made = await self._context.level_one_builder.merge(merge)
+        except BaseException:
+            self._undecided.settle(unique)
+            raise
+        if isinstance(made, BuildFailed):
+            self._undecided.settle(unique)
+            self._measures.failed_builds += 1
+            # Retention or another leader may have taken the sources away meanwhile; that is no trouble.
+            if leads_in(replica, term) and all(one.unique in replica.machine.level_one for one in run):
+                self._note(replica, merging, made)
+            return
+        old = [(one.term, one.unique) for one in run]
+        fate = await self._namer.name(replica, term, ReplaceLevelOne(old, [made]), [made])
+        merging.trouble.over()
+        if fate is Fate.NAMED:
+            self._measures.merges += 1
+            self._measures.merged_objects += len(run)
+            self._measures.merged_bytes += made.size
+
+    def _note(self, replica: Replica, merging: _Merging, failed: BuildFailed) -> None:
+        before = merging.trouble.failed(self._context.loop.time(), failed.reason, MOST_RETRY_SECONDS)
+        if before is None:
+            level = logging.WARNING if failed.retriable else logging.ERROR
+            log.log(level, "%s: small objects stay unmerged for now: %s", label(replica), failed.reason)

@@ -1,0 +1,82 @@
+"""Has a partition name new level-one objects, and finds out whether it does.
+
+The command may end without an answer, and then be applied all the same, by a later leader too. Until that is
+known the objects are not to be deleted, and nothing else may be believed of them: docs/level-one.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from kio.schema.errors import ErrorCode
+
+from node.level_one.context import Replica, leads_in
+from node.level_one.undecided import Undecided
+from node.level_one.upkeep_measures import UpkeepMeasures
+from node.partition.batch import AppendFailed
+from statemachine.level_one import LevelOneExtent
+from statemachine.partition import PartitionStateMachine
+from statemachine.partition_commands import AdvanceReconciled, LevelOneReplaced, Reconciled, ReplaceLevelOne
+
+
+class Fate(Enum):
+    """What became of a command that names objects."""
+
+    NAMED = "named"
+    REFUSED = "refused"
+    """Definitely: it changed nothing, and never will."""
+    OPEN = "open"
+    """A later leader will know."""
+
+
+class Namer:
+    """The way of finished objects into the states."""
+
+    def __init__(self, undecided: Undecided, measures: UpkeepMeasures) -> None:
+        self._undecided = undecided
+        self._measures = measures
+
+    async def name(
+        self,
+        replica: Replica,
+        term: int,
+        command: AdvanceReconciled | ReplaceLevelOne,
+        objects: Sequence[LevelOneExtent],
+    ) -> Fate:
+        """Replicate a command that names these objects, which were made in `term`."""
+        fate = await self._replicated(replica, term, command, objects)
+        if fate is not Fate.OPEN:
+            for one in objects:
+                self._undecided.settle(one.unique)
+        self._measures.refused += fate is Fate.REFUSED
+        return fate
+
+    async def _replicated(
+        self,
+        replica: Replica,
+        term: int,
+        command: AdvanceReconciled | ReplaceLevelOne,
+        objects: Sequence[LevelOneExtent],
+    ) -> Fate:
+        # A leader of a later term, this node too, may have taken the objects for orphans and deleted them.
+        # From this check to the entry's place in the log of the term there is no other turn of the loop.
+        if not leads_in(replica, term):
+            return Fate.REFUSED
+        result = await replica.execute(command)
+        if isinstance(result, (Reconciled, LevelOneReplaced)):
+            return Fate.NAMED
+        unknown = ErrorCode.not_enough_replicas_after_append
+        if not isinstance(result, AppendFailed) or result.code is not unknown:
+            return Fate.REFUSED
+        self._measures.undecided += 1
+        # Not to find it in the state says nothing: in this term it may still come.
+        if await replica.confirm() and leads_in(replica, term) and _names(replica.machine, objects):
+            return Fate.NAMED
+        return Fate.OPEN
+
+
+def _names(machine: PartitionStateMachine, objects: Sequence[LevelOneExtent]) -> bool:
+    """Whether the state names these objects or did so; one command names all of them."""
+    unique = objects[0].unique
+    return unique in machine.level_one or any(one.unique == unique for one in machine.removed)

@@ -1,0 +1,307 @@
+"""Reads level one: long stretches of a partition's log, sent to clients as they lie in storage.
+
+The batches in a level-one object are final, so nothing is done for each of them. An object is read in chunks
+of several blocks, one get each; the blocks' checksums are compared when a chunk comes, before anybody sees
+it; a read gives whole blocks, so that the next one begins where a block begins. Only a read that starts or
+ends within a block looks at its batches. docs/level-one.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from node.level_one.block_cache import BlockCache, Loaded, arrived
+from node.level_one.chunks import Chunk, Layout
+from node.level_zero.measures import SECONDS, Histogram
+from node.level_zero.store import Buffer, ObjectStore, RangeNotFound, StoreError
+from node.partition.batch import StoredRun, TimedBatch
+from snapshot.level_one_format import LevelOneFooter, parse_footer
+from snapshot.object_frame import HEADER, BadObject
+from statemachine.level_one import LevelOneExtent, level_one_name
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class LevelOneReaderConfig:
+    """Bounds of a reader, in bytes and gets."""
+
+    cache_bytes: int = 64 * MIB
+    """A quarter of it for indexes, the rest for batches."""
+
+    chunk_bytes: int = MIB
+    """One get: so many blocks as fit, or one larger block. Objects up to this size are read whole."""
+
+    ahead_bytes: int = 4 * MIB
+    """What is loaded for the next reads of whoever reads on from a block's beginning."""
+
+    max_gets: int = 16
+    """Gets under way; more wait their turn."""
+
+    def __post_init__(self) -> None:
+        if self.cache_bytes < 0 or self.chunk_bytes < 1 or self.ahead_bytes < 0 or self.max_gets < 1:
+            raise ValueError("the bounds of a reader are positive; cache and read-ahead may be 0")
+
+
+@dataclass(slots=True)
+class LevelOneReaderMeasures:
+    """What a reader did since it was made."""
+
+    gets: int = 0
+    bytes_read: int = 0
+    """Of ranges fetched: chunks and indexes."""
+    bytes_given: int = 0
+    """Of batches, to whoever read them."""
+    failed: int = 0
+    """Gets that failed."""
+    bad: int = 0
+    """Indexes and blocks that were not what was stored."""
+    get_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+
+
+class Place(NamedTuple):
+    """Whose objects are read; the partition's state has the rest of their names."""
+
+    topic_id: bytes
+    partition: int
+
+
+class LevelOneReader:
+    """One node's way out of level one, for all its partitions."""
+
+    def __init__(
+        self, store: ObjectStore, config: LevelOneReaderConfig, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.measures = LevelOneReaderMeasures()
+        self._store = store
+        self._config = config
+        self._loop = loop
+        self._turns = asyncio.Semaphore(config.max_gets)
+        share = config.cache_bytes // 4
+        self.layouts: BlockCache[Layout] = BlockCache(share, loop=loop, by_use=True)
+        self.chunks: BlockCache[Chunk] = BlockCache(config.cache_bytes - share, loop=loop, by_use=False)
+
+    async def read(
+        self,
+        place: Place,
+        extents: Sequence[LevelOneExtent],
+        offset: int,
+        end: int,
+        max_bytes: int,
+        after: LevelOneExtent | None = None,
+    ) -> list[StoredRun]:
+        """The batches from the one that holds `offset` on, at most up to the one that holds `end - 1`.
+
+        `extents` are neighbours, the first of which holds `offset`; `after` follows on them. The result ends
+        with a block where `max_bytes` allow for one, else with a batch; the first batch comes whatever its
+        size. It is shorter where the store fails or a block is damaged, and an error only if nothing can be
+        given: ObjectNotFound (the plan may be old: plan again), BadObject, or another StoreError.
+        """
+        for extent in extents[1:]:
+            self._want_layout(place, extent)
+        runs: list[StoredRun] = []
+        room = max_bytes
+        for extent, following in zip(extents, [*extents[1:], after], strict=True):
+            try:
+                await self._read_object(place, extent, following, offset, end, room, runs)
+            except (StoreError, BadObject):
+                if not runs:
+                    raise
+                break
+            room = max_bytes - sum(len(run.data) for run in runs)
+            offset = runs[-1].end_offset
+            if offset < extent.end_offset or offset >= end or room <= 0:
+                break
+        self.measures.bytes_given += sum(len(run.data) for run in runs)
+        return runs
+
+    def bytes_from(self, extent: LevelOneExtent, offset: int) -> int:
+        """At most so many bytes of batches lie in an object from an offset of it on.
+
+        Without a look at the store: exact to a block once the index is known, of the whole object before.
+        """
+        layout = self.layouts.peek((extent.unique, 0))
+        if layout is None:
+            return extent.size - extent.index_bytes - HEADER.size
+        return layout.bytes_from(offset)
+
+    async def first_since(
+        self, place: Place, extent: LevelOneExtent, timestamp: int, start_offset: int
+    ) -> TimedBatch | None:
+        """The first batch of an object with a record of this time (ms) or later, not all of which lies
+        before `start_offset`. Raises as `read` does."""
+        layout = await arrived(self._want_layout(place, extent))
+        for number, block in enumerate(layout.blocks):
+            if block.max_timestamp < timestamp or block.end_offset <= start_offset:
+                continue
+            chunk = await self._with_block(layout, number)
+            for span in chunk.spans(number):
+                if span.max_timestamp >= timestamp and span.end_offset > start_offset:
+                    data = chunk.between(span.position, span.position + span.length)
+                    return TimedBatch(
+                        span.base_offset, span.end_offset, span.leader_epoch, span.max_timestamp, data
+                    )
+        return None
+
+    async def newest(self, place: Place, extent: LevelOneExtent, start_offset: int) -> int | None:
+        """The newest timestamp (ms) of the batches of which not all lies before `start_offset`."""
+        if start_offset <= extent.base_offset:
+            return extent.max_timestamp
+        layout = await arrived(self._want_layout(place, extent))
+        found: list[int] = []
+        for number, block in enumerate(layout.blocks):
+            if block.base_offset >= start_offset:
+                found.append(block.max_timestamp)
+            elif block.end_offset > start_offset:
+                spans = (await self._with_block(layout, number)).spans(number)
+                found += [span.max_timestamp for span in spans if span.end_offset > start_offset]
+        return max(found, default=None)
+
+    async def close(self) -> None:
+        """End the gets under way; their readers get an error."""
+        await self.layouts.close()
+        await self.chunks.close()
+
+    # One object.
+
+    async def _read_object(
+        self,
+        place: Place,
+        extent: LevelOneExtent,
+        following: LevelOneExtent | None,
+        offset: int,
+        end: int,
+        room: int,
+        runs: list[StoredRun],
+    ) -> None:
+        """Add to `runs` what an object has from an offset of it on, whole blocks if it is not the first."""
+        layout = await arrived(self._want_layout(place, extent))
+        blocks = layout.blocks
+        first = last = layout.block_of(offset)
+        block = blocks[first]
+        reach = block.position + room
+        while last < len(blocks) and blocks[last].end <= reach and blocks[last].end_offset <= end:
+            last += 1
+        if last == first and runs:
+            return
+        numbers = range(layout.chunk_of(first), layout.chunk_of(max(last - 1, first)) + 1)
+        wanted = [self._want_chunk(layout, number) for number in numbers]
+        if offset == block.base_offset:
+            # Whoever begins where a block begins came from the one before, or reads from the beginning.
+            self._read_ahead(place, layout, numbers.stop, following)
+        chunk = await arrived(wanted[0])
+        chunk.sound_until(first, first + 1)
+        position, base = chunk.batch_at(first, offset)
+        if last == first:
+            stop, after = chunk.batch_end(first, position, end, room)
+            runs.append(StoredRun(base, after, chunk.between(position, stop)))
+            return
+        for number, coming in zip(numbers, wanted, strict=True):
+            chunk = await arrived(coming)
+            stop = min(last, layout.blocks_in(number).stop)
+            until = chunk.sound_until(first, stop)
+            runs.append(
+                StoredRun(base, blocks[until - 1].end_offset, chunk.between(position, blocks[until - 1].end))
+            )
+            if until < stop or stop == last:
+                return
+            first, position, base = stop, blocks[stop].position, blocks[stop].base_offset
+
+    async def _with_block(self, layout: Layout, number: int) -> Chunk:
+        """The chunk that a block is in; raises BadObject if that block is damaged."""
+        chunk = await arrived(self._want_chunk(layout, layout.chunk_of(number)))
+        chunk.sound_until(number, number + 1)
+        return chunk
+
+    def _read_ahead(
+        self, place: Place, layout: Layout, number: int, following: LevelOneExtent | None
+    ) -> None:
+        """Load from a chunk on what the same client will want next; nobody waits for it here."""
+        room = self._config.ahead_bytes
+        while room > 0:
+            if number == layout.chunks:
+                if following is None:
+                    return
+                known = self.layouts.peek((following.unique, 0))
+                if known is None:
+                    load = partial(self._load_layout, place, following)
+                    self.layouts.ahead((following.unique, 0), following.index_bytes, load)
+                    return
+                layout, number, following = known, 0, None
+            _, length = layout.span_of(number)
+            key = (layout.footer.unique, number)
+            if not self.chunks.ahead(key, length, partial(self._load_chunk, layout, number)):
+                return
+            room -= length
+            number += 1
+
+    # Loading.
+
+    def _want_layout(self, place: Place, extent: LevelOneExtent) -> Layout | asyncio.Future[Loaded[Layout]]:
+        return self.layouts.get((extent.unique, 0), partial(self._load_layout, place, extent))
+
+    def _want_chunk(self, layout: Layout, number: int) -> Chunk | asyncio.Future[Loaded[Chunk]]:
+        return self.chunks.get((layout.footer.unique, number), partial(self._load_chunk, layout, number))
+
+    async def _load_layout(self, place: Place, extent: LevelOneExtent) -> Layout:
+        name = level_one_name(*place, extent.term, extent.unique)
+        whole = extent.size <= self._config.chunk_bytes
+        start = 0 if whole else extent.size - extent.index_bytes
+        data = await self._get(name, start, extent.size - start)
+        try:
+            footer = _footer(name, extent, data)
+        except BadObject:
+            self.measures.bad += 1
+            raise
+        layout = Layout(name, footer, self._config.chunk_bytes)
+        if whole:
+            position, length = layout.span_of(0)
+            self.chunks.put((extent.unique, 0), self._chunk(layout, 0, data[position : position + length]))
+        return layout
+
+    async def _load_chunk(self, layout: Layout, number: int) -> Chunk:
+        data = await self._get(layout.name, *layout.span_of(number))
+        return self._chunk(layout, number, data)
+
+    def _chunk(self, layout: Layout, number: int, data: Buffer) -> Chunk:
+        blocks = layout.blocks_in(number)
+        chunk = Chunk(layout.name, blocks.start, layout.blocks[blocks.start : blocks.stop], data)
+        self.measures.bad += chunk.bad_blocks
+        return chunk
+
+    async def _get(self, name: str, start: int, length: int) -> Buffer:
+        async with self._turns:
+            began = self._loop.time()
+            self.measures.gets += 1
+            try:
+                data = await self._store.get_range(name, start, length)
+            except RangeNotFound as error:
+                self.measures.failed += 1
+                reason = "the object is cut: it ends before this"
+                raise BadObject(name, start, start + length, reason) from error
+            except StoreError:
+                self.measures.failed += 1
+                raise
+            self.measures.bytes_read += len(data)
+            self.measures.get_seconds.add(self._loop.time() - began)
+            return data
+
+
+def _footer(name: str, extent: LevelOneExtent, data: Buffer) -> LevelOneFooter:
+    """The index at the end of `data`; raises BadObject unless it is the one the partition's state means."""
+    start = extent.size - extent.index_bytes
+    try:
+        footer = parse_footer(name, data, extent.size)
+    except BadObject:
+        raise
+    except ValueError as error:
+        raise BadObject(name, start, extent.size, str(error)) from error
+    if (footer.base_offset, footer.end_offset) != (extent.base_offset, extent.end_offset):
+        reason = f"it holds offsets {footer.base_offset} to {footer.end_offset}, the partition says "
+        raise BadObject(name, start, extent.size, f"{reason}{extent.base_offset} to {extent.end_offset}")
+    return footer

@@ -1,0 +1,270 @@
+"""Lifts the batches of the partitions led here out of level zero, and merges the small objects this leaves.
+
+Level zero is for a quick acknowledgement: many partitions to an object, and none of it can be deleted while
+one of them needs it. A record stays there about `reconcile_seconds`, or less where there is much. One job at
+a time, with a bound on its memory; then the node has as long without one, unless it is behind.
+
+A crash or a lost leadership at any step costs the work and nothing else: batches count as lifted when the
+command that names the new object is applied, and objects that are never named are swept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from node.level_one.builder import BuildFailed, Output
+from node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
+from node.level_one.merger import Merger
+from node.level_one.naming import Fate, Namer
+from node.level_one.plan import (
+    MAX_JOB_EXTENTS,
+    Candidate,
+    FirstSeen,
+    Share,
+    choose,
+    cut,
+    grain,
+    page,
+)
+from node.level_one.trouble import Trouble
+from node.level_one.undecided import Undecided
+from node.level_one.upkeep_measures import UpkeepMeasures
+from statemachine.extents import Extent
+from statemachine.level_one import LevelOneExtent
+from statemachine.partition_commands import AdvanceReconciled
+
+LOOK_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 5.0
+"""Longest rest after a job; a job that took less is followed by as long a rest as it took."""
+BEHIND: Final = 2.0
+"""Times `reconcile_seconds`: a batch that waits for longer says that there is no time for rests."""
+PAGE_EXTENTS: Final = 512
+"""Extents that are read in one turn of the loop."""
+FIRST_RETRY_SECONDS: Final = 2.0
+MOST_RETRY_SECONDS: Final = 30.0
+"""Where the store may come back at any time."""
+MOST_LASTING_RETRY_SECONDS: Final = 300.0
+"""Where bytes are damaged or lost, and somebody has to see to it."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Lifting:
+    """What is remembered of one replica here."""
+
+    seen: FirstSeen
+    trouble: Trouble
+
+    def age(self, replica: Replica, now: float) -> float:
+        """Seconds since the oldest batch that is in level zero only was seen."""
+        return self.seen.age(replica.machine.extents.first_offset, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A partition's part of a job under way."""
+
+    replica: Replica
+    term: int
+    first_offset: int
+    outputs: Sequence[Output]
+
+
+class Reconciler:
+    """One per node; `run` is its task."""
+
+    def __init__(
+        self,
+        context: LevelOneContext,
+        undecided: Undecided,
+        namer: Namer,
+        merger: Merger,
+        measures: UpkeepMeasures,
+    ) -> None:
+        self._context = context
+        self._undecided = undecided
+        self._namer = namer
+        self._merger = merger
+        self._measures = measures
+        self._liftings: dict[int, Lifting] = {}
+
+    def lifting(self, replica: Replica) -> Lifting | None:
+        """What is known of a replica since it was first looked at."""
+        return self._liftings.get(replica.group.id)
+
+    async def run(self) -> None:
+        """Look every second, and work, for as long as the node lives."""
+        loop = self._context.loop
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            began = loop.time()
+            try:
+                worked = await self.step()
+            except Exception as error:
+                message = "level one: a job failed in a way that was not foreseen"
+                loop.call_exception_handler({"message": message, "exception": error})
+                worked = True
+            if worked:
+                took = loop.time() - began
+                self._measures.job_seconds.add(took)
+                if not self._behind():
+                    await asyncio.sleep(min(took, MAX_PAUSE_SECONDS))
+
+    async def step(self) -> bool:
+        """Look once, and do what is due: a job, and then a merge if time allows; whether there was any."""
+        self.look()
+        now = self._context.loop.time()
+        candidates = [
+            Candidate(group, self._waiting(replica, lifting), lifting.age(replica, now))
+            for group, replica, lifting in self._led()
+            if replica.machine.extents.bytes and lifting.trouble.retry_at <= now
+        ]
+        shares = choose(candidates, self._context.config.level_one)
+        if shares:
+            await self._reconcile(shares)
+        await asyncio.sleep(0)
+        merged = not self._behind() and await self._merger.step()
+        return bool(shares) or merged
+
+    def look(self) -> None:
+        """Note what came into level zero, on every replica here: whoever leads next knows how old it is."""
+        now, period = self._context.loop.time(), self._context.config.level_one.reconcile_seconds
+        known, self._liftings = self._liftings, {}
+        for replica in self._context.partitions:
+            group = replica.group.id
+            lifting = known.get(group)
+            if lifting is None:
+                lifting = Lifting(FirstSeen(period), Trouble(FIRST_RETRY_SECONDS))
+            self._liftings[group] = lifting
+            extents = replica.machine.extents
+            lifting.seen.note(extents.first_offset, extents.end_offset, now)
+        led = {group: replica for group, replica, _ in self._led()}
+        self._undecided.prune(lambda group, term: group in led and leads_in(led[group], term))
+
+    def _led(self) -> list[tuple[int, Replica, Lifting]]:
+        return [
+            (replica.group.id, replica, self._liftings[replica.group.id])
+            for replica in self._context.partitions
+            if replica.leads and replica.group.id in self._liftings
+        ]
+
+    def _behind(self) -> bool:
+        """Whether batches wait for so long that resting would let level zero grow."""
+        now, limit = self._context.loop.time(), BEHIND * self._context.config.level_one.reconcile_seconds
+        return any(
+            lifting.age(replica, now) > limit and lifting.trouble.error is None
+            for _, replica, lifting in self._led()
+        )
+
+    def _waiting(self, replica: Replica, lifting: Lifting) -> int:
+        """Bytes to lift. Where attempts failed, half as much each time: so the batches before one that cannot
+        be read are lifted without it, and in the end little is read in vain."""
+        size, failures = replica.machine.extents.bytes, lifting.trouble.failures
+        most = max(self._context.config.level_one.target_bytes >> (failures - 1), 1) if failures else size
+        return min(size, most)
+
+    # Lifting.
+
+    async def _reconcile(self, shares: Sequence[Share]) -> None:
+        self._measures.jobs += 1
+        works = await self._works(shares)
+        outputs = [output for work in works for output in work.outputs]
+        if not outputs:
+            return
+        try:
+            results = iter(await self._context.level_one_builder.build(outputs))
+        except BaseException:
+            for output in outputs:
+                self._undecided.settle(output.unique)
+            raise
+        built = [(work, [next(results) for _ in work.outputs]) for work in works]
+        notes = await asyncio.gather(*(self._name(work, made) for work, made in built))
+        failing = [note for note in notes if note is not None]
+        if failing:
+            message = "batches stay in level zero for now: %s%s"
+            log.warning(message, failing[0], f"; {len(failing) - 1} more partitions" if failing[1:] else "")
+
+    async def _works(self, shares: Sequence[Share]) -> list[_Work]:
+        """What to build; a partition whose state moved on while it was read is left for the next job."""
+        by_group = {group: replica for group, replica, _ in self._led()}
+        works: list[_Work] = []
+        room = MAX_JOB_EXTENTS
+        for group, size in shares:
+            replica = by_group[group]
+            term, first = replica.leader_epoch, replica.machine.extents.first_offset
+            extents = await self._extents(replica, first, size, room)
+            configs = configs_of(self._context, replica)
+            if not extents or configs is None or not leads_in(replica, term):
+                continue
+            room -= len(extents)
+            lots = cut(extents, grain(configs, self._context.config.level_one).bytes)
+            outputs = [
+                Output(replica.topic_id, replica.number, term, self._undecided.new(group, term), lot)
+                for lot in lots
+            ]
+            works.append(_Work(replica, term, first, outputs))
+        return works
+
+    async def _extents(self, replica: Replica, first: int, size: int, room: int) -> list[Extent]:
+        """The oldest extents, up to `size` bytes, a page a turn; as far as they are still there."""
+        found: list[Extent] = []
+        at = first
+        while size > 0 and len(found) < room:
+            extents = page(replica.machine.extents, at, size, min(PAGE_EXTENTS, room - len(found)))
+            if not extents or (found and extents[0].length > size):
+                break
+            found += extents
+            size -= sum(extent.length for extent in extents)
+            at = extents[-1].end_offset
+            await asyncio.sleep(0)
+        return found
+
+    async def _name(self, work: _Work, made: Sequence[LevelOneExtent | BuildFailed]) -> str | None:
+        """Have the partition name what was built, up to the first object that was not; what is to be said."""
+        objects: list[LevelOneExtent] = []
+        failed: BuildFailed | None = None
+        for one in made:
+            if isinstance(one, BuildFailed):
+                failed = one
+                self._measures.failed_builds += 1
+                break
+            objects.append(one)
+        for output in work.outputs[len(objects) :]:
+            # Nothing will ever name these: where there is an object, it is an orphan from now on.
+            self._undecided.settle(output.unique)
+        replica, first = work.replica, work.first_offset
+        if objects:
+            command = AdvanceReconciled(first, objects)
+            if await self._namer.name(replica, work.term, command, objects) is not Fate.NAMED:
+                return None
+            first = objects[-1].end_offset
+            self._measures.reconciled_objects += len(objects)
+            self._measures.reconciled_bytes += sum(one.size for one in objects)
+        lifting = self._liftings.get(replica.group.id)
+        if lifting is None:
+            return None
+        if failed is None:
+            lifting.trouble.over()
+        elif leads_in(replica, work.term) and replica.machine.extents.first_offset == first:
+            # Otherwise retention took away what could not be read, and there is no trouble.
+            return self._note(replica, lifting, first, failed)
+        return None
+
+    def _note(self, replica: Replica, lifting: Lifting, first: int, failed: BuildFailed) -> str | None:
+        """Wait, and say so: at once where somebody has to see to it, else return what is new."""
+        most = MOST_RETRY_SECONDS if failed.retriable else MOST_LASTING_RETRY_SECONDS
+        before = lifting.trouble.failed(self._context.loop.time(), failed.reason, most)
+        if failed.retriable:
+            return f"{label(replica)}: {failed.reason}" if before is None else None
+        if before != failed.reason:
+            message = (
+                "%s: batches from offset %d on cannot be lifted out of level zero: %s; those behind them "
+                "wait until the object is there again, or the start offset lies beyond it"
+            )
+            log.error(message, label(replica), first, failed.reason)
+        return None

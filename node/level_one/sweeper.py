@@ -1,0 +1,169 @@
+"""Deletes the level-one objects of the partitions led here that nobody can read any more.
+
+What a partition named once stands in its state as removed, with the log index at which that was; it goes when
+no leased checkpoint is older, and is then forgotten by a command. What was never named is found by listing:
+only the partition's leader can tell an orphan from an object that may yet be named. By its own age no object
+is ever deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from node.level_one.context import LevelOneContext, Replica, label, leads_in
+from node.level_one.trouble import Trouble
+from node.level_one.undecided import Undecided
+from node.level_one.upkeep_measures import UpkeepMeasures
+from node.level_zero.store import MAX_DELETE, StoreError
+from statemachine.level_one import level_one_name, parse_level_one_name, partition_prefix
+from statemachine.partition_commands import ForgetRemoved
+
+LOOK_SECONDS: Final = 1.0
+PAGE: Final = 1_000
+"""Names of one listing: as many as one deletion takes, and one request of a bucket gives."""
+FIRST_SWEEP_SECONDS: Final = 60.0
+"""Within this time, or `sweep_seconds` if that is less, a new leader looks for what earlier ones left."""
+SPREAD: Final = 64
+FIRST_RETRY_SECONDS: Final = 2.0
+MOST_RETRY_SECONDS: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Sweeping:
+    """What is remembered of a partition that is led here."""
+
+    term: int
+    sweep_at: float
+    sweep: Trouble = field(default_factory=lambda: Trouble(FIRST_RETRY_SECONDS))
+    removal: Trouble = field(default_factory=lambda: Trouble(FIRST_RETRY_SECONDS))
+
+
+class Sweeper:
+    """One per node; `run` is its task."""
+
+    def __init__(self, context: LevelOneContext, undecided: Undecided, measures: UpkeepMeasures) -> None:
+        self._context = context
+        self._undecided = undecided
+        self._measures = measures
+        self._sweepings: dict[int, Sweeping] = {}
+        self._said = False
+        """Whether it was said that the store fails; once, until something works."""
+
+    def sweeping(self, replica: Replica) -> Sweeping | None:
+        """What is known of a partition since it is led here."""
+        return self._sweepings.get(replica.group.id)
+
+    async def run(self) -> None:
+        """Delete what is due, for as long as the node lives."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.step()
+
+    async def step(self) -> None:
+        """Delete removed objects of every partition, and sweep those whose time has come; nothing while
+        collecting is paused."""
+        loop, period = self._context.loop, self._context.config.level_one.sweep_seconds
+        led = [replica for replica in self._context.partitions if replica.leads]
+        known, self._sweepings = self._sweepings, {}
+        for replica in led:
+            group, term = replica.group.id, replica.leader_epoch
+            sweeping = known.get(group)
+            if sweeping is None or sweeping.term != term:
+                first = min(period, FIRST_SWEEP_SECONDS) * (group % SPREAD) / SPREAD
+                sweeping = Sweeping(term, loop.time() + first)
+            self._sweepings[group] = sweeping
+        for replica in led:
+            if self._context.controller.machine.collection_paused:
+                return
+            try:
+                await self._tend(replica, self._sweepings[replica.group.id])
+            except Exception as error:
+                # The others must not wait for this one.
+                message = f"level one: sweeping {label(replica)} failed in a way that was not foreseen"
+                loop.call_exception_handler({"message": message, "exception": error})
+
+    async def _tend(self, replica: Replica, sweeping: Sweeping) -> None:
+        loop = self._context.loop
+        if replica.machine.removed and sweeping.removal.retry_at <= loop.time():
+            await self._guarded(self.delete_removed(replica), replica, sweeping.removal)
+        due = max(sweeping.sweep_at, sweeping.sweep.retry_at) <= loop.time()
+        if due and leads_in(replica, sweeping.term):
+            # First, so that what goes wrong in an unforeseen way is not tried again at once.
+            sweeping.sweep_at = loop.time() + self._context.config.level_one.sweep_seconds
+            if not await self._guarded(self.sweep(replica), replica, sweeping.sweep):
+                sweeping.sweep_at = loop.time()
+
+    async def delete_removed(self, replica: Replica) -> None:
+        """Delete what the partition named once and nobody is promised any more. Raises StoreError.
+
+        That the state says so is enough, whoever leads by now: a removed object is never named again, and a
+        lease that has ended is not renewed. Deleted and not forgotten it is deleted again, by any leader.
+        """
+        gone = replica.machine.removable()[:MAX_DELETE]
+        if not gone:
+            return
+        names = [level_one_name(replica.topic_id, replica.number, one.term, one.unique) for one in gone]
+        await self._context.store.delete_many(names)
+        self._measures.removed_deleted += len(gone)
+        self._measures.removed_bytes += sum(one.size for one in gone)
+        await replica.execute(ForgetRemoved([one.unique for one in gone]))
+
+    async def sweep(self, replica: Replica) -> None:
+        """List all that is stored of a partition, and delete its orphans. Raises StoreError."""
+        term, after = replica.leader_epoch, ""
+        prefix = partition_prefix(replica.topic_id, replica.number)
+        while True:
+            names = await self._context.store.list(prefix, after, PAGE)
+            self._measures.lists += 1
+            if not leads_in(replica, term):
+                return
+            orphans = self._orphans(replica, term, names)
+            if orphans:
+                await self._context.store.delete_many(orphans)
+                self._measures.orphans_deleted += len(orphans)
+                log.info("%s: %d objects that it never named are deleted", label(replica), len(orphans))
+            if len(names) < PAGE:
+                self._measures.sweeps += 1
+                return
+            after = names[-1]
+
+    def _orphans(self, replica: Replica, term: int, names: Sequence[str]) -> list[str]:
+        """Of stored names those that no state of the partition names now or will name later.
+
+        This node leads in `term`, so every entry of the terms before that will ever be applied is applied.
+        What it made itself in this term is open until it knows better, and what later leaders made is theirs.
+        """
+        machine = replica.machine
+        removed = {one.unique for one in machine.removed}
+        orphans = []
+        for name in names:
+            try:
+                parsed = parse_level_one_name(name)
+            except ValueError:
+                self._measures.foreign_names += 1
+                continue
+            named = parsed.unique in machine.level_one or parsed.unique in removed
+            if not named and parsed.term <= term and parsed.unique not in self._undecided:
+                orphans.append(name)
+        return orphans
+
+    async def _guarded(self, work: Awaitable[None], replica: Replica, trouble: Trouble) -> bool:
+        """Do it; when the store fails, say so once and try again later. Whether it was done."""
+        try:
+            await work
+        except StoreError as error:
+            self._measures.store_errors += 1
+            trouble.failed(self._context.loop.time(), str(error), MOST_RETRY_SECONDS)
+            if not self._said:
+                self._said = True
+                log.warning("%s: objects that nobody needs stay for now: %s", label(replica), error)
+            return False
+        trouble.over()
+        self._said = False
+        return True

@@ -1,0 +1,118 @@
+"""Level one on one node: reconciling, merging, retention and sweeping, as one thing to start, stop and see.
+
+Three tasks that know of each other only what the partitions' states say, but for the names of objects whose
+fate is open. Each goes on whatever fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from node.level_one.context import LevelOneContext, Replica
+from node.level_one.merger import Merger
+from node.level_one.naming import Namer
+from node.level_one.reconciler import Reconciler
+from node.level_one.retention import Retention
+from node.level_one.sweeper import Sweeper
+from node.level_one.undecided import Undecided
+from node.level_one.upkeep_measures import UpkeepMeasures
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUpkeep:
+    """A partition that is led here; sizes are bytes, times seconds."""
+
+    group: int
+    topic: str
+    partition: int
+    term: int
+    last_reconciled_offset: int
+    unreconciled_records: int
+    unreconciled_bytes: int
+    unreconciled_seconds: float
+    """Since the oldest batch that is in level zero only was first seen here; 0 when there is none."""
+    level_one_objects: int
+    level_one_bytes: int
+    removed_objects: int
+    """No longer named, and kept until no leased checkpoint may name them and they are deleted."""
+    removed_bytes: int
+    errors: tuple[str, ...]
+    """Why the last attempt of a kind of work failed, for each that did."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepStatus:
+    """What a node does for level one at this moment."""
+
+    partitions: tuple[PartitionUpkeep, ...]
+    undecided_objects: int
+    """Under way, or of a command whose outcome is not known."""
+    retention_by_time: bool
+    """False while the nodes' clocks disagree: then retention.ms removes nothing."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+class LevelOneUpkeep:
+    """One per node. Everything belongs on the context's loop."""
+
+    def __init__(self, context: LevelOneContext) -> None:
+        self.measures = UpkeepMeasures()
+        self._context = context
+        self._undecided = Undecided(context.rng)
+        namer = Namer(self._undecided, self.measures)
+        self.merger = Merger(context, self._undecided, namer, self.measures)
+        self.reconciler = Reconciler(context, self._undecided, namer, self.merger, self.measures)
+        self.retention = Retention(context, self.measures)
+        self.sweeper = Sweeper(context, self._undecided, self.measures)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin; partitions may come and go from now on."""
+        create = self._context.loop.create_task
+        self._tasks = [create(part.run()) for part in (self.reconciler, self.retention, self.sweeper)]
+
+    async def close(self) -> None:
+        """End what is under way. Objects that were being made are the next leaders' to sweep."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def status(self) -> UpkeepStatus:
+        """What a moment's look says; costs a little for each partition that is led here."""
+        return UpkeepStatus(
+            tuple(self.partition(replica) for replica in self._context.partitions if replica.leads),
+            len(self._undecided),
+            self.retention.by_time,
+        )
+
+    def partition(self, replica: Replica) -> PartitionUpkeep:
+        """The same of one partition."""
+        machine, group = replica.machine, replica.group.id
+        extents = machine.extents
+        lifting = self.reconciler.lifting(replica)
+        sweeping = self.sweeper.sweeping(replica)
+        errors = [self.merger.error(group)]
+        if lifting is not None:
+            errors.insert(0, lifting.trouble.error)
+        if sweeping is not None:
+            errors += [sweeping.removal.error, sweeping.sweep.error]
+        return PartitionUpkeep(
+            group,
+            replica.topic,
+            replica.number,
+            replica.leader_epoch,
+            machine.last_reconciled_offset,
+            extents.end_offset - extents.first_offset,
+            extents.bytes,
+            0.0 if lifting is None else lifting.age(replica, self._context.loop.time()),
+            len(machine.level_one),
+            machine.level_one.bytes,
+            len(machine.removed),
+            sum(one.size for one in machine.removed),
+            tuple(error for error in errors if error is not None),
+        )

@@ -1,0 +1,248 @@
+"""A node's end of its level-one worker: starts the process, hands it jobs, and outlives its death.
+
+The worker is started for the first job and ended when none came for a while, so a node without much to do
+has no second process. Whatever goes wrong with it (it dies, says nonsense, takes for ever) is a failed job
+that may be tried again, with a new process. Secrets go through the pipe: command lines are for all to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Final, cast
+
+import node
+from node.level_one.builder import BuilderConfig, BuildFailed, Built, LevelOneBuilder, Merge, Output
+from node.level_one.builder_measures import BuilderMeasures
+from node.level_one.frames import (
+    LENGTH,
+    BadFrame,
+    build_messages,
+    framed,
+    length_of,
+    merge_message,
+    message_of,
+    result_of,
+)
+from node.level_zero.opening import StorePlace
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = (sys.executable, "-m", "node.level_one.worker")
+END_SECONDS: Final = 5.0
+"""How long a process may take to end once it has been told to."""
+MAX_SAID_BYTES: Final = 64 * 1024
+"""Of what one process writes to its standard error, so much gets into the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """Times in seconds."""
+
+    idle_seconds: float = 60.0
+    """A process without a job ends after this."""
+    start_seconds: float = 60.0
+    job_seconds: float = 900.0
+    """Above what the store may take in all, with its own attempts and timeouts."""
+
+
+class _Ended(Exception):
+    """The worker cannot go on; why, in a few words."""
+
+
+class WorkerBuilder(LevelOneBuilder):
+    """Builds in a process of its own. Does nothing, and has no process, until it is asked to."""
+
+    def __init__(
+        self,
+        place: StorePlace,
+        config: BuilderConfig,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        limits: WorkerLimits = WorkerLimits(),
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
+        self.measures = BuilderMeasures()
+        self._place = place
+        self._config = config
+        self._loop = loop
+        self._limits = limits
+        self._program = program
+        self._turn = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the worker, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def build(self, outputs: Sequence[Output]) -> list[Built]:
+        results = await self._job(build_messages(outputs))
+        if isinstance(results, BuildFailed):
+            self.measures.failed += len(outputs)
+            return [results] * len(outputs)
+        return results
+
+    async def merge(self, merge: Merge) -> Built:
+        results = await self._job([merge_message(merge)])
+        if isinstance(results, BuildFailed):
+            self.measures.failed += 1
+            return results
+        return results[0]
+
+    async def close(self) -> None:
+        self._closed = True
+        self._rest()
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()  # a job under way hears of it, and cleans up
+        async with self._turn:
+            await self._end()
+
+    async def _job(self, messages: Iterable[list[Any]]) -> list[Built] | BuildFailed:
+        async with self._turn:
+            self._rest()
+            if self._closed:
+                return BuildFailed("the node is stopping", retriable=True)
+            try:
+                async with asyncio.timeout(self._limits.start_seconds):
+                    process = await self._started()
+                async with asyncio.timeout(self._limits.job_seconds):
+                    kind, *told = await self._ask(process, messages)
+                if kind == "built":
+                    return self._built(*told)
+                if kind != "invalid":
+                    raise BadFrame(f"an answer of kind {kind!r}")
+            except (_Ended, BadFrame, OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+                return await self._failed(error)
+            except BaseException:
+                await self._end(by_force=True)
+                raise
+            finally:
+                if self._process is not None and not self._closed:
+                    self._idle = self._loop.call_later(self._limits.idle_seconds, self._tired)
+            raise ValueError(told[0])
+
+    def _built(self, results: list[list[Any]], measures: list[Any]) -> list[Built]:
+        for name, value in zip(fields(BuilderMeasures), measures, strict=True):
+            setattr(self.measures, name.name, getattr(self.measures, name.name) + value)
+        return [result_of(values) for values in results]
+
+    async def _failed(self, error: Exception) -> BuildFailed:
+        code = await self._end(by_force=isinstance(error, TimeoutError))
+        if self._closed:
+            return BuildFailed("the node is stopping", retriable=True)
+        if isinstance(error, TimeoutError):
+            reason = "it took too long"
+        elif isinstance(error, _Ended | BadFrame):
+            reason = str(error)
+        else:
+            reason = f"it ended with code {code}"
+        log.warning("the level-one worker failed: %s", reason)
+        return BuildFailed(f"the level-one worker failed: {reason}", retriable=True)
+
+    # The process.
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        await self._end()
+        pipe = asyncio.subprocess.PIPE
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._program, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment()
+        )
+        self._listening = self._loop.create_task(_listen(process))
+        self.measures.starts += 1
+        place = self._place
+        start = ["start", place.url, dict(place.options), place.owner, astuple(self._config)]
+        kind, *told = await self._ask(process, [start])
+        if kind == "refused":
+            raise _Ended(told[0])
+        if kind != "ready":
+            raise BadFrame(f"an answer of kind {kind!r}")
+        log.info("the level-one worker is process %d", process.pid)
+        return process
+
+    async def _ask(self, process: asyncio.subprocess.Process, messages: Iterable[list[Any]]) -> list[Any]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for message in messages:
+            process.stdin.write(framed(message))
+            await process.stdin.drain()
+            await asyncio.sleep(0)  # a full pipe is not the only reason to let others go first
+        length = length_of(await process.stdout.readexactly(LENGTH.size))
+        return message_of(await process.stdout.readexactly(length))
+
+    def _rest(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _tired(self) -> None:
+        self._idle = None
+        self._ending = self._loop.create_task(self._end_idle())
+
+    async def _end_idle(self) -> None:
+        async with self._turn:
+            if self._idle is None:  # otherwise there was a job meanwhile
+                await self._end()
+
+    async def _end(self, *, by_force: bool = False) -> int | None:
+        """See the process off, by force if need be; its exit code. A cancelled wait still kills it."""
+        process, self._process = self._process, None
+        listening, self._listening = self._listening, None
+        if process is None:
+            return None
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            if by_force:
+                process.kill()
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
+                if listening is not None:
+                    await listening
+        except ProcessLookupError:
+            pass  # it was quicker
+        except TimeoutError:
+            log.warning("the level-one worker did not end by itself")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            if listening is not None:
+                listening.cancel()
+        code = await process.wait()
+        # asyncio closes the pipes when it has read them to their end, and nobody reads these any more.
+        cast(Any, process)._transport.close()
+        return code
+
+
+async def _listen(process: asyncio.subprocess.Process) -> None:
+    """What the worker says goes to the log, a line at a time."""
+    assert process.stderr is not None
+    left = MAX_SAID_BYTES
+    while True:
+        try:
+            line = await process.stderr.readline()
+        except ValueError:
+            continue  # longer than anybody wants to read
+        if not line:
+            return
+        left -= len(line)
+        if left >= 0:
+            log.warning("level-one worker %d: %s", process.pid, line.decode(errors="replace").rstrip())
+
+
+def _environment() -> dict[str, str]:
+    """This process's, and where the program is: it may have been found by the folder we were started in."""
+    [folder] = {os.path.dirname(os.path.abspath(path)) for path in node.__path__}
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

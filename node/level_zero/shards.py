@@ -1,0 +1,85 @@
+"""What the names in a shard of level zero tell: whose shard it is, what of it may go, who wrote it.
+
+A shard has the id of the node that writes it. Its names begin with their epochs, so they come in the order in
+which they may go. Names of anything else may lie among them; nobody deletes those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from statemachine.controller_state import NodeRegistration
+from statemachine.object_names import parse_object_name, shard_prefix
+
+
+class NotThisCluster(Exception):
+    """What lies in a shard was not written by this cluster as it is now."""
+
+
+class Page(NamedTuple):
+    """What some names of a shard, in their order, are."""
+
+    names: list[str]
+    """Objects that may go."""
+    foreign: int
+    """How many names are something else's."""
+    front: str
+    """The last of those that come before any object; empty when none does."""
+    ended: bool
+    """Whether an object came that has to stay, and with it all behind it."""
+
+
+def shards_of(
+    node: int, configured: Collection[int], registered: Mapping[int, NodeRegistration]
+) -> list[int]:
+    """The shards a node collects: its own, and by position those of nodes that are not alive.
+
+    Nodes that see different states may both take a shard, which harms nothing, or neither may for a while.
+    """
+    alive = [each for each, registration in registered.items() if not registration.fenced]
+    if node not in alive:
+        return [node]
+    others = [each for each in sorted({*configured, *registered}) if each not in alive]
+    place = alive.index(node)
+    return [node, *(shard for at, shard in enumerate(others) if at % len(alive) == place)]
+
+
+def collectable(names: Sequence[str], bound: int) -> Page:
+    """What may go of a page of a shard's names, up to the epoch `bound`."""
+    going: list[str] = []
+    foreign, front = 0, ""
+    for name in names:
+        try:
+            epoch = parse_object_name(name).epoch
+        except ValueError:
+            foreign += 1
+            if not going:
+                front = name
+            continue
+        if epoch > bound:
+            return Page(going, foreign, front, ended=True)
+        going.append(name)
+    return Page(going, foreign, front, ended=False)
+
+
+def behind_epoch(shard: int, epoch: int) -> str:
+    """What comes behind all names of a shard up to this epoch, and before all later ones: "0" follows "/"."""
+    return f"{shard_prefix(shard)}{epoch:020d}0"
+
+
+def check_epochs(names: Sequence[str], newest: int) -> None:
+    """Raise NotThisCluster if one of the names has an epoch that this cluster has not come to yet.
+
+    Such a name is another cluster's in the same storage, or this one's from before it lost its log; and
+    whoever wrote it has others, with lower epochs, that cannot be told from garbage.
+    """
+    for name in names:
+        with contextlib.suppress(ValueError):
+            epoch = parse_object_name(name).epoch
+            if epoch > newest:
+                raise NotThisCluster(
+                    f"{name} is of epoch {epoch}, and this cluster is at {newest}: another cluster uses this "
+                    "storage, or this one lost its log: give each its own storage.url, and a new one an empty"
+                )

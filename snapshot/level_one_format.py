@@ -1,0 +1,311 @@
+"""The bytes of a level-one object: a stretch of one partition's log, ready to be sent to clients as it lies.
+
+    header | block ... block | index | identity | tail
+
+A block holds whole batches one after the other, their base offsets and leader epochs final. The index has a
+row a block with its offsets, newest timestamp and CRC-32C: whoever looks for an offset or a time reads the
+index once and then one block, and whoever catches up checks blocks, not batches. The identity carries what
+the name says, so that one object's bytes under another's name are found out. See docs/level-one.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from snapshot.level_zero_format import BATCH, BATCH_HEADER_BYTES, CHECKED_FROM, MAGIC_2
+from snapshot.object_frame import HEADER, TAIL, BadObject, Buffer, Frame
+from statemachine.extents import Extent
+from statemachine.level_one import LevelOneExtent, level_one_name
+
+MAGIC: Final = b"strandL1"
+FORMAT_VERSION: Final = 1
+BLOCK: Final = struct.Struct("<qqQQIqI")
+"""base offset, end offset, position and length in bytes, CRC-32C, newest timestamp in ms, batches."""
+IDENTITY: Final = struct.Struct("<16sIQ16sqqqQI")
+"""topic id, partition, term, unique, base offset, end offset, newest timestamp in ms, size of the object in
+bytes, number of blocks; after the blocks' rows."""
+BODY_AT: Final = HEADER.size
+"""Where the first block begins."""
+_FRAME: Final = Frame("level-one object", MAGIC, FORMAT_VERSION, IDENTITY.size + TAIL.size)
+_STAMPED: Final = struct.Struct(">qiibIhiqq")
+"""base offset, length behind it, leader epoch, magic, CRC, attributes, last offset's distance from the base,
+first timestamp, newest timestamp: how a batch begins."""
+_STAMP: Final = struct.Struct(">qii")
+"""base offset, length behind it, leader epoch."""
+
+
+class Block(NamedTuple):
+    """A row of the index; `position` counts from the object's first byte, timestamps are ms since 1970."""
+
+    base_offset: int
+    end_offset: int
+    """Offset after its last record."""
+    position: int
+    length: int
+    crc: int
+    max_timestamp: int
+    batches: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.length
+
+
+class LevelOneFooter(NamedTuple):
+    """What the end of an object says about it."""
+
+    topic_id: bytes
+    partition: int
+    base_offset: int
+    end_offset: int
+    max_timestamp: int
+    term: int
+    unique: bytes
+    size: int
+    blocks: tuple[Block, ...]
+
+
+class StoredSpan(NamedTuple):
+    """A batch within a block; `position` counts from the object's first byte."""
+
+    position: int
+    length: int
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    max_timestamp: int
+
+
+class EncodedObject(NamedTuple):
+    """An object ready to be stored: its parts in order, its size in bytes, and what names it."""
+
+    parts: list[Buffer]
+    size: int
+    extent: LevelOneExtent
+
+
+class LevelOneWriter:
+    """Lays out one object. The batches come in offset order, without holes.
+
+    `room` is how many bytes of batches are to come, if that is known: then memory is taken once, and whoever
+    has the bytes in another order may put them in `place` first and `seal` them in theirs.
+    """
+
+    def __init__(
+        self, topic_id: bytes, partition: int, term: int, unique: bytes, block_bytes: int, room: int = 0
+    ) -> None:
+        self._name = (topic_id, partition, term, unique)
+        level_one_name(*self._name)  # refuses what names no object
+        self._block_bytes = block_bytes
+        self._data = bytearray(HEADER.size + room)
+        self._data[: HEADER.size] = _FRAME.header()
+        self._end = HEADER.size
+        """Of what is sealed."""
+        self._blocks: list[Block] = []
+        self._block_start = HEADER.size
+        self._block_base = self._block_end = 0
+        self._block_timestamp = self._block_batches = 0
+
+    @property
+    def room(self) -> int:
+        """Bytes that the batches take, those that are still to be sealed too."""
+        return len(self._data) - HEADER.size
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Bytes of the room that are final."""
+        return self._end - HEADER.size
+
+    def add(
+        self, batch: Buffer, base_offset: int, end_offset: int, leader_epoch: int, max_timestamp: int
+    ) -> None:
+        """Append a copy of a batch, stamped; `max_timestamp` in ms. Its own checksum is not looked at."""
+        after = self._end + len(batch)
+        if after > len(self._data):
+            self._data.extend(bytes(after - len(self._data)))
+        self._data[self._end : after] = batch
+        at = self._end
+        self._grow(len(batch), base_offset, end_offset, max_timestamp, 1)
+        _STAMP.pack_into(self._data, at, base_offset, len(batch) - 12, leader_epoch)
+
+    def place(self, position: int, length: int) -> memoryview:
+        """Where bytes of the room go, counted from its beginning. Let go of it before the next `add`."""
+        return memoryview(self._data)[HEADER.size + position : HEADER.size + position + length]
+
+    def seal(self, extents: Iterable[Extent]) -> Extent | None:
+        """Check the next batches where they lie, stamp them and count them in; the first bad one, if any.
+
+        It and those behind it are then not in. Base offset and leader epoch are what the extents say.
+        """
+        data, block_bytes = self._data, self._block_bytes
+        at = run = self._end
+        base = offset = timestamp = batches = 0
+        bad: Extent | None = None
+        with memoryview(data) as view:
+            for extent in extents:
+                first, count, term, newest, length = extent[:5]
+                after = at + length
+                if length < BATCH_HEADER_BYTES or after > len(data):
+                    bad = extent
+                    break
+                _, stated, _, magic, crc = BATCH.unpack_from(data, at)
+                if (
+                    stated != length - 12
+                    or magic != MAGIC_2
+                    or crc32c(view[at + CHECKED_FROM : after]) != crc
+                ):
+                    bad = extent
+                    break
+                _STAMP.pack_into(data, at, first, stated, term)
+                # Blocks are counted in a run at a time: per batch, that would be half of all the work here.
+                if batches and (first != offset or after - self._block_start > block_bytes):
+                    self._grow(at - run, base, offset, timestamp, batches)
+                    run, batches = at, 0
+                if not batches:
+                    base, timestamp = first, newest
+                elif newest > timestamp:
+                    timestamp = newest
+                offset = first + count
+                batches += 1
+                at = after
+        if batches:
+            self._grow(at - run, base, offset, timestamp, batches)
+        return bad
+
+    def seal_block(self, block: Block) -> None:
+        """Count in the bytes of another object's block, which are stamped and lie next in the room."""
+        self._grow(block.length, block.base_offset, block.end_offset, block.max_timestamp, block.batches)
+
+    def finish(self) -> EncodedObject:
+        """The whole object; ValueError if nothing was added. Nothing may be added any more."""
+        self._cut()
+        if not self._blocks:
+            raise ValueError("a level-one object without batches would name nothing")
+        if self._end != len(self._data):
+            raise ValueError(f"{len(self._data) - self._end} bytes of the room were not used")
+        base, end = self._blocks[0].base_offset, self._blocks[-1].end_offset
+        timestamp = max(block.max_timestamp for block in self._blocks)
+        count = len(self._blocks)
+        index_bytes = count * BLOCK.size + IDENTITY.size + TAIL.size
+        size = self._end + index_bytes
+        rows = b"".join(BLOCK.pack(*block) for block in self._blocks)
+        footer = _FRAME.footer(rows + IDENTITY.pack(*self._name, base, end, timestamp, size, count))
+        _, _, term, unique = self._name
+        extent = LevelOneExtent(base, end, timestamp, size, index_bytes, term, unique)
+        return EncodedObject([self._data, footer], size, extent)
+
+    def _grow(self, length: int, base: int, end: int, timestamp: int, batches: int) -> None:
+        before = self._end
+        if self._block_batches and before + length - self._block_start > self._block_bytes:
+            self._cut()
+        if self._block_batches:
+            if base != self._block_end:
+                raise ValueError(f"the batch of offset {base} comes after those up to {self._block_end}")
+            if timestamp > self._block_timestamp:
+                self._block_timestamp = timestamp
+        else:
+            if self._blocks and base != self._blocks[-1].end_offset:
+                raise ValueError(f"offset {base} comes after those up to {self._blocks[-1].end_offset}")
+            self._block_base = base
+            self._block_timestamp = timestamp
+        if end <= base or length < BATCH_HEADER_BYTES or before + length > len(self._data):
+            raise ValueError(f"no {length} bytes here hold offsets {base} to {end}")
+        self._block_end = end
+        self._block_batches += batches
+        self._end = before + length
+
+    def _cut(self) -> None:
+        if not self._block_batches:
+            return
+        start, end = self._block_start, self._end
+        with memoryview(self._data) as data, data[start:end] as content:
+            crc = crc32c(content)
+        self._blocks.append(
+            Block(
+                self._block_base,
+                self._block_end,
+                start,
+                end - start,
+                crc,
+                self._block_timestamp,
+                self._block_batches,
+            )
+        )
+        self._block_start, self._block_batches = end, 0
+
+
+def body_bytes(extent: LevelOneExtent) -> int:
+    """Bytes of an object's blocks together; they lie from BODY_AT on."""
+    return extent.size - extent.index_bytes - BODY_AT
+
+
+def parse_footer(name: str, tail: Buffer, size: int) -> LevelOneFooter:
+    """Read and check the footer of the object of `size` bytes whose last bytes are `tail`.
+
+    `tail` must have at least the extent's `index_bytes`. Raises BadObject, or NewerFormat.
+    """
+    fields = _FRAME.checked_footer(name, tail, size)
+    start = size - len(fields) - TAIL.size
+    topic_id, partition, term, unique, base, end, timestamp, stated, count = IDENTITY.unpack_from(
+        fields, len(fields) - IDENTITY.size
+    )
+    if len(fields) != count * BLOCK.size + IDENTITY.size or stated != size:
+        raise BadObject(name, start, size, f"{count} blocks in {stated} bytes are not what is here")
+    actual = level_one_name(topic_id, partition, term, unique)
+    if actual != name:
+        raise BadObject(name, start, size, f"these are the bytes of {actual}")
+    blocks = tuple(map(Block._make, BLOCK.iter_unpack(fields[: count * BLOCK.size])))
+    position, offset = HEADER.size, base
+    for block in blocks:
+        if (block.position, block.base_offset) != (position, offset):
+            reason = f"a block begins at {block.position} with offset {block.base_offset}, "
+            raise BadObject(name, start, size, f"{reason}not at {position} with {offset}")
+        position, offset = block.end, block.end_offset
+    if (position, offset) != (start, end):
+        reason = f"blocks end at {position} with offset {offset}, not at {start} with {end}"
+        raise BadObject(name, start, size, reason)
+    return LevelOneFooter(topic_id, partition, base, end, timestamp, term, unique, size, blocks)
+
+
+def parse(name: str, data: Buffer) -> LevelOneFooter:
+    """Check every byte of a whole object; raises BadObject, or NewerFormat."""
+    footer = parse_footer(name, data, len(data))
+    _FRAME.check_header(name, data)
+    for block in footer.blocks:
+        verify_block(name, block, memoryview(data)[block.position : block.end])
+    return footer
+
+
+def verify_block(name: str, block: Block, data: Buffer) -> None:
+    """Check the bytes of one block, read alone; raises BadObject."""
+    if len(data) != block.length:
+        raise BadObject(name, block.position, block.end, f"{len(data)} bytes in place of {block.length}")
+    if crc32c(data) != block.crc:
+        raise BadObject(name, block.position, block.end, "the block's checksum does not match")
+
+
+def batches_of(name: str, block: Block, data: Buffer) -> Iterator[StoredSpan]:
+    """Yield each batch of a block in order; raises BadObject where they are not what the index says."""
+    at = found = 0
+    offset = block.base_offset
+    while at < len(data):
+        length = last = 0
+        if len(data) - at >= BATCH_HEADER_BYTES:
+            base, rest, epoch, magic, _, _, last, _, timestamp = _STAMPED.unpack_from(data, at)
+            length = rest + 12
+        if not BATCH_HEADER_BYTES <= length <= len(data) - at or magic != MAGIC_2:
+            raise BadObject(name, block.position + at, block.end, "no batch begins here")
+        if base != offset or last < 0:
+            reason = f"a batch of offset {base} where {offset} follows"
+            raise BadObject(name, block.position + at, block.end, reason)
+        offset = base + last + 1
+        yield StoredSpan(block.position + at, length, base, offset, epoch, timestamp)
+        at += length
+        found += 1
+    if (found, offset) != (block.batches, block.end_offset):
+        reason = f"{found} batches up to offset {offset} in place of {block.batches} up to {block.end_offset}"
+        raise BadObject(name, block.position, block.end, reason)

@@ -1,0 +1,41 @@
+"""One stored batch beside what is said of it: the same for every place where a batch may lie."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from snapshot.level_zero_format import verify_batch
+from snapshot.object_frame import BadObject, Buffer
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+class Header(NamedTuple):
+    """What audits want to know of a batch's header."""
+
+    records: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+NOT_READ = (None,) * len(Header._fields)
+"""In place of a header that could not be read."""
+
+
+def check_batch(
+    name: str, position: int, length: int, count: int, timestamp: int, data: Buffer
+) -> tuple[str | None, Header | None]:
+    """What is wrong with a batch of `count` records with this newest timestamp (ms), and its header."""
+    try:
+        verify_batch(name, position, length, data)
+    except BadObject as error:
+        return error.reason, None
+    _, _, _, _, _, _, delta, _, newest, producer, epoch, sequence, records = _HEADER.unpack_from(data)
+    problem = None
+    if records != count or delta != count - 1:
+        problem = f"the extent says {count} records, the batch {records}, the last with delta {delta}"
+    elif newest != timestamp:
+        problem = f"the extent's newest timestamp is {timestamp}, the batch's {newest}"
+    return problem, Header(records, producer, epoch, sequence)

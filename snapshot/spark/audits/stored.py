@@ -1,0 +1,60 @@
+"""One row for each object that lies in storage on either level, by its name alone.
+
+Names say all that collecting goes by: the epoch of a level-zero object, and of a level-one object its topic,
+partition and the term it was written in. Nothing is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from snapshot.spark.audits.work import ClusterStorage, frame
+from statemachine.level_one import LEVEL_ONE_PREFIX, parse_level_one_name
+from statemachine.object_names import PREFIX as LEVEL_ZERO_PREFIX
+from statemachine.object_names import parse_object_name
+
+SCHEMA = StructType(
+    [
+        StructField("root", IntegerType(), False),
+        StructField("object", StringType(), False),
+        StructField("level", IntegerType()),
+        StructField("epoch", LongType()),
+        StructField("topic_id", StringType()),
+        StructField("partition", LongType()),
+        StructField("term", LongType()),
+        StructField("unique", StringType()),
+    ]
+)
+"""`level` is null for a name that is of neither; ids are in hex."""
+
+
+def stored_objects(spark: SparkSession, storages: Sequence[ClusterStorage]) -> DataFrame:
+    """A row of SCHEMA for each object; shards and topics are listed in parallel."""
+    stores = [storage.storage for storage in storages]
+    items = [
+        (root, f"{prefix}{folder}/")
+        for root, store in enumerate(stores)
+        for prefix in (LEVEL_ZERO_PREFIX, LEVEL_ONE_PREFIX)
+        for folder in store.folders(prefix)
+    ]
+
+    def work(item: tuple[int, str]) -> Iterator[tuple[Any, ...]]:
+        root, prefix = item
+        for name in stores[root].list(prefix):
+            yield (root, name, *_parsed(name))
+
+    return frame(spark, items, work, SCHEMA)
+
+
+def _parsed(name: str) -> tuple[Any, ...]:
+    try:
+        if name.startswith(LEVEL_ZERO_PREFIX):
+            return 0, parse_object_name(name).epoch, None, None, None, None
+        topic_id, partition, term, unique = parse_level_one_name(name)
+    except ValueError:
+        return (None,) * (len(SCHEMA) - 2)
+    return 1, None, topic_id.hex(), partition, term, unique.hex()

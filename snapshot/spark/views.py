@@ -1,0 +1,241 @@
+"""What a read sees of each partition: where its records lie, within the offsets and times asked for.
+
+The controller's newest checkpoint says which groups a topic has, each group's where its records lie: in level
+one up to the last reconciled offset, behind it in level zero. A level-one object is cut by its own index,
+which is read only where offsets and times that are wanted may lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.level_one_format import LevelOneFooter, parse_footer
+from snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
+from snapshot.object_frame import BadObject
+from snapshot.spark.fetch import PARALLEL_GETS, first_offset_since, get_referred
+from snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
+from snapshot.spark.pieces import PieceKind, Rows, Slice, of_blocks, of_level_zero
+from snapshot.storage import ObjectMissing, Storage, StorageError
+from statemachine.controller_state import CONTROLLER_GROUP, ControllerState, Topic
+from statemachine.level_one import LevelOneExtent, level_one_name
+from statemachine.partition_state import snapshot_fields
+
+LISTINGS: Final = 3
+"""How often a group's checkpoints are listed when the newest is gone before it was read."""
+
+
+@dataclass(frozen=True)
+class PartitionView:
+    """A partition as of its newest published checkpoint, and the part of it that is wanted."""
+
+    topic: str
+    topic_id: bytes
+    number: int
+    document: str
+    """Name of the checkpoint's document, for messages."""
+    first: int
+    end: int
+    objects: Rows
+    """Rows of LEVEL_ONE_ROWS whose blocks are not looked up yet; all of them lie before `rows`."""
+    rows: Rows
+    """Rows of PIECES."""
+    inline: Mapping[int, bytes]
+
+    def within(self, first: int, end: int) -> PartitionView:
+        """The same with only the objects and pieces that hold offsets in `[first, end)`."""
+        first, end = max(first, self.first), min(end, self.end)
+        objects, rows = (
+            rows[(rows["base_offset"] < end) & (rows["end_offset"] > first)]
+            for rows in (self.objects, self.rows)
+        )
+        return replace(self, first=first, end=max(end, first), objects=objects, rows=rows)
+
+    def with_blocks(self, footers: Sequence[LevelOneFooter]) -> PartitionView:
+        """The same with the blocks of its objects, whose footers these are, in their place."""
+        blocks = [of_blocks(footer.term, footer.unique, footer.blocks) for footer in footers]
+        whole = replace(self, objects=self.objects[:0], rows=np.concatenate([*blocks, self.rows]))
+        return whole.within(self.first, self.end)
+
+    def slice(self, chosen: Any) -> Slice:
+        """Some of its pieces, in offset order, as a task gets them."""
+        rows = self.rows[np.sort(chosen)]
+        bases = rows["base_offset"][rows["kind"] == PieceKind.INLINE].tolist()
+        inline = {base: self.inline[base] for base in bases}
+        return Slice(
+            self.topic,
+            self.topic_id,
+            self.number,
+            self.document,
+            self.first,
+            self.end,
+            rows.tobytes(),
+            inline,
+        )
+
+
+def partition_views(storage: Storage, options: ReadOptions) -> list[PartitionView]:
+    """The wanted partitions, in the order of topics and numbers; raises SourceError."""
+    try:
+        return _views(storage, options)
+    except (StorageError, BadObject) as error:
+        raise SourceError(str(error)) from error
+
+
+def newest_document(storage: Storage, cluster: str, group: int) -> tuple[str, SnapshotDocument] | None:
+    """Name and content of a group's newest published checkpoint, from any replica whose document is whole.
+
+    Raises SourceError when none is, or all are of a newer format.
+    """
+    for _ in range(LISTINGS - 1):
+        try:
+            return _newest_listed(storage, cluster, group)
+        except ObjectMissing:
+            continue  # newer ones have taken its place
+    return _newest_listed(storage, cluster, group)
+
+
+def _newest_listed(storage: Storage, cluster: str, group: int) -> tuple[str, SnapshotDocument] | None:
+    names = [(parse_name(key), key) for key in storage.list(group_prefix(cluster, group))]
+    published = [(name.log_index, key) for name, key in names if isinstance(name, SnapshotName)]
+    newest = max((index for index, _ in published), default=0)
+    problem = None
+    for index, key in published:
+        if index == newest:
+            try:
+                return key, decode(storage.get(key))
+            except (SnapshotDamaged, SnapshotTooNew) as error:
+                problem = problem or SourceError(f"{key}: {error}")
+    if problem is not None:
+        raise problem
+    return None
+
+
+def _views(storage: Storage, options: ReadOptions) -> list[PartitionView]:
+    cluster = options.cluster or _only_cluster(storage)
+    topics = _wanted_topics(storage, cluster, options)
+    wanted = [
+        (topic, number)
+        for topic in topics
+        for number in range(len(topic.partitions))
+        if (chosen := options.topics[topic.name]) is None or number in chosen
+    ]
+    with ThreadPoolExecutor(PARALLEL_GETS) as pool:
+        views = list(pool.map(partial(_view, storage, cluster, options), wanted))
+        # A partition may have thousands of objects: they share the pool, whichever partition they are of.
+        objects = [(view, row) for view in views for row in view.objects]
+        footers = iter(list(pool.map(lambda one: _footer(storage, *one), objects)))
+        return [view.with_blocks([next(footers) for _ in view.objects]) for view in views]
+
+
+def _only_cluster(storage: Storage) -> str:
+    found = storage.folders(PREFIX)
+    if not found:
+        raise SourceError(f"{storage.url}: no checkpoint is published there: run `strandline checkpoint`")
+    if len(found) > 1:
+        names = ", ".join(found)
+        raise SourceError(
+            f"{storage.url} holds several clusters ({names}): say which by the option 'cluster'"
+        )
+    return found[0]
+
+
+def _wanted_topics(storage: Storage, cluster: str, options: ReadOptions) -> list[Topic]:
+    found = newest_document(storage, cluster, CONTROLLER_GROUP)
+    if found is None:
+        raise SourceError(
+            f"{storage.url}: no checkpoint of cluster {cluster} is published: run `strandline checkpoint`"
+        )
+    key, document = found
+    try:
+        state = ControllerState.load(document.state)
+    except ValueError as error:
+        raise SourceError(f"{key}: {error}") from error
+    topics = []
+    for name, chosen in options.topics.items():
+        topic = state.by_name.get(name)
+        if topic is None:
+            there = ", ".join(sorted(state.by_name)) or "none"
+            raise SourceError(
+                f"there is no topic {name!r} in the newest checkpoint, but {there}: if it is new, run "
+                "`strandline checkpoint`"
+            )
+        if beyond := sorted(number for number in chosen or () if number >= len(topic.partitions)):
+            raise SourceError(
+                f"topic {name!r} has no partition {beyond[0]}, only 0 to {len(topic.partitions) - 1}"
+            )
+        topics.append(topic)
+    return topics
+
+
+def _view(storage: Storage, cluster: str, options: ReadOptions, place: tuple[Topic, int]) -> PartitionView:
+    topic, number = place
+    found = newest_document(storage, cluster, topic.partitions[number].group)
+    if found is None:
+        raise SourceError(
+            f"no checkpoint of partition {topic.name}-{number} is published: run `strandline checkpoint`"
+        )
+    key, document = found
+    try:
+        fields = snapshot_fields(document.state)
+    except ValueError as error:
+        raise SourceError(f"{key}: {error}") from error
+    view = PartitionView(
+        topic.name,
+        topic.topic_id,
+        number,
+        key,
+        fields["start_offset"],
+        fields["next_offset"],
+        np.frombuffer(fields["level_one"], LEVEL_ONE_ROWS),
+        of_level_zero(np.frombuffer(fields["extents"], EXTENT_ROWS)),
+        dict(fields["inline"]),
+    )
+    return _bounded(storage, options, view)
+
+
+def _footer(storage: Storage, view: PartitionView, row: Any) -> LevelOneFooter:
+    """The footer of one of a view's objects; raises StorageError, BadObject."""
+    extent = LevelOneExtent._make(row.item())
+    name = level_one_name(view.topic_id, view.number, extent.term, extent.unique)
+    start = extent.size - extent.index_bytes
+    tail = get_referred(storage, name, start, extent.index_bytes, view.document)
+    footer = parse_footer(name, tail, extent.size)
+    if (footer.base_offset, footer.end_offset) != (extent.base_offset, extent.end_offset):
+        held = f"it holds offsets {footer.base_offset} to {footer.end_offset}"
+        raise BadObject(name, start, extent.size, f"{held}, in place of those that {view.document} says")
+    return footer
+
+
+def _bounded(storage: Storage, options: ReadOptions, view: PartitionView) -> PartitionView:
+    """Within the offsets and times asked for, and always within what the checkpoint holds."""
+    special = {EARLIEST: view.first, LATEST: view.end}
+    first = options.starting.of(view.topic, view.number)
+    end = options.ending.of(view.topic, view.number)
+    view = view.within(special.get(first, first), special.get(end, end))
+    first, end = view.first, view.end
+    if options.starting_timestamp is not None:
+        first = _since(storage, view, options.starting_timestamp)
+    if options.ending_timestamp is not None:
+        end = _since(storage, view, options.ending_timestamp)
+    return view.within(first, end)
+
+
+def _since(storage: Storage, view: PartitionView, timestamp: int) -> int:
+    """Offset of the first record of this time or later, as ListOffsets has it; the end when there is none."""
+    objects = view.objects[view.objects["max_timestamp"] >= timestamp]
+    parts = (replace(view, objects=objects[n : n + 1], rows=view.rows[:0]) for n in range(objects.size))
+    for part in (*parts, replace(view, objects=objects[:0])):
+        known = part.with_blocks([_footer(storage, part, row) for row in part.objects])
+        for number in np.flatnonzero(known.rows["max_timestamp"] >= timestamp):
+            found = first_offset_since(storage, known.slice(np.array([number])), timestamp)
+            if found is not None:
+                return found
+    return view.end

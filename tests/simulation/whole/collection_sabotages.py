@@ -1,0 +1,229 @@
+"""Rules of level one, retention and the collector taken out again: what sabotages.py opens, by name.
+
+Each hole is (name, what is wrong, how it is opened). Nothing here is ever imported by the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+from node.controller import gone_topics
+from node.controller.gone_topics import GoneTopics
+from node.level_one.sweeper import Sweeper
+from node.level_one.undecided import Undecided
+from node.level_zero.collectable_epochs import CollectableEpochs, Heard, Maximum
+from node.level_zero.grace import Grace
+from node.level_zero.idle_epochs import IdleEpochs
+from node.level_zero.store import MAX_LIST
+from node.partition.partition import Partition, _result
+from node.partition.reader_holds import ReaderHolds
+from statemachine.checkpoints import Checkpoints
+from statemachine.epoch_window import EpochWindow
+from statemachine.level_one import RemovedObject
+from statemachine.partition_commands import AdvanceEpoch
+from statemachine.partition_state import PartitionState
+
+Broken = AbstractContextManager[Any]
+
+
+class Hole(NamedTuple):
+    """One rule that is taken out."""
+
+    name: str
+    hole: str
+    open: Callable[[], tuple[Broken, ...]]
+
+
+# How far deletion may go.
+
+
+def _from_seen(self: Partition) -> int:
+    """As Partition.collectable_epoch, but by the window that was granted, not the one that was applied."""
+    machine, window = self.machine, self.fence.window
+    accepted = machine.previous_applied_epoch
+    if window is not None and window.oldest is not None:
+        accepted = window.oldest
+    named = (machine.extents.oldest_epoch, machine.checkpoints.oldest_epoch(machine.time))
+    return min([accepted, *(epoch for epoch in named if epoch is not None)]) - 1
+
+
+def _maximum(self: CollectableEpochs, *, unheard: bool, capped: bool) -> Maximum:
+    machine = self._controller.machine
+    values = [machine.cluster_epoch - 1] if capped else []
+    for topic in machine.topics:
+        for group, _, creation_epoch in topic.partitions:
+            heard = self._table.get(group)
+            if heard is not None:
+                values.append(max(heard.value, creation_epoch - 1))
+            elif unheard:
+                values.append(creation_epoch - 1)
+    self._newest = max(self._newest, min(values, default=self._newest))
+    return Maximum(self._newest, machine.cluster_epoch, None, None, None, None)
+
+
+def _skips_unheard(self: CollectableEpochs) -> Maximum:
+    return _maximum(self, unheard=False, capped=True)
+
+
+def _not_capped(self: CollectableEpochs) -> Maximum:
+    return _maximum(self, unheard=True, capped=False)
+
+
+def _one_too_far(self: CollectableEpochs) -> Maximum:
+    found = _true_maximum(self)
+    return found._replace(epoch=found.epoch + 1)
+
+
+_true_maximum = CollectableEpochs.maximum
+
+
+def _takes_its_time(self: Grace, seconds: float) -> None:
+    _grace(self, seconds + 3.0)
+
+
+_grace = Grace.__init__
+
+
+def _last_word_counts(self: CollectableEpochs, group: int, term: int, value: int) -> bool:
+    self._table[group] = Heard(value, term, self._loop.time())
+    return True
+
+
+async def _advances_unfenced(self: Partition, command: AdvanceEpoch) -> Any:
+    """As Partition._advance_epoch, but without a fence: nothing keeps older windows from coming after it."""
+    epoch, window = command.window.newest, self.fence.window
+    assert epoch is not None
+    assert window is not None
+    oldest = max(self.machine.previous_applied_epoch, epoch - 1)
+    return _result(await self._replicate(AdvanceEpoch(EpochWindow(window.term, oldest, epoch)), window.term))
+
+
+def _by_accepted_alone(previous_applied: int, *oldest_named: int | None) -> int:
+    return previous_applied - 1
+
+
+# Level one.
+
+
+def _all_removed(self: PartitionState) -> list[RemovedObject]:
+    return [*self.removed]
+
+
+async def _sweeps_never(self: Sweeper, replica: Any) -> None:
+    """Nobody looks for orphans."""
+
+
+async def _stays_idle(self: IdleEpochs) -> None:
+    """Partitions that nobody writes to stay where they are."""
+
+
+async def _forgets_gone(self: GoneTopics) -> None:
+    """Nobody looks for what deleted topics left."""
+
+
+async def _trusts_its_state(self: GoneTopics) -> None:
+    """As GoneTopics.sweep, but on any node, and what its state does not know is gone."""
+    machine = self._controller.machine
+    for prefix in self._behind:
+        going = []
+        for name in await self._store.list(prefix, "", MAX_LIST):
+            owner = gone_topics._owner(name)
+            if owner is None:
+                continue
+            known = machine.topic_by_id(owner.who) if isinstance(owner.who, bytes) else True
+            if known is None:
+                going.append(name)
+        await self._delete(going, machine)
+    await _sweep(self)
+
+
+_sweep = GoneTopics.sweep
+
+COLLECTION: Final = (
+    Hole(
+        "collectable-from-seen",
+        "M(p) goes by the window a leader granted, not by what was applied",
+        lambda: (patch.object(Partition, "collectable_epoch", property(_from_seen)),),
+    ),
+    Hole(
+        "unheard-skipped",
+        "a partition that was not heard of does not count in M",
+        lambda: (patch.object(CollectableEpochs, "maximum", _skips_unheard),),
+    ),
+    Hole(
+        "grace-hides-it",
+        "the same, and a grace that is longer than such an M lasts",
+        lambda: (
+            patch.object(CollectableEpochs, "maximum", _skips_unheard),
+            patch.object(Grace, "__init__", _takes_its_time),
+        ),
+    ),
+    Hole(
+        "not-capped",
+        "M is not held below the cluster epoch of the state it was taken from",
+        lambda: (patch.object(CollectableEpochs, "maximum", _not_capped),),
+    ),
+    Hole(
+        "one-too-far",
+        "the oldest epoch that is needed is collected too",
+        lambda: (patch.object(CollectableEpochs, "maximum", _one_too_far),),
+    ),
+    Hole(
+        "last-word-counts",
+        "what a leader said last counts, not the highest that was said",
+        lambda: (patch.object(CollectableEpochs, "_note", _last_word_counts),),
+    ),
+    Hole(
+        "advances-unfenced",
+        "an idle partition follows the cluster epoch without a fence",
+        lambda: (patch.object(Partition, "_advance_epoch", _advances_unfenced),),
+    ),
+    Hole(
+        "ahead-of-unreconciled",
+        "M(p) goes by what is accepted, whatever batches name",
+        lambda: (patch("statemachine.partition_state.max_collectable_epoch", _by_accepted_alone),),
+    ),
+    Hole(
+        "leases-ignored",
+        "a leased checkpoint holds nothing back in level zero",
+        lambda: (patch.object(Checkpoints, "oldest_epoch", lambda *_: None),),
+    ),
+    Hole(
+        "reader-hold-dropped",
+        "a read holds nothing back",
+        lambda: (patch.object(ReaderHolds, "oldest_epoch", property(lambda _: None)),),
+    ),
+    Hole(
+        "undecided-swept",
+        "an object that may still be named is taken for an orphan",
+        lambda: (patch.object(Undecided, "__contains__", lambda *_: False),),
+    ),
+    Hole(
+        "leased-removed",
+        "what a leased checkpoint names in level one is deleted once the partition does not name it",
+        lambda: (patch.object(PartitionState, "removable", _all_removed),),
+    ),
+    Hole(
+        "gone-by-old-state",
+        "topics that a node's state does not know are taken for deleted ones",
+        lambda: (patch.object(GoneTopics, "sweep", _trusts_its_state),),
+    ),
+    Hole(
+        "gone-topics-kept",
+        "what deleted topics left in storage stays",
+        lambda: (patch.object(GoneTopics, "sweep", _forgets_gone),),
+    ),
+    Hole(
+        "orphans-kept",
+        "level-one objects that were never named stay",
+        lambda: (patch.object(Sweeper, "sweep", _sweeps_never),),
+    ),
+    Hole(
+        "idle-epochs-stay",
+        "partitions that nobody writes to do not follow the cluster epoch",
+        lambda: (patch.object(IdleEpochs, "_look", _stays_idle),),
+    ),
+)

@@ -1,0 +1,40 @@
+"""Periods of a node's background work, shortened: a run lasts seconds, and all of it has to come round in it.
+
+What is configuration stands in the plan; these are constants of the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from node.controller import duties
+from node.level_one import reconciler, retention, sweeper
+from node.level_zero import collectable_epochs, collector, idle_epochs
+from tests.simulation.whole.plan import Plan
+
+
+@contextmanager
+def paced(plan: Plan) -> Iterator[None]:
+    """Work at the plan's pace."""
+    look = plan.look_seconds
+    periods = (
+        (duties, "TICK_SECONDS", plan.tick_seconds),
+        (reconciler, "LOOK_SECONDS", look),
+        (reconciler, "FIRST_RETRY_SECONDS", look),
+        (reconciler, "MOST_RETRY_SECONDS", 4 * look),
+        (sweeper, "LOOK_SECONDS", look),
+        (sweeper, "FIRST_RETRY_SECONDS", look),
+        (sweeper, "MOST_RETRY_SECONDS", 4 * look),
+        (retention, "LOOK_SECONDS", look),
+        (idle_epochs, "LOOK_SECONDS", look),
+        (collectable_epochs, "TELL_SECONDS", plan.tell_seconds),
+        (collectable_epochs, "TELL_ALL_SECONDS", 10 * plan.tell_seconds),
+        (collector, "FULL_SWEEP_SECONDS", 2.0),
+        (collector, "MAX_PAUSE_SECONDS", 1.0),
+    )
+    with ExitStack() as stack:
+        for module, name, seconds in periods:
+            stack.enter_context(patch.object(module, name, seconds))
+        yield

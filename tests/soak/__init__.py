@@ -1,0 +1,1 @@
+"""A long run of a real cluster under all that it is for: does storage stay what retention keeps?"""

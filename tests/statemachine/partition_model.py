@@ -1,0 +1,206 @@
+"""A partition as one would tell it: every batch and object of all time in lists, searched from end to end.
+
+It shares nothing with the state machine but the commands and their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statemachine.level_one import LevelOneExtent, RemovedObject
+from statemachine.partition_commands import (
+    AdvanceEpoch,
+    AdvanceReconciled,
+    Append,
+    Appended,
+    AppendInline,
+    Checkpoint,
+    CheckpointsReleased,
+    CheckpointTaken,
+    Command,
+    EpochAdvanced,
+    ForgetRemoved,
+    InlineBatch,
+    LevelOneReplaced,
+    Placeholder,
+    Reconciled,
+    Rejected,
+    Rejection,
+    ReleaseCheckpoints,
+    RemovedForgotten,
+    RenewCheckpoint,
+    ReplaceLevelOne,
+    SetStartOffset,
+    StartOffsetSet,
+    Tick,
+    Ticked,
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """One accepted batch."""
+
+    base: int
+    term: int
+    time: int
+    batch: Placeholder | InlineBatch
+
+    @property
+    def end(self) -> int:
+        return self.base + self.batch.record_count
+
+
+@dataclass(frozen=True)
+class Saved:
+    index: int
+    until: int
+    epochs: tuple[int, ...]
+    uniques: frozenset[bytes]
+    """Level-one objects it names."""
+
+
+class Model:
+    """What was written, what was reconciled and replaced, and what was deleted."""
+
+    def __init__(self, creation_epoch: int) -> None:
+        self.previous = self.newest = creation_epoch
+        self.term = self.time = self.start = self.end = 0
+        self.written: list[Written] = []
+        self.forgotten: dict[int, int] = {}
+        """For each producer that expired, how many batches had been written by then."""
+        self.saved: list[Saved] = []
+        self.reconciled = 0
+        """Offset after the last record that was moved to level one."""
+        self.objects: list[LevelOneExtent] = []
+        """Every object that was ever named."""
+        self.replaced: set[bytes] = set()
+        self.removed: list[RemovedObject] = []
+
+    def live(self) -> list[Written]:
+        """Level zero."""
+        return [one for one in self.written if one.end > self.start and one.base >= self.reconciled]
+
+    def first_unreconciled(self) -> int:
+        return next((one.base for one in self.live()), self.end)
+
+    def level_one(self) -> list[LevelOneExtent]:
+        present = [
+            one for one in self.objects if one.unique not in self.replaced and one.end_offset > self.start
+        ]
+        return sorted(present)
+
+    def leased(self) -> list[Saved]:
+        return [one for one in self.saved if one.until > self.time]
+
+    def removable(self) -> list[RemovedObject]:
+        return [one for one in self.removed if all(saved.index > one.log_index for saved in self.leased())]
+
+    def named(self) -> frozenset[bytes]:
+        return frozenset(one.unique for one in self.level_one())
+
+    def remove(self, index: int, objects: Sequence[LevelOneExtent]) -> None:
+        self.removed += [RemovedObject(index, one.term, one.unique, one.size) for one in objects]
+
+    def epochs(self) -> tuple[int, ...]:
+        return tuple(one.batch.epoch for one in self.live() if isinstance(one.batch, Placeholder))
+
+    def collectable(self) -> int:
+        leased = [epoch for one in self.leased() for epoch in one.epochs]
+        return min([self.previous, *self.epochs(), *leased]) - 1
+
+    def known(self, producer: int) -> list[Written]:
+        """The producer's batches, as far as they are still remembered."""
+        since = self.forgotten.get(producer, 0)
+        return [one for one in self.written[since:] if one.batch.producer_id == producer]
+
+    def append(self, batch: Placeholder | InlineBatch) -> Appended | Rejected:
+        known = self.known(batch.producer_id) if batch.producer_id >= 0 else []
+        if known:
+            current = known[-1].batch.producer_epoch
+            if batch.producer_epoch < current:
+                return Rejected(Rejection.INVALID_PRODUCER_EPOCH, current)
+            same = [one for one in known if one.batch.producer_epoch == batch.producer_epoch]
+            expected = (same[-1].batch.base_sequence + same[-1].batch.record_count) % 2**31 if same else 0
+            if batch.base_sequence != expected:
+                for one in same[-5:]:
+                    same_size = one.batch.record_count == batch.record_count
+                    if one.batch.base_sequence == batch.base_sequence and same_size:
+                        return Appended(one.base, duplicate=True)
+                return Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
+        self.written.append(Written(self.end, self.term, self.time, batch))
+        self.end += batch.record_count
+        return Appended(self.written[-1].base)
+
+    def apply(self, index: int, command: Command) -> Any:
+        if isinstance(command, (Append, AdvanceEpoch)):
+            window = command.window
+            assert window.oldest is not None
+            assert window.newest is not None
+            rises = window.oldest > self.previous or window.newest > self.newest
+            self.previous = max(self.previous, window.oldest)
+            self.newest = max(self.newest, window.newest)
+            if isinstance(command, Append):
+                return [self.append(batch) for batch in command.placeholders]
+            return (
+                EpochAdvanced(self.previous, self.newest)
+                if rises
+                else Rejected(Rejection.LOWER_EPOCH, self.newest)
+            )
+        if isinstance(command, AppendInline):
+            return [self.append(batch) for batch in command.batches]
+        if isinstance(command, SetStartOffset):
+            if command.start_offset < self.start:
+                return Rejected(Rejection.LOWER_START_OFFSET, self.start)
+            before = self.level_one()
+            self.start = command.start_offset
+            self.remove(index, [one for one in before if one not in self.level_one()])
+            return StartOffsetSet(self.start)
+        if isinstance(command, Tick):
+            last = {one.batch.producer_id: one.time for one in self.written if one.batch.producer_id >= 0}
+            idle = [
+                producer
+                for producer, time in last.items()
+                if self.known(producer) and time < self.time - command.producer_expiry
+            ]
+            self.forgotten.update(dict.fromkeys(idle, len(self.written)))
+            return Ticked(self.time, len(idle))
+        if isinstance(command, Checkpoint):
+            self.saved.append(Saved(index, self.time + command.lease, self.epochs(), self.named()))
+            return CheckpointTaken(index, self.time + command.lease)
+        if isinstance(command, RenewCheckpoint):
+            for position, one in enumerate(self.saved):
+                if one.index == command.log_index and one.until > self.time:
+                    until = max(one.until, self.time + command.lease)
+                    self.saved[position] = replace(one, until=until)
+                    return CheckpointTaken(one.index, until)
+            return Rejected(Rejection.CHECKPOINT_NOT_LEASED, self.time)
+        if isinstance(command, AdvanceReconciled):
+            if command.first_offset != self.first_unreconciled():
+                return Rejected(Rejection.RECONCILED_ELSEWHERE, self.first_unreconciled())
+            if any(one.term != self.term for one in command.extents):
+                return Rejected(Rejection.OLDER_TERM, self.term)
+            self.objects += command.extents
+            self.reconciled = command.extents[-1].end_offset
+            return Reconciled(self.reconciled - 1)
+        if isinstance(command, ReplaceLevelOne):
+            if any(one.term != self.term for one in command.new):
+                return Rejected(Rejection.OLDER_TERM, self.term)
+            old = [one for one in self.level_one() if (one.term, one.unique) in command.old]
+            if len(old) != len(command.old):
+                return Rejected(Rejection.LEVEL_ONE_CHANGED, 0)
+            self.replaced |= {one.unique for one in old}
+            self.objects += command.new
+            self.remove(index, [*old, *(one for one in command.new if one.end_offset <= self.start)])
+            return LevelOneReplaced(len(old))
+        if isinstance(command, ForgetRemoved):
+            known = [one for one in self.removed if one.unique in command.uniques]
+            self.removed = [one for one in self.removed if one not in known]
+            return RemovedForgotten(len(known))
+        assert isinstance(command, ReleaseCheckpoints)
+        ended = [one for one in self.saved if one.until <= self.time]
+        gone = ended[: len(ended) - command.keep] if command.keep < len(ended) else []
+        self.saved = [one for one in self.saved if one not in gone]
+        return CheckpointsReleased([one.index for one in gone])
