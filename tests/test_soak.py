@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -258,9 +257,7 @@ def test_every_way_in_which_records_go_has_its_topic_and_its_part_of_the_load() 
 
 def test_a_short_run(tmp_path: Path) -> None:
     """Real nodes, one of which is killed; without the audits, which take longer than all of this."""
-    began = time.monotonic()
-    report = asyncio.run(drive(tmp_path, 6.0, 1, "local", rate=2e6, kill_every=6.0, audits=False))
+    report = asyncio.run(drive(tmp_path, 4.0, 1, "local", rate=2e6, kill_every=4.0, audits=False))
     assert report.failures() == ["the audits did not all pass"], show(report)
     assert report.kills == 1
-    assert report.acknowledged > 200
-    assert time.monotonic() - began < 55
+    assert report.acknowledged > 100

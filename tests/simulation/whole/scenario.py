@@ -137,6 +137,8 @@ class Scenario:
         for consumer in self.consumers:
             consumer.hurry()
         self._until("level zero drains, nothing is left over", self._drained, DRAINS_SECONDS)
+        if self._failed():
+            return
         # It reads everything anew, from level one.
         self.consumers.append(
             Consumer(self.cluster, self.directory, "reader", self._machine(), READER_VERSION)
