@@ -13,7 +13,7 @@ from tests.failover.cluster.nodes import Nodes
 CHECKPOINT_SECONDS = 60.0
 
 
-async def audit(nodes: Nodes, folder: Path, *, lease_seconds: float = 60.0) -> tuple[list[str], str]:
+async def audit(nodes: Nodes, folder: Path, *, lease_seconds: float = 600.0) -> tuple[list[str], str]:
     """Findings, and a line that says what was looked at; the reports go into `folder`."""
     body = {"timeout_seconds": CHECKPOINT_SECONDS, "lease_seconds": lease_seconds}
     taken = await nodes.ask("/api/checkpoints", "POST", body, seconds=CHECKPOINT_SECONDS + 10)
