@@ -132,7 +132,8 @@ class BlockCache(Generic[T]):
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
         # A task that never ran has delivered nothing.
         for key in [*self._loading]:
             self._deliver(key, _stopping())

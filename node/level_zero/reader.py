@@ -110,7 +110,8 @@ class Reader:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
         # A task that never ran has delivered nothing.
         for future in self._loading.values():
             future.set_result(NotDone("get_range", "", "the node is stopping", retriable=True))

@@ -227,7 +227,7 @@ def test_a_node_that_does_not_answer_is_a_problem_and_without_any_there_is_no_st
 
 
 def test_the_switch_is_asked_of_one_node_and_a_reset_of_all(cluster: Cluster) -> None:
-    assert cluster.run("pause") == (0, "paused: no node collects\n", "")
+    assert cluster.run("pause") == (0, "paused: no node deletes records from storage\n", "")
     assert cluster.run("resume") == (0, "resumed: all nodes collect\n", "")
     assert json.loads(cluster.run("pause", "--json").out) == {"paused": True}
     posts = [[each for each in node.asked if each[0] == "POST"] for node in cluster.nodes]

@@ -221,7 +221,7 @@ def test_collecting_is_seen_paused_and_resumed(run: Run, lines: Callable[[str], 
     assert sorted(rows) == [0, 1]
     assert 0 <= status["max_collectable_epoch"] < status["cluster_epoch"]
     assert status["held_back"] is None or status["held_back"]["reason"] in REASONS
-    assert run("gc", "pause").out == "paused: no node collects\n"
+    assert run("gc", "pause").out == "paused: no node deletes records from storage\n"
     becomes(True)
     assert "PAUSED" in run("gc", "status").out
     assert run("gc", "resume").out == "resumed: all nodes collect\n"
