@@ -43,11 +43,12 @@ from node.level_one.builder import BuilderConfig
 from node.level_one.worker_link import WorkerBuilder
 from node.level_zero.opening import StorePlace, open_store
 from node.level_zero.retries import RetryPolicy
-from node.level_zero.store import NotDone, ObjectStore
+from node.level_zero.store import NotDone, ObjectStore, StoreError
 from node.raft.disk import RealDisk
 from node.raft.journal import JournalDamaged
 from node.raft.transport import MeshListenError
 from node.raft.wal import WalError, WalLocked, WalMismatch
+from node.storage_owner import ForeignStorage, claim
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ STOP_SECONDS: Final = 20.0
 LEFT_SECONDS: Final = 3.0
 """How long a process that has to end waits for its threads."""
 NODE_FILE: Final = "node.json"
+CLAIM_SECONDS: Final = 5.0
+"""How long a start waits for the store to say whose it is."""
 _SYSTEM: Final = random.SystemRandom()
 _REFUSED: Final = (CannotListen, MeshListenError, AdminListenError, WalLocked, WalMismatch)
 
@@ -114,13 +117,15 @@ class _Process:
         warming.shutdown(wait=False)
         disk = RealDisk()
         threads = DiskThreads(STORE_THREADS, "store")
+        store = _open_store(config, loop, disk, threads)
+        await _claim(store, config.cluster.id)
         wal_thread, snapshot_thread = DiskThreads(1, "wal"), DiskThreads(1, "snapshots")
         work_thread = ThreadPoolExecutor(1, "work")
         broker = Broker(
             config,
             loop=loop,
             disk=disk,
-            store=_open_store(config, loop, disk, threads),
+            store=store,
             wal_executor=wal_thread,
             snapshot_executor=snapshot_thread,
             work_executor=work_thread,
@@ -183,6 +188,21 @@ def _open_store(
         return open_store(place, RetryPolicy(), loop=loop, disk=disk, executor=threads, rng=rng)
     except NotDone as error:
         raise Unusable(f"storage.url: {error}") from error
+
+
+async def _claim(store: ObjectStore, cluster_id: str) -> None:
+    """See that the storage is this cluster's. Raises Unusable if it is another's.
+
+    A store that does not answer must not keep a node from starting: it can elect and be elected, and a store
+    that is down deletes nothing.
+    """
+    try:
+        async with asyncio.timeout(CLAIM_SECONDS):
+            await claim(store, cluster_id)
+    except ForeignStorage as error:
+        raise Unusable(str(error)) from error
+    except (StoreError, TimeoutError) as error:
+        log.warning("whose the storage is cannot be seen now, and the node starts all the same: %s", error)
 
 
 def _level_one_builder(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> WorkerBuilder | None:

@@ -105,6 +105,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, di
         assert process.poll() is None
 
 
+def test_another_cluster_s_storage_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "objects" / "cluster").write_text('{"format": 1, "cluster": "other"}')
+    with started(write_config(tmp_path)) as process:
+        assert "storage.url: what is stored there belongs to cluster 'other'" in refusal(process)
+
+
 def test_a_wrong_key_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with started(write_config(tmp_path), "--set", "kafka.prot=1") as process:
         assert "kafka.prot: there is no such key: did you mean kafka.port?" in refusal(process)
