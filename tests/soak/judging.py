@@ -76,7 +76,6 @@ async def judge(nodes: Nodes, report: Report, lives: Sequence[Life], began: floa
     # Retention takes whole objects, DeleteRecords any offset: the object that holds it stays.
     cut = sum(life.topic.partitions for life in lives if life.topic.goes is Goes.TRIMMED)
     report.bound_bytes = RECORD_OVERHEAD * report.retained_records + OBJECT_BYTES * cut
-    await _checkpoints(nodes, report)
 
 
 async def _drained(nodes: Nodes, report: Report, began: float) -> None:
@@ -135,8 +134,12 @@ async def _led(nodes: Nodes) -> list[Any]:
     return rows
 
 
-async def _checkpoints(nodes: Nodes, report: Report) -> None:
-    """Documents only of groups there are, and no more of each than are kept, leased and just taken."""
+async def judge_checkpoints(nodes: Nodes, report: Report) -> None:
+    """Documents only of groups there are, and no more of each than are kept, leased and just taken.
+
+    To be looked at once a checkpoint was taken: restarted nodes publish again those that they apply again, and
+    the next checkpoint removes what is not retained.
+    """
     present = {row["group"] for row in await _led(nodes)} | {0}
     there = await asyncio.to_thread(stored, nodes.storage)
     gone = sorted(set(there.checkpoint_groups) - present)

@@ -29,7 +29,7 @@ from snapshot.spark.session import NoJava, check_java
 from tests.failover.cluster.auditing import CHECKPOINT_SECONDS, audit
 from tests.failover.cluster.nodes import NODES, Nodes, NotWell
 from tests.failover.cluster.stores import LocalStorage, S3Storage, Storage
-from tests.soak.judging import judge
+from tests.soak.judging import judge, judge_checkpoints
 from tests.soak.life import Life
 from tests.soak.reading import Beginner
 from tests.soak.report import Report, plain, show
@@ -101,6 +101,7 @@ class Soak:
                 say(said)
                 report.findings += findings
                 report.audited = int(not findings)
+                await judge_checkpoints(nodes, report)
         except (NotWell, CommandFailed, TimeoutError) as error:
             report.findings.append(f"{error!r}")
         finally:
