@@ -137,8 +137,8 @@ async def _led(nodes: Nodes) -> list[Any]:
 async def judge_checkpoints(nodes: Nodes, report: Report) -> None:
     """Documents only of groups there are, and no more of each than are kept, leased and just taken.
 
-    To be asked once a checkpoint was taken: restarted nodes publish again those that they apply again, and the
-    next checkpoint removes what is not retained.
+    To be asked once a checkpoint was taken: restarted nodes publish again those that they apply again, and
+    the next checkpoint removes what is not retained.
     """
     present = {row["group"] for row in await _led(nodes)} | {0}
     there = await asyncio.to_thread(stored, nodes.storage)
