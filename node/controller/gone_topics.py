@@ -83,7 +83,6 @@ class GoneTopics:
     def start(self) -> None:
         """Begin to look, every so many seconds."""
         self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Stop; a deletion under way may still take effect."""
@@ -149,11 +148,6 @@ class GoneTopics:
             await asyncio.sleep(len(batch) / self._deletes_per_second)
         if names:
             log.info("%d objects of deleted topics are deleted", len(names))
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            message = "deleting what is left of deleted topics failed"
-            self._loop.call_exception_handler({"message": message, "exception": error})
 
 
 def _owner(name: str) -> _Owner | None:

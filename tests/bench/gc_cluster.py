@@ -7,7 +7,7 @@ be in a bucket: an object is one put there, too, and a listing of up to 1,000 na
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,9 +16,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.admin_client import AdminClient
-from cluster.local import LocalCluster
-from cluster.ports import free_ports
 from tests.bench.gc_price import PER_THOUSAND, dollars
+from tests.bench.kafka_compare import StrandlineCluster
 from tests.bench.kafka_measure import Amount, Servers, fill, new_topic, read_back
 from tests.bench.measures import Result
 
@@ -52,22 +51,11 @@ class Storing(Protocol):
     def objects(self) -> Path: ...
 
 
-class Nodes:
-    """Strandline, objects in a local folder."""
+class Nodes(StrandlineCluster):
+    """Strandline with these settings, and a look at its nodes and objects."""
 
-    name = "Strandline"
-
-    def __init__(self, folder: Path, settings: tuple[str, ...] = SETTINGS) -> None:
-        self._local = LocalCluster(folder)
-        self._settings = settings
-
-    @property
-    def bootstrap(self) -> str:
-        return self._local.description.bootstrap
-
-    @property
-    def pids(self) -> list[int]:
-        return [node.pid for node in self._local.description.nodes.values() if node.pid is not None]
+    def __init__(self, folder: Path, settings: Sequence[str] = SETTINGS) -> None:
+        super().__init__(folder, settings)
 
     @property
     def admin(self) -> list[str]:
@@ -76,18 +64,6 @@ class Nodes:
     @property
     def objects(self) -> Path:
         return Path(self._local.description.storage)
-
-    def up(self) -> None:
-        self._local.up(3, choose_ports=free_ports, settings=self._settings)
-
-    def kill(self, node: int) -> None:
-        self._local.kill(node)
-
-    def start(self, node: int) -> None:
-        self._local.start(node, timeout=0)
-
-    def down(self) -> None:
-        self._local.down()
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,17 +137,18 @@ def test_retention_empties_a_partition_and_its_objects_go() -> None:
 class TestWithARealPartition:
     """Names, and a log that commits when a test says."""
 
-    def one(self, lone: Lone, undecided: Undecided, term: int) -> LevelOneExtent:
-        return LevelOneExtent(0, 1, 1, 500, 100, term, undecided.new(64, term))
+    def made(self, lone: Lone) -> tuple[Undecided, Namer, LevelOneExtent]:
+        """A batch is committed, and the object it was lifted to waits for its name, in term 1."""
+        lone.append("a")
+        lone.stored("a")
+        lone.group.commit()
+        undecided = Undecided(random.Random(1))
+        one = LevelOneExtent(0, 1, 1, 500, 100, 1, undecided.new(64, 1))
+        return undecided, Namer(undecided, UpkeepMeasures()), one
 
     def test_an_entry_that_is_committed_by_a_later_leadership_names_its_object(self) -> None:
         with Lone() as lone:
-            lone.append("a")
-            lone.stored("a")
-            lone.group.commit()
-            undecided = Undecided(random.Random(1))
-            namer = Namer(undecided, UpkeepMeasures())
-            made = self.one(lone, undecided, 1)
+            undecided, namer, made = self.made(lone)
             task = lone.run(namer.name(lone.partition, 1, AdvanceReconciled(0, [made]), [made]))
             entry = lone.group.proposed[-1]
             lone.group.lose()
@@ -162,12 +163,7 @@ class TestWithARealPartition:
 
     def test_in_a_later_term_nothing_of_an_earlier_one_is_proposed(self) -> None:
         with Lone() as lone:
-            lone.append("a")
-            lone.stored("a")
-            lone.group.commit()
-            undecided = Undecided(random.Random(1))
-            namer = Namer(undecided, UpkeepMeasures())
-            made = self.one(lone, undecided, 1)
+            undecided, namer, made = self.made(lone)
             lone.group.lose()
             lone.group.lead(2)
             before = len(lone.group.proposed)
@@ -178,12 +174,7 @@ class TestWithARealPartition:
 
     def test_applied_it_is_named_and_settled(self) -> None:
         with Lone() as lone:
-            lone.append("a")
-            lone.stored("a")
-            lone.group.commit()
-            undecided = Undecided(random.Random(1))
-            namer = Namer(undecided, UpkeepMeasures())
-            made = self.one(lone, undecided, 1)
+            undecided, namer, made = self.made(lone)
             task = lone.run(namer.name(lone.partition, 1, AdvanceReconciled(0, [made]), [made]))
             assert not task.done()
             assert made.unique in undecided

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.bench.report import shown, table
+from tests.failover.cluster.report import found, word_for
 
 
 @dataclass
@@ -133,14 +134,11 @@ def show(report: Report) -> str:
     ]
     lines = [table(["", "", "count", "bytes"], cells), ""]
     failures = report.failures()
-    lines += [f"finding: {failure}" for failure in failures]
-    if report.folder is not None:
-        lines.append(f"logs, configurations and objects: {report.folder}")
-    word = f"failed: {len(failures)} findings;" if failures else "ok:"
+    lines += found(failures, report.folder)
     lines.append(
-        f"soak {word} {report.load_seconds:.0f} s of load on {report.storage}, {report.kills} kills, "
-        f"{report.acknowledged:,} records acknowledged, {report.expected:,} of them retained, "
-        f"{report.lost} lost, {report.seconds:.0f} s"
+        f"soak {word_for(failures)} {report.load_seconds:.0f} s of load on {report.storage}, "
+        f"{report.kills} kills, {report.acknowledged:,} records acknowledged, "
+        f"{report.expected:,} of them retained, {report.lost} lost, {report.seconds:.0f} s"
     )
     return "\n".join(lines)
 

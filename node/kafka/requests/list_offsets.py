@@ -23,7 +23,7 @@ from node.kafka.record_batch import BatchLimits, InvalidBatch
 from node.kafka.record_lookup import Found, first_at_or_after, newest
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.leading import NO_LEADER_EPOCH, judge_epoch, led_partition, topic_of
-from node.kafka.requests.outcomes import NO_THROTTLE
+from node.kafka.requests.outcomes import NO_THROTTLE, each
 from node.level_zero.store import StoreError
 from node.partition.batch import TimedBatch
 from node.partition.partition import Partition
@@ -32,8 +32,6 @@ from statemachine.controller_state import Topic
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 64
-"""Partitions of one request that are looked up at the same time."""
 _LAST_WITHOUT_OFFSET_NOT_AVAILABLE: Final = 4
 _MAX_DECOMPRESSED_BYTES: Final = BatchLimits().max_decompressed_bytes
 
@@ -75,18 +73,14 @@ async def list_offsets(context: BrokerContext, request: Request, a: Answers) -> 
     times = Counter((name, asked.partition_index) for name, asked in pairs)
     # Kafka looks up in its own files without asking for the time: kafka-python sends 0, and waits.
     seconds = max(ask.timeout.total_seconds(), 0.0) or None if request.header.api_version >= 10 else None
-    found: list[_Answer] = []
-    for at in range(0, len(pairs), AT_ONCE):
-        some = pairs[at : at + AT_ONCE]
-        found += await asyncio.gather(
-            *(
-                _answer(context, request.header.api_version, name, asked, seconds)
-                if times[name, asked.partition_index] == 1
-                else _named_twice()
-                for name, asked in some
-            )
-        )
-    answers = iter(found)
+
+    async def look(one: tuple[str, Any]) -> _Answer:
+        name, asked = one
+        if times[name, asked.partition_index] > 1:
+            return _Answer(ErrorCode.invalid_request)
+        return await _answer(context, request.header.api_version, name, asked, seconds)
+
+    answers = iter(await each(pairs, look))
     return a.ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -109,10 +103,6 @@ def _partition(a: Answers, number: int, answer: _Answer) -> Any:
         timestamp=answer.timestamp,
         leader_epoch=answer.leader_epoch,
     )
-
-
-async def _named_twice() -> _Answer:
-    return _Answer(ErrorCode.invalid_request)
 
 
 async def _answer(

@@ -6,8 +6,7 @@ that has just proved its leadership may say so: the history of one that was repl
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -15,10 +14,7 @@ from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.leading import judge_epoch, led_partition, topic_of
-from node.kafka.requests.outcomes import NO_THROTTLE
-
-AT_ONCE: Final = 64
-"""Partitions of one request whose leadership is proved at the same time."""
+from node.kafka.requests.outcomes import NO_THROTTLE, each
 
 
 class _Answer(NamedTuple):
@@ -32,12 +28,13 @@ class _Answer(NamedTuple):
 async def offset_for_leader_epoch(context: BrokerContext, request: Request, a: Answers) -> Any:
     """The answer, with an epoch and its end or an error for each partition."""
     ask = request.payload
-    pairs = [(topic.topic, asked) for topic in ask.topics for asked in topic.partitions]
-    found: list[_Answer] = []
-    for at in range(0, len(pairs), AT_ONCE):
-        some = pairs[at : at + AT_ONCE]
-        found += await asyncio.gather(*(_answer(context, name, asked) for name, asked in some))
-    answers = iter(found)
+
+    async def look(one: tuple[str, Any]) -> _Answer:
+        return await _answer(context, *one)
+
+    answers = iter(
+        await each(((topic.topic, asked) for topic in ask.topics for asked in topic.partitions), look)
+    )
     return a.OffsetForLeaderEpochResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(

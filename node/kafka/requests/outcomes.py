@@ -28,7 +28,7 @@ MAX_WAIT_SECONDS: Final = 300.0
 LEADER_SECONDS: Final = 1.0
 """How long a request that created partitions waits for their first leaders."""
 AT_ONCE: Final = 64
-"""Commands of one request that are under way at the same time; the log takes them up in one go."""
+"""Commands or look-ups of one request under way at the same time; the log takes commands up in one go."""
 _FIRST_LOOK_SECONDS: Final = 0.005
 _LAST_LOOK_SECONDS: Final = 0.1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -94,16 +95,26 @@ def show(report: Report) -> str:
     lines = [table(header, cells), ""]
     lines += [f"left out: {kind}: {why}" for kind, why in report.left_out.items()]
     failures = report.failures()
-    lines += [f"finding: {failure}" for failure in failures]
-    if report.folder is not None:
-        lines.append(f"logs, configurations and objects: {report.folder}")
-    word = f"failed: {len(failures)} findings;" if failures else "ok:"
+    lines += found(failures, report.folder)
     lines.append(
-        f"failover {word} {len(report.rounds)} rounds, {report.acknowledged:,} records acknowledged, "
-        f"{report.lost} lost, {report.doubled} doubled, {report.restaged:,} uploads repeated, "
+        f"failover {word_for(failures)} {len(report.rounds)} rounds, "
+        f"{report.acknowledged:,} records acknowledged, {report.lost} lost, {report.doubled} doubled, {report.restaged:,} uploads repeated, "
         f"{report.checks} times read back, {report.audited} times audited, {report.seconds:.0f} s"
     )
     return "\n".join(lines)
+
+
+def found(failures: Sequence[str], folder: str | None) -> list[str]:
+    """A line for each finding, and where what is left of the run lies."""
+    lines = [f"finding: {failure}" for failure in failures]
+    if folder is not None:
+        lines.append(f"logs, configurations and objects: {folder}")
+    return lines
+
+
+def word_for(failures: Sequence[str]) -> str:
+    """How the last line begins."""
+    return f"failed: {len(failures)} findings;" if failures else "ok:"
 
 
 def plain(report: Report) -> dict[str, Any]:
