@@ -98,7 +98,8 @@ def show(report: Report) -> str:
     lines += found(failures, report.folder)
     lines.append(
         f"failover {word_for(failures)} {len(report.rounds)} rounds, "
-        f"{report.acknowledged:,} records acknowledged, {report.lost} lost, {report.doubled} doubled, {report.restaged:,} uploads repeated, "
+        f"{report.acknowledged:,} records acknowledged, {report.lost} lost, {report.doubled} doubled, "
+        f"{report.restaged:,} uploads repeated, "
         f"{report.checks} times read back, {report.audited} times audited, {report.seconds:.0f} s"
     )
     return "\n".join(lines)
