@@ -58,6 +58,7 @@ class MeshCalls:
         self._number = 0
         self._pending: dict[int, tuple[int, asyncio.Future[Any]]] = {}
         self._sessions: Counter[int] = Counter()
+        self._heard: dict[int, dict[int, None]] = {}
         self._serving: Counter[int] = Counter()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._closed = False
@@ -201,6 +202,9 @@ class MeshCalls:
                 raise BadMessage("frame of a call has a field of a wrong type")
         if frame[1] == _REQUEST:
             number, method, payload = fields
+            # The second's answer could pass for the first's: that a topic is gone, which the first deleted.
+            if self._came_before(peer, number):
+                return
             if not self._start(peer, method, payload, number):
                 reason = (
                     f"node {self._node_id} is stopping, or has {MAX_SERVED} calls of this node to carry out"
@@ -214,6 +218,16 @@ class MeshCalls:
             number, reason, unknown = fields
             self._resolve(peer, number, CallFailed(reason, unknown=unknown))
 
+    def _came_before(self, peer: int, number: int) -> bool:
+        """Whether a peer's request came by this connection before; as far back as calls can be under way."""
+        heard = self._heard.setdefault(peer, {})
+        if number in heard:
+            return True
+        heard[number] = None
+        if len(heard) > MAX_CALLS:
+            del heard[next(iter(heard))]
+        return False
+
     def _resolve(self, peer: int, number: int, answer: Any) -> None:
         node, future = self._pending.get(number, (0, None))
         if future is not None and node == peer and not future.done():
@@ -221,6 +235,7 @@ class MeshCalls:
 
     def _on_connect(self, peer: int) -> None:
         self._sessions[peer] += 1
+        self._heard.pop(peer, None)
 
     def _on_disconnect(self, peer: int) -> None:
         self._sessions[peer] += 1

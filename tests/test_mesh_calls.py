@@ -203,6 +203,15 @@ def test_a_peer_cannot_have_more_carried_out_than_the_bound() -> None:
         assert caller.result(to(2, "double", 1, 1.0)) == 2
 
 
+def test_a_request_that_comes_twice_is_carried_out_once() -> None:
+    with World(1) as world:
+        caller = Caller(world)
+        world.network.link(1, 2).duplication = 1.0
+        assert caller.result(to(2, "double", 3, 1.0)) == 6
+        world.run(world.now + 1.0)
+        assert caller.carried_out == [(1, 3)]
+
+
 def test_what_is_told_is_carried_out_without_an_answer() -> None:
     with World(1) as world:
         caller = Caller(world)
