@@ -1,0 +1,1 @@
+"""What transactional clients saw, and the anomalies that must not be in it."""
