@@ -12,7 +12,18 @@ from importlib import metadata
 import typer
 from typer.exceptions import TyperException
 
-from cluster.commands import audit, checkpoint, clusters, consume, gc, node, produce, topics
+from cluster.commands import (
+    audit,
+    checkpoint,
+    clusters,
+    consume,
+    gc,
+    groups,
+    node,
+    produce,
+    topics,
+    transactions,
+)
 from cluster.failure import CommandFailed, ReaderGone
 from cluster.output import Json, show
 
@@ -26,6 +37,8 @@ app = typer.Typer(
 app.add_typer(clusters.app, name="cluster")
 app.command()(node.node)
 app.add_typer(topics.app, name="topic")
+app.add_typer(transactions.app, name="transaction")
+app.add_typer(groups.app, name="group")
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(checkpoint.checkpoint)

@@ -89,6 +89,10 @@ def _cure(error: KafkaError) -> str:
             return "correct the value"
         case KafkaError._UNKNOWN_PARTITION:
             return "see the topic's partitions with `strandline topic describe`"
+        case KafkaError.GROUP_ID_NOT_FOUND:
+            return "see the groups there are with `strandline group list`"
+        case KafkaError.NON_EMPTY_GROUP | KafkaError.UNKNOWN_MEMBER_ID:
+            return "stop the group's members first: see them with `strandline group describe`"
         case KafkaError.MSG_SIZE_TOO_LARGE:
             return "send less at a time, or raise the topic's max.message.bytes"
         case _:

@@ -12,8 +12,9 @@ import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final
+from typing import Any, Final
 
+from node import transaction_markers
 from node.checkpoints.coordinator import CheckpointCoordinator
 from node.checkpoints.publisher import Publisher
 from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
@@ -28,6 +29,9 @@ from node.controller.leaders import LeaderTable
 from node.controller.preferred_leaders import PreferredLeaders
 from node.controller.producer_ids import ProducerIds
 from node.controller.registration import Registration
+from node.coordinator.replica import CoordinatorReplica
+from node.coordinator.table import Coordinators
+from node.coordinator.transactions.verification import Verifier
 from node.kafka.requests import elect_leaders
 from node.kafka.requests.handler import BrokerHandler
 from node.kafka.server import KafkaServer
@@ -53,6 +57,7 @@ from node.replica_machine import ReplicaMachine
 from statemachine.controller import Controller, PartitionGroup
 from statemachine.controller_commands import FEATURE_LEVEL, RegisterNode
 from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.internal_topics import coordinator_kind
 from statemachine.partition import PartitionStateMachine
 
 log = logging.getLogger(__name__)
@@ -132,6 +137,8 @@ class Broker:
         self.producer_ids = ProducerIds(self.controller, self.node_id, loop=loop)
         self.leaders = LeaderTable(self.host, self.calls, loop=loop)
         self.partitions = PartitionTable()
+        self.coordinators = Coordinators(self)
+        self.verifier = Verifier(self)
         self.hosting = Hosting(
             self.host, self.controller, loop=loop, create=self._create_replica, remove=self._remove_replica
         )
@@ -187,6 +194,7 @@ class Broker:
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)
         elect_leaders.serve(self)
+        transaction_markers.serve(self)
 
     def wall_ms(self) -> int:
         """The time, in ms since 1970; see ClusterClock."""
@@ -246,7 +254,7 @@ class Broker:
         self._registration.start()
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
-        """Leadership first, then Kafka's port, then the log, then object storage."""
+        """Leadership first, then coordinators, Kafka's port, the log, object storage."""
         self.hosting.close()
         self.preferred_leaders.close()
         await self.level_one.close()
@@ -254,6 +262,9 @@ class Broker:
         await self.collector.close()
         await self.gone_topics.close()
         await self.host.hand_over(hand_over_seconds)
+        # Or a member that waits for its group would hold up Kafka's port, where leadership went nowhere.
+        self.coordinators.close()
+        self.verifier.close()
         if self._registration is not None:
             await self._registration.leave(LEAVE_SECONDS)
         await self.kafka.stop(DRAIN_SECONDS)
@@ -297,8 +308,32 @@ class Broker:
     # Replicas.
 
     def _create_replica(self, place: PartitionGroup) -> None:
-        """Host a partition: with what is stored of it, or anew. Raises what `RaftHost.create_group` does."""
-        partition = Partition(
+        """Host a partition, of records or of a coordinator: with what is stored of it, or anew.
+
+        Raises what `RaftHost.create_group` does.
+        """
+        kind = coordinator_kind(place.topic)
+        recorder = self._recorder(place.group, kind or PartitionStateMachine.kind)
+        replica: Partition | CoordinatorReplica[Any]
+        try:
+            if kind is None:
+                replica = self._partition(place, recorder)
+            else:
+                replica = self.coordinators.host(place, kind, recorder)
+            group = self.host.create_group(
+                place.group, replica.machine_for_group, place.replicas, first_leader=place.replicas[0]
+            )
+        except BaseException:
+            self.coordinators.remove(place.group)
+            self._recorders.pop(place.group).close()
+            raise
+        self.leaders.watch(group)
+        replica.attach(group)
+        if isinstance(replica, Partition):
+            self.partitions.add(place.group, replica)
+
+    def _partition(self, place: PartitionGroup, recorder: CheckpointRecorder) -> Partition:
+        return Partition(
             place=place,
             loop=self.loop,
             batcher=self.batcher,
@@ -307,25 +342,15 @@ class Broker:
             written=self.written,
             epoch=self.epoch,
             wall_ms=self.wall_ms,
-            recorder=self._recorder(place.group, PartitionStateMachine.kind),
+            recorder=recorder,
         )
-        try:
-            group = self.host.create_group(
-                place.group, partition.machine_for_group, place.replicas, first_leader=place.replicas[0]
-            )
-        except BaseException:
-            self._recorders.pop(place.group).close()
-            raise
-        self.leaders.watch(group)
-        partition.attach(group)
-        self.partitions.add(place.group, partition)
 
     def _remove_replica(self, group: int) -> None:
         """Forget a partition's replica, or what is stored of one that was never taken up."""
-        partition = self.partitions.remove(group)
+        replica = self.partitions.remove(group) or self.coordinators.remove(group)
         self.host.remove_group(group)
-        if partition is not None:
-            partition.close()
+        if replica is not None:
+            replica.close()
             self._recorders.pop(group).close()
         self.leaders.forget(group)
 

@@ -153,6 +153,44 @@ class RetentionSection:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorSection:
+    """How groups and transactions are spread over the nodes."""
+
+    partitions: int = 16
+    """Of each internal topic, in how many its keys are; decided once, when the topic is created."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsSection:
+    """What consumer groups may do. Times are seconds."""
+
+    initial_rebalance_delay_seconds: float = 0.2
+    """How long a group that was empty waits for more members before it first has an assignment, and again as
+    long as they come: without it the members of one that starts would each cost all others a rebalance.
+    Kafka's 3 s are for clients that start over minutes; whoever comes later costs one rebalance there too."""
+    min_session_seconds: float = 6.0
+    max_session_seconds: float = 1800.0
+    """The bounds of a classic member's session timeout."""
+    max_members: int = 10_000
+    """Members of one group."""
+    consumer_session_seconds: float = 45.0
+    consumer_heartbeat_seconds: float = 5.0
+    """What members of the KIP-848 protocol are told, and judged by."""
+    offset_retention_seconds: float = 7 * 24 * 3600.0
+    """How long an empty group's offsets are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsSection:
+    """What transactional producers may do. Times are seconds."""
+
+    max_timeout_seconds: float = 900.0
+    """The longest timeout that a producer may ask for."""
+    id_expiration_seconds: float = 7 * 24 * 3600.0
+    """How long a transactional id that is not used is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogSection:
     """What the process writes to its standard error."""
 
@@ -179,6 +217,9 @@ class NodeConfig:
     level_one: LevelOneSection = LevelOneSection()
     collector: CollectorSection = CollectorSection()
     retention: RetentionSection = RetentionSection()
+    coordinator: CoordinatorSection = CoordinatorSection()
+    groups: GroupsSection = GroupsSection()
+    transactions: TransactionsSection = TransactionsSection()
 
 
 def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> NodeConfig:
@@ -329,6 +370,13 @@ def _build(given: _Given) -> NodeConfig:
             f"{', '.join(sorted(sources))}: level_one: block_bytes may not be above target_bytes, nor that "
             "above job_bytes: raise job_bytes, or lower the others"
         )
+    groups = GroupsSection(**given.section("groups"))
+    if groups.min_session_seconds > groups.max_session_seconds:
+        sources = {given.source(key) for key in given.values if key.startswith("groups.")}
+        raise ConfigError(
+            f"{', '.join(sorted(sources))}: groups: min_session_seconds may not be above "
+            "max_session_seconds: lower it, or raise the other"
+        )
     return NodeConfig(
         node,
         cluster,
@@ -345,6 +393,9 @@ def _build(given: _Given) -> NodeConfig:
         level_one,
         CollectorSection(**given.section("collector")),
         RetentionSection(**given.section("retention")),
+        CoordinatorSection(**given.section("coordinator")),
+        groups,
+        TransactionsSection(**given.section("transactions")),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from statemachine.internal_topics import INTERNAL_TOPICS
 from statemachine.kafka_errors import KafkaError
 from statemachine.machine import Corruption
 
@@ -43,6 +44,7 @@ class Kind(IntEnum):
     RAISE_FEATURE_LEVEL = 12
     CHECKPOINT = 13
     SET_COLLECTION = 14
+    CREATE_INTERNAL_TOPIC = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,20 @@ class CreateTopic:
     assignments: Sequence[Sequence[int]] | None
     configs: Sequence[tuple[str, str | None]]
     made_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateInternalTopic:
+    """Create a topic of coordinators, if it is not there. Result: the Topic, whoever created it.
+
+    Several nodes may find at the same time that it is missing, each with other counts in its configuration:
+    the first of them decides, and the others get what it made.
+    """
+
+    topic_id: bytes
+    name: str
+    partitions: int
+    replication_factor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +225,7 @@ Command = (
     | Heartbeat
     | FenceNode
     | CreateTopic
+    | CreateInternalTopic
     | CreatePartitions
     | DeleteTopic
     | AlterTopicConfigs
@@ -268,6 +285,12 @@ def _topic_id(value: Any) -> bytes:
     return value
 
 
+def _internal_topic(value: Any) -> str:
+    if _text(value) not in INTERNAL_TOPICS:
+        raise Corruption(f"{value!r} is not one of the internal topics")
+    return str(value)
+
+
 def _array(value: Any) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
         raise Corruption(f"{value!r} is not an array")
@@ -322,6 +345,7 @@ _FORMS: dict[Kind, tuple[type[Command], tuple[_Reader, ...]]] = {
     Kind.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),
     Kind.CHECKPOINT: (Checkpoint, ()),
     Kind.SET_COLLECTION: (SetCollection, (_flag,)),
+    Kind.CREATE_INTERNAL_TOPIC: (CreateInternalTopic, (_topic_id, _internal_topic, _positive, _positive)),
 }
 _KINDS: dict[type[Command], Kind] = {command: kind for kind, (command, _) in _FORMS.items()}
 

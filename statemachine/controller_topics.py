@@ -14,6 +14,7 @@ from statemachine.assignment import place
 from statemachine.controller_commands import (
     DERIVED,
     AlterTopicConfigs,
+    CreateInternalTopic,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -21,6 +22,7 @@ from statemachine.controller_commands import (
     ReplaceTopicConfigs,
 )
 from statemachine.controller_state import ControllerState, Partition, Topic, metric_name
+from statemachine.internal_topics import INTERNAL_TOPICS
 from statemachine.kafka_errors import KafkaError
 from statemachine.machine import Corruption
 
@@ -30,7 +32,7 @@ MAX_PARTITIONS = 10_000
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _Placement = list[tuple[int, ...]]
 
-TopicCommand = CreateTopic | CreatePartitions | AlterTopicConfigs | ReplaceTopicConfigs
+TopicCommand = CreateTopic | CreateInternalTopic | CreatePartitions | AlterTopicConfigs | ReplaceTopicConfigs
 
 
 def invalid_name(name: str) -> str | None:
@@ -56,6 +58,8 @@ def plan(state: ControllerState, index: int, command: TopicCommand) -> Topic | R
     """The topic as the command, applied at log index `index`, would leave it."""
     if isinstance(command, CreateTopic):
         return _creation(state, index, command)
+    if isinstance(command, CreateInternalTopic):
+        return state.by_name.get(command.name) or _internal(state, index, command)
     topic = existing(state, command)
     if isinstance(topic, Refused):
         return topic
@@ -73,11 +77,30 @@ def plan(state: ControllerState, index: int, command: TopicCommand) -> Topic | R
 def existing(
     state: ControllerState, command: CreatePartitions | DeleteTopic | AlterTopicConfigs | ReplaceTopicConfigs
 ) -> Topic | Refused:
-    """The topic a command is about."""
+    """The topic that somebody wants to change, which may be any but an internal one.
+
+    What its partitions coordinate is found by their number: one more and every key would be elsewhere, and
+    with the topic all groups and transactions would be forgotten.
+    """
     topic = state.topics.get(command.topic_id)
     if topic is None:
         return Refused(KafkaError.UNKNOWN_TOPIC_ID, f"There is no topic with id {command.topic_id.hex()}.")
+    if topic.name in INTERNAL_TOPICS:
+        reason = f"Topic '{topic.name}' is internal: it has no records, and only the broker changes it."
+        return Refused(KafkaError.INVALID_TOPIC_EXCEPTION, reason)
     return topic
+
+
+def _internal(state: ControllerState, index: int, command: CreateInternalTopic) -> Topic | Refused:
+    if command.topic_id in state.topics or command.topic_id in state.deleted:
+        reason = f"Topic id {command.topic_id.hex()} was given to another topic; draw another."
+        return Refused(KafkaError.INCONSISTENT_TOPIC_ID, reason)
+    placement = _chosen(state, command.partitions, command.replication_factor, ())
+    if isinstance(placement, Refused):
+        return placement
+    return Topic(
+        command.topic_id, command.name, _partitions(state, placement), {}, state.cluster_epoch, index
+    )
 
 
 def _creation(state: ControllerState, index: int, command: CreateTopic) -> Topic | Refused:
@@ -89,6 +112,9 @@ def _creation(state: ControllerState, index: int, command: CreateTopic) -> Topic
     if refused := _id_refused(state, command, present):
         return refused
     if reason := invalid_name(command.name):
+        return Refused(KafkaError.INVALID_TOPIC_EXCEPTION, reason)
+    if metric_name(command.name) in INTERNAL_TOPICS:
+        reason = f"Topic '{command.name}' has the name of an internal one, which the broker creates itself."
         return Refused(KafkaError.INVALID_TOPIC_EXCEPTION, reason)
     if command.name in state.by_name:
         return Refused(KafkaError.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists.")

@@ -1,8 +1,8 @@
 """The state machine of a partition: which batches it has, where they lie, and what may still be written.
 
-It assigns Kafka offsets, recognises retries, and keeps the epochs that bound what the collector may delete.
-The records themselves lie in object storage, but for inline batches. docs/partition.md tells the state, each
-command and the reasons.
+It assigns Kafka offsets, recognises retries, keeps late batches and markers out of later transactions, and
+holds the epochs that bound what the collector may delete. The records themselves lie in object storage, but
+for inline batches. docs/partition.md tells the state, each command and the reasons.
 
 Three kinds of bad command are told apart. One that lost a race is rejected by value and changes nothing. A
 producer out of step gets Kafka's own answer. One that no correct leader writes raises Corruption, which
@@ -35,9 +35,17 @@ from statemachine.partition_commands import (
     RemovedForgotten,
     StartOffsetSet,
     Ticked,
+    TransactionEnded,
 )
 from statemachine.partition_state import PartitionState
-from statemachine.producers import NO_PRODUCER, Duplicate, StaleProducerEpoch
+from statemachine.producers import (
+    NO_PRODUCER,
+    Duplicate,
+    EndedTransaction,
+    OtherTransaction,
+    OutOfOrderSequence,
+    StaleProducerEpoch,
+)
 
 
 class PartitionStateMachine(PartitionState):
@@ -102,45 +110,79 @@ class PartitionStateMachine(PartitionState):
         # Even if every batch is refused below: the fence was granted, and may have been slid to.
         self._raise_epochs(index, oldest, newest)
         results: list[Appended | Rejected] = []
-        for count, timestamp, length, epoch, position, identity, producer, incarnation, first in placeholders:
+        append, term = self.extents.append_object, self.term
+        for (
+            count,
+            timestamp,
+            length,
+            epoch,
+            position,
+            identity,
+            producer,
+            incarnation,
+            first,
+            transaction,
+        ) in placeholders:
             partition_invariants.epoch_lies_in_its_window(epoch, oldest, newest)
-            refused = None
-            if producer != NO_PRODUCER:
-                refused = self._refuse(producer, incarnation, first, count)
-            if refused is not None:
-                results.append(refused)
-                continue
-            base = self.extents.append_object(count, self.term, timestamp, length, epoch, position, identity)
-            if producer != NO_PRODUCER:
-                self.producers.appended(producer, incarnation, first, count, base, self.time)
+            if producer == NO_PRODUCER:
+                base = append(count, term, timestamp, length, epoch, position, identity)
+            else:
+                refused = self._refuse(producer, incarnation, first, count, transaction)
+                if refused is not None:
+                    results.append(refused)
+                    continue
+                base = append(count, term, timestamp, length, epoch, position, identity)
+                self.producers.appended(producer, incarnation, first, count, transaction, base, self.time)
             results.append(Appended(base))
         return results
 
     def _append_inline(self, index: int, batches: Sequence[Sequence[Any]]) -> CommandResult:
         results: list[Appended | Rejected] = []
-        for count, timestamp, data, producer, incarnation, first in batches:
+        for count, timestamp, data, producer, incarnation, first, transaction in batches:
             refused = None
             if producer != NO_PRODUCER:
-                refused = self._refuse(producer, incarnation, first, count)
+                refused = self._refuse(producer, incarnation, first, count, transaction)
             if refused is not None:
                 results.append(refused)
                 continue
             base = self.extents.append_inline(count, self.term, timestamp, data)
             if producer != NO_PRODUCER:
-                self.producers.appended(producer, incarnation, first, count, base, self.time)
+                self.producers.appended(producer, incarnation, first, count, transaction, base, self.time)
             results.append(Appended(base))
         return results
 
-    def _refuse(self, producer: int, incarnation: int, first: int, count: int) -> Appended | Rejected | None:
+    def _refuse(
+        self, producer: int, incarnation: int, first: int, count: int, transaction: int
+    ) -> Appended | Rejected | None:
         """The answer to a batch that must not be appended (again); None when it must."""
-        refusal = self.producers.judge(producer, incarnation, first, count)
+        refusal = self.producers.judge(producer, incarnation, first, count, transaction)
         if refusal is None:
             return None
         if isinstance(refusal, Duplicate):
             return Appended(refusal.base_offset, duplicate=True)
-        if isinstance(refusal, StaleProducerEpoch):
-            return Rejected(Rejection.INVALID_PRODUCER_EPOCH, refusal.current)
-        return Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, refusal.expected)
+        return Rejected(_REJECTIONS[type(refusal)], refusal[0])
+
+    def _end_transaction(
+        self,
+        index: int,
+        producer: int,
+        incarnation: int,
+        transaction: int,
+        commit: bool,
+        coordinator_term: int,
+        timestamp: int,
+        batch: bytes,
+    ) -> CommandResult:
+        refusal = self.producers.judge_end(producer, incarnation, transaction)
+        if refusal is not None:
+            return Rejected(Rejection.TRANSACTION_ENDED, refusal.ended)
+        offset = self.extents.append_inline(1, self.term, timestamp, batch)
+        ended = self.producers.end(producer, incarnation, transaction, coordinator_term, offset, self.time)
+        if ended is not None and not commit:
+            first_open = self.producers.first_open_offset
+            stable = self.next_offset if first_open is None else first_open
+            self.aborted.append(producer, ended.first_offset, offset, stable)
+        return TransactionEnded(offset)
 
     def _raise_epochs(self, index: int, oldest: int, newest: int) -> None:
         """Apply a window. The epoch of the batch itself moves nothing: with the window [6, 10] it may be 8,
@@ -168,6 +210,7 @@ class PartitionStateMachine(PartitionState):
         self._remove(index, self.level_one.trim(start_offset))
         self.extents.trim(start_offset)
         self.leader_epochs.trim(start_offset)
+        self.aborted.trim(start_offset)
         return StartOffsetSet(start_offset)
 
     def _tick(self, index: int, producer_expiry: int) -> CommandResult:
@@ -243,4 +286,11 @@ _HANDLERS: dict[int, Callable[..., CommandResult]] = {
     Kind.ADVANCE_RECONCILED: PartitionStateMachine._advance_reconciled,
     Kind.REPLACE_LEVEL_ONE: PartitionStateMachine._replace_level_one,
     Kind.FORGET_REMOVED: PartitionStateMachine._forget_removed,
+    Kind.END_TRANSACTION: PartitionStateMachine._end_transaction,
+}
+_REJECTIONS: dict[type, Rejection] = {
+    StaleProducerEpoch: Rejection.INVALID_PRODUCER_EPOCH,
+    OutOfOrderSequence: Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    EndedTransaction: Rejection.TRANSACTION_ENDED,
+    OtherTransaction: Rejection.NOT_IN_TRANSACTION,
 }

@@ -17,6 +17,7 @@ import msgpack
 from statemachine.epoch_window import EpochWindow
 from statemachine.level_one import LevelOneExtent
 from statemachine.producers import NO_PRODUCER
+from statemachine.producers import NO_TRANSACTION as NO_TRANSACTION
 
 
 class Kind(IntEnum):
@@ -33,6 +34,7 @@ class Kind(IntEnum):
     ADVANCE_RECONCILED = 9
     REPLACE_LEVEL_ONE = 10
     FORGET_REMOVED = 11
+    END_TRANSACTION = 12
 
 
 class Placeholder(NamedTuple):
@@ -48,6 +50,8 @@ class Placeholder(NamedTuple):
     producer_id: int = NO_PRODUCER
     producer_epoch: int = -1
     base_sequence: int = -1
+    transaction: int = NO_TRANSACTION
+    """Number of the transaction that was verified when the batch was staged."""
 
 
 class InlineBatch(NamedTuple):
@@ -59,6 +63,8 @@ class InlineBatch(NamedTuple):
     producer_id: int = NO_PRODUCER
     producer_epoch: int = -1
     base_sequence: int = -1
+    transaction: int = NO_TRANSACTION
+    """Number of the transaction that was verified when the batch was staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +194,37 @@ class ForgetRemoved:
         return [Kind.FORGET_REMOVED, self.uniques]
 
 
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """A coordinator's decision on a producer's transactions up to this number, with the marker that tells it.
+
+    `batch` is the ready control batch of one record, `max_timestamp` the time in its header, in ms. The
+    numbers of the decision stand beside it, because a replica does not read batches.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    transaction: int
+    """Number of the transaction that was decided."""
+    commit: bool
+    coordinator_term: int
+    """Raft term of the coordinator that decided; Kafka's coordinator epoch."""
+    max_timestamp: int
+    batch: bytes
+
+    def fields(self) -> list[Any]:
+        return [
+            Kind.END_TRANSACTION,
+            self.producer_id,
+            self.producer_epoch,
+            self.transaction,
+            self.commit,
+            self.coordinator_term,
+            self.max_timestamp,
+            self.batch,
+        ]
+
+
 Command = (
     Append
     | AppendInline
@@ -200,6 +237,7 @@ Command = (
     | AdvanceReconciled
     | ReplaceLevelOne
     | ForgetRemoved
+    | EndTransaction
 )
 
 
@@ -223,6 +261,11 @@ class Rejection(Enum):
     """Level zero no longer begins there: reconciled, or retention went on. `current` is where it begins."""
     LEVEL_ONE_CHANGED = "level_one_changed"
     """The objects to replace are not there (any more); `current` is 0."""
+    TRANSACTION_ENDED = "transaction_ended"
+    """The batch's transaction has ended here, or the marker is not newer; `current` is the number up to which
+    the producer's transactions have ended here."""
+    NOT_IN_TRANSACTION = "not_in_transaction"
+    """The producer's transaction is open, and the batch is not of it; `current` is its number."""
 
 
 class Rejected(NamedTuple):
@@ -237,6 +280,12 @@ class Appended(NamedTuple):
 
     base_offset: int
     duplicate: bool = False
+
+
+class TransactionEnded(NamedTuple):
+    """The marker is in the log, at this offset."""
+
+    base_offset: int
 
 
 class EpochAdvanced(NamedTuple):
@@ -300,6 +349,7 @@ CommandResult = (
     | Reconciled
     | LevelOneReplaced
     | RemovedForgotten
+    | TransactionEnded
     | Rejected
 )
 """What one command gives; both kinds of Append give a list, with an answer for each batch."""
@@ -311,7 +361,8 @@ def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
     """One entry of the log; `term` is also the one to propose it in.
 
     Raises ValueError for what no replica would survive: a Checkpoint in company, a fence of another term or
-    with an empty window, level-one objects of a later term or none, no command at all.
+    with an empty window, level-one objects of a later term or none, a marker of no transaction, no command at
+    all.
     """
     if not commands:
         raise ValueError("an entry needs a command")
@@ -328,5 +379,9 @@ def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
                 raise ValueError(f"no objects, or objects of a term after {term}")
             if isinstance(command, ReplaceLevelOne) and not command.old:
                 raise ValueError("no objects to replace")
+        if isinstance(command, EndTransaction):
+            numbers = (command.producer_id, command.producer_epoch, command.transaction - 1)
+            if min(numbers) < 0 or not command.batch:
+                raise ValueError(f"no marker, or none that ends a transaction: {numbers}")
     packed: bytes = msgpack.packb([term, time, [command.fields() for command in commands]])
     return packed

@@ -1,6 +1,6 @@
 """What always holds of a partition, one check a name: docs/partition.md says why each does.
 
-The first three are about a state, and a restored one must pass them before it replaces anything. The others
+The first four are about a state, and a restored one must pass them before it replaces anything. The others
 are about a command and the state it comes to. Each raises Corruption: no log that correct leaders wrote
 leads there.
 """
@@ -52,11 +52,26 @@ def removed_objects_are_not_named(state: PartitionState) -> None:
             raise Corruption(f"object {one.unique.hex()} is removed and named")
 
 
+def transactions_lie_in_the_log(state: PartitionState) -> None:
+    """What producers wrote and what ended lies below the next offset; of the aborted transactions those are
+    known whose marker is still there."""
+    written = state.producers.last_offset
+    aborted = [one.last_offset for one in state.aborted]
+    if max(written, *aborted[-1:], -1) >= state.next_offset:
+        raise Corruption(
+            f"a producer wrote at offset {written}, or a transaction was aborted at {aborted[-1:]}, and the "
+            f"partition ends at {state.next_offset}"
+        )
+    if aborted and aborted[0] < state.start_offset:
+        raise Corruption(f"a transaction that was aborted at {aborted[0]} lies below {state.start_offset}")
+
+
 def check(state: PartitionState) -> None:
     """All that is about a state."""
     epochs_are_in_order(state)
     levels_meet(state)
     removed_objects_are_not_named(state)
+    transactions_lie_in_the_log(state)
 
 
 def window_comes_in_order(state: PartitionState, oldest: int, newest: int) -> None:

@@ -1,4 +1,5 @@
-"""What a partition knows: its batches on both levels, its producers, its epochs; and how a snapshot holds it.
+"""What a partition knows: its batches on both levels, producers, transactions, epochs; and how a snapshot
+holds it.
 
 The log changes it in `partition`; here is what readers ask of it, and its form at rest. Equal states give
 equal bytes, so replicas can be compared by digest.
@@ -11,13 +12,14 @@ from typing import Any
 
 import msgpack
 
+from statemachine.aborted_transactions import AbortedTransaction, AbortedTransactions
 from statemachine.checkpoints import Checkpoints, RetainedCheckpoint
 from statemachine.extents import Extent, Extents
 from statemachine.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from statemachine.level_one import LevelOne, RemovedObject
-from statemachine.producers import Producers
+from statemachine.producers import OpenTransaction, Producers
 
-SNAPSHOT_FORMAT = 2
+SNAPSHOT_FORMAT = 3
 SNAPSHOT_FIELDS = (
     "format",
     "term",
@@ -30,6 +32,7 @@ SNAPSHOT_FIELDS = (
     "next_offset",
     "leader_epochs",
     "producers",
+    "aborted",
     "checkpoints",
     "removed",
     "level_one",
@@ -63,6 +66,8 @@ class PartitionState:
         """Offset of the first record that is still part of the partition."""
         self.leader_epochs = LeaderEpochs([])
         self.producers = Producers()
+        self.aborted = AbortedTransactions()
+        """Those a reader of what the partition still has may meet."""
         self.checkpoints = Checkpoints([])
         self.removed: list[RemovedObject] = []
         """Level-one objects that are no longer named, in that order; they are deleted, then forgotten."""
@@ -80,6 +85,25 @@ class PartitionState:
     def high_watermark(self) -> int:
         """Offset after the last record a consumer may see: all that is applied is committed."""
         return self.extents.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """LSO: below it every transaction has ended, and a read-committed consumer may read.
+
+        First offset of the earliest open transaction, or the high watermark; never below the start offset.
+        """
+        return last_stable_offset(self.start_offset, self.next_offset, self.producers.first_open_offset)
+
+    def open_transaction(self, producer_id: int) -> OpenTransaction | None:
+        """The producer's transaction that has batches here and no marker yet; None when there is none."""
+        return self.producers.open_transaction(producer_id)
+
+    def aborted_between(self, first: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with offsets in `[first, end)`, in the order of their markers.
+
+        `end` should not lie above the last stable offset: what is open above it may be aborted yet.
+        """
+        return self.aborted.between(first, end)
 
     @property
     def last_reconciled_offset(self) -> int:
@@ -145,6 +169,7 @@ class PartitionState:
             self.next_offset,
             self.leader_epochs.entries,
             self.producers.capture(),
+            self.aborted.rows(),
             self.checkpoints.retained,
             self.removed,
             self.level_one.rows(),
@@ -177,6 +202,7 @@ class PartitionState:
         loaded.start_offset = fields["start_offset"]
         loaded.leader_epochs = LeaderEpochs([LeaderEpoch(*entry) for entry in fields["leader_epochs"]])
         loaded.producers = Producers.restored(fields["producers"])
+        loaded.aborted = AbortedTransactions.restored(fields["aborted"])
         loaded.checkpoints = Checkpoints([RetainedCheckpoint(*entry) for entry in fields["checkpoints"]])
         loaded.removed = [RemovedObject(*entry) for entry in fields["removed"]]
         loaded.level_one = LevelOne.restored(fields["level_one"])
@@ -188,6 +214,12 @@ def max_collectable_epoch(previous_applied: int, *oldest_named: int | None) -> i
     """M(p) of a partition that refuses epochs below `previous_applied` and whose extents and leased
     checkpoints name epochs from `oldest_named` on (None: name none)."""
     return min([previous_applied, *(epoch for epoch in oldest_named if epoch is not None)]) - 1
+
+
+def last_stable_offset(start_offset: int, next_offset: int, first_open: int | None) -> int:
+    """LSO of a partition with these offsets whose earliest open transaction begins at `first_open` (None: has
+    none)."""
+    return next_offset if first_open is None else max(first_open, start_offset)
 
 
 def snapshot_fields(state: bytes) -> dict[str, Any]:

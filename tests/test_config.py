@@ -46,6 +46,9 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     assert config.cluster.epoch_seconds == 10.0
     assert config.level_one.target_bytes == 64 * 1024 * 1024
     assert config.collector.grace_seconds == 60.0
+    assert config.coordinator.partitions == 16
+    assert config.groups.max_session_seconds == 1800.0
+    assert config.transactions.max_timeout_seconds == 900.0
     assert not config.insecure
 
 
@@ -69,6 +72,30 @@ def test_variables_override_the_file_and_flags_override_both(tmp_path: Path) -> 
     assert config.storage.options == {"region": "eu-1"}
     assert config.log.format == "json"
     assert not config.topics.auto_create
+
+
+def test_what_groups_and_transactions_may_is_read_and_checked(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        overrides=(
+            "coordinator.partitions=3",
+            "groups.max_session_seconds=1m",
+            "groups.initial_rebalance_delay_seconds=0",
+            "transactions.id_expiration_seconds=24h",
+        ),
+        STRANDLINE_GROUPS_OFFSET_RETENTION_SECONDS="1h",
+    )
+    assert config.coordinator.partitions == 3
+    assert (config.groups.min_session_seconds, config.groups.max_session_seconds) == (6.0, 60.0)
+    assert config.groups.initial_rebalance_delay_seconds == 0
+    assert config.groups.offset_retention_seconds == 3600.0
+    assert config.transactions.id_expiration_seconds == 24 * 3600.0
+    for overrides, key in (
+        (("groups.min_session_seconds=31m",), "groups: min_session_seconds may not be above"),
+        (("coordinator.partitions=0",), "coordinator.partitions: 0 is not a whole number from 1"),
+        (("transactions.max_timeout_seconds=0",), "transactions.max_timeout_seconds: 0 must be more"),
+    ):
+        assert key in problem(tmp_path, overrides=overrides)
 
 
 def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from cluster.admin_client import first_answer
 from cluster.failure import MISUSED, CommandFailed
 from cluster.output import Json, plural, progress, show
 from cluster.target import Admin, Cluster, target
+from statemachine.internal_topics import INTERNAL_TOPICS
 
 
 def checkpoint(
@@ -87,13 +88,15 @@ def _renew(addresses: Sequence[str], path: Path, lease: float, timeout: float, a
 
 
 def _leased(path: Path) -> list[dict[str, int]]:
-    """Group and index of each partition's checkpoint that a report names."""
+    """Group and index of each partition's checkpoint that a report names; coordinators' have no lease."""
     try:
         parts = json.loads(path.read_text())["checkpoints"]
         named = [
             {"group": part["group"], "index": part["index"]}
             for part in parts
-            if part["topic"] is not None and part["index"] is not None
+            if part["topic"] is not None
+            and part["topic"] not in INTERNAL_TOPICS
+            and part["index"] is not None
         ]
     except OSError as error:
         raise CommandFailed(f"{path}: {error.strerror}", "name what was written", MISUSED) from error

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from node.admin import checkpoint_bodies, views
 from node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
 from node.admin.collection import CollectionApi
+from node.admin.consumer_groups import ConsumerGroupsApi
 from node.admin.exposition import CONTENT_TYPE
 from node.admin.health import problems
 from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
@@ -25,6 +26,7 @@ from node.admin.openapi import OPENAPI
 from node.admin.pages import after_group, limit, only, page
 from node.admin.slices import Slices
 from node.admin.source import AdminSource
+from node.admin.transactions import TransactionsApi
 from node.checkpoints.coordinator import UnknownTopic
 
 SECONDS: Final = dict.fromkeys(
@@ -52,10 +54,13 @@ class Api:
             ("GET", "/api/topics", self.topics),
             ("GET", "/api/topics/{name}", self.topic),
             ("GET", "/api/partitions", self.partitions),
+            ("GET", "/api/coordinators", self.coordinators),
             ("GET", "/api/groups", self.groups),
             ("POST", "/api/checkpoints", self.checkpoint),
             ("POST", "/api/checkpoints/renew", self.renewal),
             *CollectionApi(self._source).routes(),
+            *ConsumerGroupsApi(self._source).routes(),
+            *TransactionsApi(self._source).routes(),
         ]
         app = Starlette(
             routes=[Route(path, answer, methods=[method]) for method, path, answer in routes],
@@ -141,6 +146,17 @@ class Api:
         groups = sorted(group for group in replicas if group > after)
         return await page(
             "partitions", groups, limit(request), lambda group: views.partition(source, replicas[group])
+        )
+
+    async def coordinators(self, request: Request) -> Response:
+        """Replicas of coordinators on this node, in the order of their Raft groups."""
+        only(request, "limit", "after")
+        source = self._source
+        replicas = {replica.group.id: replica for replica in source.coordinators}
+        after = after_group(request)
+        groups = sorted(group for group in replicas if group > after)
+        return await page(
+            "coordinators", groups, limit(request), lambda group: views.coordinator(source, replicas[group])
         )
 
     async def groups(self, request: Request) -> Response:

@@ -22,6 +22,7 @@ from node.level_zero.collectable_epochs import HeldBack
 from node.level_zero.store import StoreError
 from statemachine.controller_commands import SetCollection
 from statemachine.controller_state import Partition
+from statemachine.internal_topics import INTERNAL_TOPICS
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 FAILING: Final = 20
@@ -69,6 +70,8 @@ class CollectionApi:
         after, slices = after_group(request), Slices()
         known: dict[int, tuple[str, int, Partition]] = {}
         for topic in self._source.controller.machine.topics:
+            if topic.name in INTERNAL_TOPICS:
+                continue
             for number, placed in enumerate(topic.partitions):
                 if placed.group > after:
                     known[placed.group] = (topic.name, number, placed)

@@ -126,6 +126,17 @@ CONTROLLER: Final = (
     Metric("strandline_controller_partitions", _G, "partitions", "Partitions of all topics."),
 )
 
+COORDINATOR: Final = (
+    Metric(
+        "strandline_coordinator_replicas",
+        _G,
+        "replicas",
+        "Replicas of coordinators here, by what they coordinate and whether they lead.",
+        ("kind", "role"),
+    ),
+    Metric("strandline_coordinator_keys", _G, "keys", "Groups or transactional ids led here.", ("kind",)),
+)
+
 PARTITION: Final = (
     Metric("strandline_partition_leader", _G, "0 or 1", "Whether this node leads and accepts.", _PARTITION),
     Metric("strandline_partition_leader_epoch", _G, "term", "Term of the last leader's begin.", _PARTITION),
@@ -278,6 +289,7 @@ METRICS: Final = (
     *COLLECTION,
     *RAFT,
     *CONTROLLER,
+    *COORDINATOR,
     *CHECKPOINTS,
     *PARTITION,
 )

@@ -14,7 +14,7 @@ from node.admin.metric_names import METRICS
 from node.admin.process import process_state
 from node.admin.slices import Slices
 from node.admin.source import AdminSource, PartitionSource
-from node.admin.views import collectable_epoch
+from node.admin.views import collectable_epoch, coordinated_keys
 from node.kafka.server_config import CloseReason
 from node.level_one.block_cache import BlockCache
 from node.level_zero.cache import BatchCache
@@ -22,6 +22,7 @@ from node.level_zero.retries import RetryingStore
 from node.raft.problems import Reason
 from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
 
 _ROLES = {LEADER: "leader", FOLLOWER: "follower", CANDIDATE: "candidate"}
 _DROPS = ("not_connected", "too_big", "backlogged")
@@ -53,6 +54,7 @@ class Metrics:
         self._log(page)
         self._mesh(page)
         await self._controller(page, slices)
+        self._coordinators(page)
         self._checkpoints(page)
         for partition in replicas(self._source):
             _partition(page, partition)
@@ -187,6 +189,19 @@ class Metrics:
         page.add("strandline_controller_topics", len(topics))
         page.add("strandline_controller_partitions", sum(len(topic.partitions) for topic in topics))
         await slices.breathe()
+
+    def _coordinators(self, page: Page) -> None:
+        counts: Counter[tuple[str, str]] = Counter()
+        keys: Counter[str] = Counter()
+        for replica in self._source.coordinators:
+            kind = replica.machine.kind
+            counts[kind, "leader" if replica.leads else "follower"] += 1
+            keys[kind] += coordinated_keys(replica) if replica.leads else 0
+        for kind in (GROUPS_KIND, TRANSACTIONS_KIND):
+            for role in ("leader", "follower"):
+                which = f"{label('kind', kind)},{label('role', role)}"
+                page.add("strandline_coordinator_replicas", counts[kind, role], which)
+            page.add("strandline_coordinator_keys", keys[kind], label("kind", kind))
 
     def _checkpoints(self, page: Page) -> None:
         measures = self._source.publisher.measures

@@ -6,11 +6,15 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from node.admin.schemas import (
+    ABORT_REQUEST,
+    ABORTED,
     CHECKPOINT,
     CHECKPOINT_REQUEST,
     CLUSTER,
     COLLECTABLE,
     COLLECTION,
+    CONSUMER_GROUP,
+    COORDINATOR,
     DRY_RUN,
     ERROR,
     GROUP,
@@ -25,6 +29,7 @@ from node.admin.schemas import (
     TEXT,
     TOPIC,
     TOPIC_WITH_PARTITIONS,
+    TRANSACTION,
     Schema,
     maybe,
     record,
@@ -102,9 +107,32 @@ OPENAPI: Final[dict[str, Any]] = {
             _AFTER_GROUP,
             _query("topic", "Only those of this topic.", TEXT),
         ),
+        "/api/coordinators": _get(
+            "Replicas of coordinators on this node",
+            _pages("coordinators", COORDINATOR, "integer"),
+            _LIMIT,
+            _AFTER_GROUP,
+        ),
         "/api/groups": _get(
             "Raft groups on this node", _pages("groups", GROUP, "integer"), _LIMIT, _AFTER_GROUP
         ),
+        "/api/consumer-groups": _get(
+            "Consumer groups that this node coordinates",
+            _pages("consumer_groups", CONSUMER_GROUP, "string"),
+            _LIMIT,
+            _AFTER_NAME,
+            _query("state", "Only those in this state.", TEXT),
+            _query("group", "Only this one.", TEXT),
+        ),
+        "/api/transactions": _get(
+            "Transactional ids that this node coordinates",
+            _pages("transactions", TRANSACTION, "string"),
+            _LIMIT,
+            _AFTER_NAME,
+            _query("state", "Only those in this state.", TEXT),
+            _query("transactional_id", "Only this one.", TEXT),
+        ),
+        "/api/transactions/abort": _post("Abort a transaction that hangs", ABORT_REQUEST, ABORTED),
         "/api/gc": _get("What may be deleted, and what holds it back", COLLECTION),
         "/api/gc/partitions": _get(
             "What is known of every partition's M(p)",

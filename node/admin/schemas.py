@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from node.admin.health import REASONS
+from statemachine.transaction_state import State
 
 Schema = dict[str, Any]
 
@@ -165,6 +166,59 @@ PARTITION: Final = record(
         "Those retained.",
     ),
 )  # fmt: skip
+
+CONSUMER_GROUP: Final = record(
+    group=value("string", "Its id."),
+    coordinator=value("integer", "The partition of the internal topic that has it."),
+    protocol=value("string", "Of its members.", enum=["classic", "consumer"]),
+    state=value("string", "In Kafka's words."),
+    protocol_type=value("string", "What its members are; empty when nobody ever was one."),
+    assignor=value("string", "What all members assign by; empty unless it is classic and stable."),
+    generation=value("integer", "Of a classic group; of the other protocol, its epoch."),
+    members=value("integer", "How many, whether or not the group is stable."),
+    offsets=value("integer", "Partitions it has a committed offset for."),
+    pending_transactions=value("integer", "Producers whose open transactions have offsets of it."),
+)
+
+TRANSACTION: Final = record(
+    transactional_id=value("string", "Of the producer."),
+    coordinator=value("integer", "The partition of the internal topic that has it."),
+    state=value("string", "Of its newest transaction.", enum=[state.value for state in State]),
+    number=value("integer", "Of its newest transaction; 0 when there was none."),
+    producer_id=value("integer", "Of the present producer."),
+    producer_epoch=value("integer", "Of the present producer, or the one it is to get next."),
+    timeout_ms=value("integer", "How long its transactions may take."),
+    started_ms=maybe("integer", "When its newest transaction began."),
+    updated_ms=value("integer", "When something was done for it last."),
+    partitions=rows(
+        record(
+            topic=maybe("string", "Null for one that was deleted."),
+            partition=value("integer", "Its number."),
+        ),
+        "What is in the transaction until it is complete.",
+    ),
+    groups=rows(TEXT, "Consumer groups whose offsets are in it."),
+)
+ABORT_REQUEST: Final = record(
+    transactional_id=value("string", "Of the producer."),
+    number=value("integer", "Of the transaction that was seen: no later one is aborted."),
+)
+ABORTED: Final = record(
+    transactional_id=value("string", "Of the producer."),
+    number=value("integer", "Of the transaction."),
+    aborted=value("boolean", "True: it is decided, and is carried out."),
+)
+
+COORDINATOR: Final = record(
+    topic=value("string", "The internal topic."),
+    partition=value("integer", "Its number, which follows from the keys."),
+    group=value("integer", "Its Raft group."),
+    kind=value("string", "What it coordinates.", enum=["groups", "transactions"]),
+    leads=value("boolean", "Whether this node leads it and answers."),
+    leader=maybe("integer", "Who leads it, as far as this node knows."),
+    leader_epoch=value("integer", "The newest term applied here."),
+    keys=value("integer", "Consumer groups, or transactional ids, that it has."),
+)
 
 GROUP: Final = record(
     group=value("integer", "Group id; 0 is the controller's."),

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from node.checkpoints.publisher import PublisherMeasures
 from node.cluster_clock import Verdict
 from node.controller.client import Unavailable
+from node.coordinator.groups.coordinator import GroupCoordinator
+from node.kafka.requests.outcomes import Failure
 from node.kafka.server import KafkaServer
 from node.level_one.builder_measures import BuilderMeasures
 from node.level_one.reader import LevelOneReader
@@ -26,7 +28,9 @@ from node.raft.host import RaftHost
 from statemachine.controller import Controller
 from statemachine.controller_commands import SetCollection
 from statemachine.epoch_window import EpochWindow, WindowCounters
+from statemachine.groups import GroupsMachine
 from statemachine.partition import PartitionStateMachine
+from statemachine.transactions import TransactionsMachine
 
 
 class FenceSource(Protocol):
@@ -62,6 +66,46 @@ class PartitionSource(Protocol):
     def collectable_epoch(self) -> int: ...
     @property
     def fence(self) -> FenceSource: ...
+
+
+class CoordinatorPlaceSource(Protocol):
+    """Which partition of an internal topic a replica is of."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+class CoordinatorSource(Protocol):
+    """One replica of a coordinator on this node."""
+
+    @property
+    def group(self) -> GroupIdentity: ...
+    @property
+    def place(self) -> CoordinatorPlaceSource: ...
+    @property
+    def machine(self) -> GroupsMachine | TransactionsMachine: ...
+    @property
+    def leads(self) -> bool: ...
+
+
+class TransactionCoordinatorSource(Protocol):
+    """A coordinator of transactions that this node leads."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def machine(self) -> TransactionsMachine: ...
+    async def abort(self, transactional_id: str, number: int, /) -> object | Failure: ...
+
+
+class CoordinatorTableSource(Protocol):
+    """All replicas of coordinators on this node."""
+
+    def __iter__(self) -> Iterator[CoordinatorSource]: ...
+    def led_groups(self) -> Sequence[GroupCoordinator]: ...
+    def led_transactions(self) -> Sequence[TransactionCoordinatorSource]: ...
 
 
 class LeaderSource(Protocol):
@@ -188,6 +232,8 @@ class AdminSource(Protocol):
     def epoch(self) -> EpochSource: ...
     @property
     def partitions(self) -> PartitionTableSource: ...
+    @property
+    def coordinators(self) -> CoordinatorTableSource: ...
     @property
     def batcher(self) -> Batcher: ...
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from node.admin.source import AdminSource, PartitionSource
+from node.admin.source import AdminSource, CoordinatorSource, PartitionSource
 from node.raft.group import RaftGroup
 from statemachine.controller_state import CONTROLLER_GROUP, NodeRegistration, Topic
 from statemachine.epoch_window import EpochWindow
+from statemachine.groups import GroupsMachine
 
 
 def cluster(source: AdminSource) -> dict[str, Any]:
@@ -127,6 +128,27 @@ def partition(source: AdminSource, replica: PartitionSource) -> dict[str, Any]:
             for checkpoint in machine.checkpoints.retained
         ],
     }
+
+
+def coordinator(source: AdminSource, replica: CoordinatorSource) -> dict[str, Any]:
+    """This node's replica of a coordinator."""
+    leader = source.leaders.leader_of(replica.group.id)
+    return {
+        "topic": replica.place.topic,
+        "partition": replica.place.partition,
+        "group": replica.group.id,
+        "kind": replica.machine.kind,
+        "leads": replica.leads,
+        "leader": None if leader is None else leader.node,
+        "leader_epoch": replica.machine.term,
+        "keys": coordinated_keys(replica),
+    }
+
+
+def coordinated_keys(replica: CoordinatorSource) -> int:
+    """How many groups or transactional ids a coordinator has."""
+    machine = replica.machine
+    return len(machine.groups if isinstance(machine, GroupsMachine) else machine.transactions)
 
 
 def group(replica: RaftGroup) -> dict[str, Any]:

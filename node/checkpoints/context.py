@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from node.config import NodeConfig
 from node.controller.client import ControllerClient
 from node.controller.leaders import LeaderTable
+from node.coordinator.replica import CoordinatorReplica
 from node.level_zero.store import ObjectStore
 from node.mesh_calls import MeshCalls
 from node.raft.host import RaftHost
@@ -34,6 +35,12 @@ class Replicas(Protocol):
     def by_group(self, group: int) -> Replica | None: ...
 
 
+class CoordinatorReplicas(Protocol):
+    """The replicas of coordinators here."""
+
+    def by_group(self, group: int) -> CoordinatorReplica[Any] | None: ...
+
+
 class CheckpointContext(Protocol):
     """What a node's checkpoints need of their node."""
 
@@ -47,3 +54,6 @@ class CheckpointContext(Protocol):
 
     @property
     def partitions(self) -> Replicas: ...
+
+    @property
+    def coordinators(self) -> CoordinatorReplicas: ...

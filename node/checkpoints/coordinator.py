@@ -19,11 +19,13 @@ from node.checkpoints.renewal import RenewalReport, Renewals
 from node.checkpoints.retention import Retention
 from node.checkpoints.rounds import CALL_SECONDS, each, rounds
 from node.controller.client import Unavailable
+from node.coordinator.replica import NotDone
 from node.level_zero.store import StoreError
 from node.mesh_calls import CallFailed
 from snapshot.names import SnapshotName, checkpoint_prefix, parse_name
 from statemachine.controller_commands import Checkpoint as ControllerCheckpoint
 from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.coordinator_machine import Checkpoint as CoordinatorCheckpoint
 from statemachine.partition_commands import Checkpoint, CheckpointTaken
 
 METHOD = "checkpoint"
@@ -212,6 +214,11 @@ class CheckpointCoordinator:
         """Take the checkpoint of a group that is led here: its index, or one line that says why not."""
         match payload:
             case [int(group), int(lease_ms)] if lease_ms >= 0:
+                coordinator = self._context.coordinators.by_group(group)
+                if coordinator is not None:
+                    # Nothing of it lies elsewhere, so there is nothing that a lease could keep.
+                    result = await coordinator.execute(CoordinatorCheckpoint())
+                    return result.reason if isinstance(result, NotDone) else result
                 replica = self._context.partitions.by_group(group)
                 if replica is None:
                     return "it has no replica of the group"

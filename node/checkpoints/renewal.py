@@ -9,10 +9,13 @@ from typing import Any, Final
 from node.checkpoints.context import CheckpointContext
 from node.checkpoints.rounds import CALL_SECONDS, rounds
 from node.mesh_calls import CallFailed
+from statemachine.internal_topics import INTERNAL_TOPICS
 from statemachine.partition_commands import CheckpointTaken, Rejected, Rejection, RenewCheckpoint
 
 METHOD: Final = "checkpoint.renew"
 _ENDED: Final = "its lease has ended, and what it names may be gone"
+_GONE: Final = "no partition has this group: its topic was deleted"
+_COORDINATOR: Final = "it is a coordinator's, which has no lease: nothing that it names lies elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Renewals:
         partitions = {
             partition.group
             for topic in self._context.controller.machine.topics
+            if topic.name not in INTERNAL_TOPICS
             for partition in topic.partitions
         }
 
@@ -81,7 +85,8 @@ class Renewals:
             if lease.group in partitions:
                 await self._renew(lease, lease_ms)
             else:
-                lease.ended, lease.error = True, "no partition has this group: its topic was deleted"
+                gone = self._context.controller.machine.place_of(lease.group) is None
+                lease.ended, lease.error = True, _GONE if gone else _COORDINATOR
 
         await rounds(
             self._context.loop, leases, once, lambda lease: lease.ended or lease.until is not None, end

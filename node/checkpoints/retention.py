@@ -2,8 +2,8 @@
 
 A partition's state lists the checkpoints it retains; one without a lease leaves the list by count, by a
 command. The objects go afterwards, by listing: whatever was left behind when a node died between the two, or
-in the middle of deleting, is found by the next checkpoint. The controller's state has no such list, and
-keeps its newest by count.
+in the middle of deleting, is found by the next checkpoint. The states of the controller and of coordinators
+have no such list, because nothing lies outside of them, and keep their newest by count.
 
 The command comes before the checkpoint and the deletion after it is published. So the document that a reader
 finds newest says itself what is retained, and nothing it names is deleted because of it.
@@ -75,8 +75,8 @@ class Retention:
         match payload:
             case [int(group), int(index)] if index > 0:
                 try:
-                    if group == CONTROLLER_GROUP:
-                        return await self._of_controller(index)
+                    if group == CONTROLLER_GROUP or self._context.coordinators.by_group(group) is not None:
+                        return await self._by_count(group, index)
                     return await self._of_partition(group, index)
                 except StoreError as error:
                     log.warning("group %d: old checkpoints stay until the next one: %s", group, error)
@@ -95,18 +95,18 @@ class Retention:
             return 0
         return await self._delete(group, await self._names_below(group, index), retained)
 
-    async def _of_controller(self, index: int) -> int:
-        replica = self._context.host.groups.get(CONTROLLER_GROUP)
+    async def _by_count(self, group: int, index: int) -> int:
+        replica = self._context.host.groups.get(group)
         if replica is None or not isinstance(await replica.barrier(), Applied):
-            raise CallFailed("it does not lead the controller", unknown=False)
-        if index > self._context.controller.machine.applied_index:
+            raise CallFailed("it does not lead the group", unknown=False)
+        if index > replica.applied:
             return 0
-        names = await self._names_below(CONTROLLER_GROUP, index)
+        names = await self._names_below(group, index)
         # What has a log and no document is no checkpoint. The published one is the newest that is kept.
         readable = [older for older in sorted(names) if names[older].documents]
         oldest = [*readable, index][-self.keep :][0]
         kept = {older for older in names if older >= oldest}
-        return await self._delete(CONTROLLER_GROUP, names, kept)
+        return await self._delete(group, names, kept)
 
     async def _names_below(self, group: int, index: int) -> dict[int, _Stored]:
         """What the store has of a group's checkpoints before `index`, by their indexes; the oldest of it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
@@ -26,19 +26,39 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +89,62 @@ APIS: Final = _table(
     Api(ApiKey.FETCH, 4, 18, flexible=12),
     Api(ApiKey.LIST_OFFSETS, 1, 10, flexible=6),
     Api(ApiKey.METADATA, 0, 13, flexible=9),
+    Api(ApiKey.OFFSET_COMMIT, 2, 10, flexible=8, overlaps=True),
+    Api(ApiKey.OFFSET_FETCH, 1, 10, flexible=6),
     # librdkafka takes this key for the sign that a broker reads lz4.
     Api(ApiKey.FIND_COORDINATOR, 0, 6, flexible=3),
+    Api(ApiKey.JOIN_GROUP, 2, 9, flexible=6),
+    Api(ApiKey.HEARTBEAT, 0, 4, flexible=4),
+    Api(ApiKey.LEAVE_GROUP, 0, 5, flexible=4),
+    Api(ApiKey.SYNC_GROUP, 0, 5, flexible=4),
+    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, flexible=5),
+    Api(ApiKey.LIST_GROUPS, 0, 5, flexible=3),
     Api(ApiKey.API_VERSIONS, 0, 4, flexible=3),
     Api(ApiKey.CREATE_TOPICS, 2, 7, flexible=5),
     Api(ApiKey.DELETE_TOPICS, 1, 6, flexible=4),
     Api(ApiKey.DELETE_RECORDS, 0, 2, flexible=2),
     Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible=2),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible=4),
+    # Higher versions are for brokers.
+    Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, flexible=3),
+    Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, flexible=3),
+    Api(ApiKey.END_TXN, 0, 5, flexible=3),
+    Api(ApiKey.WRITE_TXN_MARKERS, 1, 1, flexible=1),
+    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, flexible=3),
     Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible=4),
     Api(ApiKey.ALTER_CONFIGS, 0, 2, flexible=2),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, flexible=2),
+    Api(ApiKey.DELETE_GROUPS, 0, 2, flexible=2),
     Api(ApiKey.ELECT_LEADERS, 0, 2, flexible=2),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, flexible=1),
+    Api(ApiKey.OFFSET_DELETE, 0, 0, flexible=1),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible=0),
+    Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible=0),
+    Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible=0),
+    Api(ApiKey.LIST_TRANSACTIONS, 0, 1, flexible=0),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible=0),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible=0),
 )
 
 _NO_THROTTLE: Final = cast(i32Timedelta, timedelta(0))
 
 
+class Feature(NamedTuple):
+    """A feature of Kafka's clusters (KIP-584): the levels spoken, and the one in force on all nodes."""
+
+    name: str
+    first: int
+    last: int
+    level: int
+
+
+FEATURES: Final = (Feature("group.version", 0, 1, 1), Feature("transaction.version", 0, 2, 2))
+"""The consumer protocol of KIP-848 and the transactions of KIP-890: clients look here before they use them.
+Every node of a cluster has the same release's, so nothing is ever to be negotiated."""
+
+
 def api_versions_response(version: int) -> Any:
-    """The answer to ApiVersions in one of its versions: the whole table, no features."""
+    """The answer to ApiVersions in one of its versions: the whole table, and from version 3 on features."""
     return _api_versions(version, ErrorCode.none, tuple(APIS.values()))
 
 
@@ -113,4 +168,23 @@ def _api_versions(version: int, error: ErrorCode, rows: tuple[Api, ...]) -> Any:
         for row in rows
     )
     throttle = {"throttle_time": _NO_THROTTLE} if version >= 1 else {}
-    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle)
+    features = _features(module, version) if version >= 3 else {}
+    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle, **features)
+
+
+def _features(module: Any, version: int) -> dict[str, Any]:
+    # Clients that speak version 3 cannot read that a feature may be at level 0 (KIP-1022): it is left out.
+    spoken = [feature for feature in FEATURES if version > 3 or feature.first > 0]
+    return {
+        "supported_features": tuple(
+            module.SupportedFeatureKey(name=one.name, min_version=one.first, max_version=one.last)
+            for one in spoken
+        ),
+        "finalized_features_epoch": 0,
+        "finalized_features": tuple(
+            module.FinalizedFeatureKey(
+                name=one.name, max_version_level=one.level, min_version_level=one.level
+            )
+            for one in FEATURES
+        ),
+    }

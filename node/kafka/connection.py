@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.clear()
         for slot in self._slots:
             if slot.task is not None and slot.api is not None and slot.api.overlaps:
-                continue  # a produce request goes on, and is released when it ends
+                continue  # what is in a log goes on, and is released when it ends
             if slot.task is not None:
                 slot.task.cancel()
             self._release(slot)
@@ -207,11 +207,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.admit(self, size)
 
     def _advance(self) -> None:
-        """Start the first waiting request, and produce requests beside the produce requests under way."""
+        """Start the first waiting request, and those that overlap beside those of their kind under way."""
         while self._waiting and not self._unsent_full and self._transport is not None:
             slot = self._waiting[0]
             # What was started and is not answered is all of one kind, so its first tells what may join.
-            if self._running and not (_overlaps(slot) and _overlaps(self._slots[0])):
+            if self._running and not (_overlaps(slot) and slot.api is self._slots[0].api):
                 return
             self._waiting.popleft()
             self._start(slot)

@@ -203,6 +203,10 @@ class _WalkWriter:
     def field(self, field: FieldLayout, flexible: bool, depth: int) -> None:
         if field.array:
             self.array(field, flexible, depth)
+        elif field.entity is not None and field.nullable:
+            # A byte in front says whether the structure is there; -1 is null (KIP-893).
+            self.put(depth, "p += 1", "if b[p - 1] < 128:")
+            self.entity(entity_layout(field.entity), depth + 1)
         elif field.entity is not None:
             self.entity(entity_layout(field.entity), depth)
         elif field.fixed_bytes is not None:

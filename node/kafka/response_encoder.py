@@ -157,12 +157,23 @@ class _EncoderWriter:
     def field(self, field: FieldLayout, value: str, flexible: bool, out: str, depth: int) -> None:
         if field.array:
             self.array(field, value, flexible, out, depth)
+        elif field.entity is not None and field.nullable:
+            self.maybe(entity_layout(field.entity), value, out, depth)
         elif field.entity is not None:
             self.entity(entity_layout(field.entity), value, out, depth)
         elif field.kind in FIXED:
             self.fixed(FIXED[field.kind][0], _scalar(field.kind, value))
         else:
             self.sized(field.kind, value, field.nullable, flexible, out, depth)
+
+    def maybe(self, layout: EntityLayout, value: str, out: str, depth: int) -> None:
+        """A structure that may be null has a byte in front that says whether it is there (KIP-893)."""
+        local = self.name("e")
+        self.flush(out, depth)
+        self.put(depth, f"{local} = {value}", f"if {local} is None:", f"    {out} += b'\\xff'", "else:")
+        self.fixed("b", "1")
+        self.entity(layout, local, out, depth + 1)
+        self.flush(out, depth + 1)
 
     def length(self, size: str, flexible: bool, code: str, out: str, depth: int) -> None:
         if flexible:

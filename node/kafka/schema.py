@@ -77,10 +77,6 @@ def _field_layout(field: Field[Any]) -> FieldLayout:
         entity, kind = inner, ""
     elif kind not in FIXED and kind not in SIZED:
         raise TypeError(f"{field.name} has the unknown Kafka type {kind!r}")
-    if entity is not None and nullable and not array:
-        raise TypeError(
-            f"{field.name} is a nullable structure (KIP-893), which nothing implemented here uses"
-        )
     tag = field.metadata.get("tag")
     if tag is not None and field.default is MISSING:
         raise TypeError(f"{field.name} is tagged and has no default")

@@ -21,6 +21,7 @@ from node.partition.partition import Partition
 from node.partition_table import PartitionTable
 from node.raft.host import RaftHost
 from statemachine.controller import Controller
+from statemachine.internal_topics import INTERNAL_TOPICS
 
 TELL: Final = "epochs.collectable"
 REASON: Final = "epochs.reason"
@@ -137,13 +138,16 @@ class CollectableEpochs:
 
         A partition that was not heard of needs its creation epoch at most: it never had an older object and
         accepts none. One that this state does not have yet will be created at this state's cluster epoch or a
-        later one. Hence M never goes down while the process lives.
+        later one. Hence M never goes down while the process lives. Coordinators do not count: nothing of
+        theirs lies in an object, and nobody ever says an M(p) of them.
         """
         machine = self._controller.machine
         table = self._table
         cluster_epoch = machine.cluster_epoch
         lowest, holder = cluster_epoch - 1, None
         for topic in machine.topics:
+            if topic.name in INTERNAL_TOPICS:
+                continue
             for number, (group, _, creation_epoch) in enumerate(topic.partitions):
                 value = creation_epoch - 1
                 heard = table.get(group)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from node.level_zero.batcher import UploadFailed
 from node.level_zero.store import Buffer
 from node.raft.outcome import NotLeader, Overloaded, Unknown
-from statemachine.partition_commands import Appended, Rejected, Rejection
+from statemachine.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
+
+if TYPE_CHECKING:
+    from node.coordinator.transactions.verification import Verified
 
 
 class ProducedBatch(NamedTuple):
@@ -31,6 +34,8 @@ class ProducedBatch(NamedTuple):
     base_sequence: int
     connection: int
     """Number of the client's connection, 0 or more, never used twice by one process."""
+    transaction: int = NO_TRANSACTION
+    """Number of the transaction it belongs to, as far as that is known when it comes; see `Verification`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,10 @@ class AppendFailed:
 AppendResult = Appended | AppendFailed
 Judgement = asyncio.Future[AppendFailed | None]
 """What is wrong with a batch whose records take long to look at; None when nothing is."""
+
+
+Verification: TypeAlias = "asyncio.Future[Verified | AppendFailed]"
+"""What the transaction coordinator says of a batch whose transaction has nothing in the partition yet."""
 
 
 class StoredBatch(NamedTuple):
@@ -120,6 +129,12 @@ def refused(rejected: Rejected) -> AppendFailed:
         return AppendFailed(ErrorCode.out_of_order_sequence_number, f"sequence {current} is expected next")
     if rejected.reason is Rejection.INVALID_PRODUCER_EPOCH:
         return AppendFailed(ErrorCode.invalid_producer_epoch, f"the producer's epoch is {current} by now")
+    if rejected.reason is Rejection.TRANSACTION_ENDED:
+        message = f"the producer's transactions up to number {current} have ended here"
+        return AppendFailed(ErrorCode.invalid_txn_state, message)
+    if rejected.reason is Rejection.NOT_IN_TRANSACTION:
+        message = f"the producer's transaction of number {current} is open, and the batch is not part of it"
+        return AppendFailed(ErrorCode.invalid_txn_state, message)
     return not_leading(f"the entry is of a term before {current}")
 
 

@@ -67,7 +67,11 @@ class Gaps:
             known = producers.get(batch.producer_id)
             passed = known is not None and (
                 known.epoch > gap.epoch
-                or (known.epoch == gap.epoch and _reaches(known.batches[-1].last_sequence, gap.sequence))
+                or (
+                    known.epoch == gap.epoch
+                    and bool(known.batches)
+                    and _reaches(known.batches[-1].last_sequence, gap.sequence)
+                )
             )
             if not passed and now - gap.since <= KEPT_SECONDS:
                 return gap.failure

@@ -13,7 +13,18 @@ from statemachine.partition_commands import Placeholder
 class Pending:
     """A batch on its way to the log."""
 
-    __slots__ = ("batch", "invalid", "lane", "restaged", "result", "staged", "stored", "unjudged")
+    __slots__ = (
+        "batch",
+        "invalid",
+        "lane",
+        "restaged",
+        "result",
+        "staged",
+        "stored",
+        "transaction",
+        "unjudged",
+        "verified",
+    )
 
     def __init__(self, batch: ProducedBatch, lane: Lane, result: asyncio.Future[AppendResult]) -> None:
         self.batch = batch
@@ -23,9 +34,12 @@ class Pending:
         self.stored: Stored | AppendFailed | None = None
         """How its upload ended; None while it is under way."""
         self.restaged = False
-        self.unjudged = False
-        """Its records are still being looked at; it keeps its turn meanwhile."""
+        self.transaction = batch.transaction
+        self.unjudged = 0
+        """Judgement and verification that are still under way; it keeps its turn meanwhile."""
         self.invalid: AppendFailed | None = None
+        self.verified = False
+        """Whether it came with a verification."""
 
 
 class Lane:
@@ -54,4 +68,5 @@ def placeholder(pending: Pending) -> Placeholder:
         batch.producer_id,
         batch.producer_epoch,
         batch.base_sequence,
+        pending.transaction,
     )

@@ -12,6 +12,7 @@ from typing import cast
 
 from kio.schema.errors import ErrorCode
 
+from node.kafka.control_batch import control_batch
 from node.level_one.reader import LevelOneReader, Place
 from node.level_zero.batcher import Batcher
 from node.level_zero.cache import BatchCache
@@ -24,6 +25,7 @@ from node.partition.batch import (
     StoredBatch,
     StoredRun,
     TimedBatch,
+    Verification,
     not_leading,
     not_replicated,
 )
@@ -42,6 +44,7 @@ from statemachine.partition_commands import (
     AppendInline,
     Command,
     CommandResult,
+    EndTransaction,
     Rejected,
     Rejection,
     SetStartOffset,
@@ -133,6 +136,11 @@ class Partition:
         return self.machine.high_watermark
 
     @property
+    def last_stable_offset(self) -> int:
+        """Where a read-committed consumer's log ends; see PartitionState.last_stable_offset."""
+        return self.machine.last_stable_offset
+
+    @property
     def start_offset(self) -> int:
         return self.machine.start_offset
 
@@ -154,10 +162,44 @@ class Partition:
     # What can be asked of it.
 
     def append(
-        self, batch: ProducedBatch, judgement: Judgement | None = None
+        self,
+        batch: ProducedBatch,
+        judgement: Judgement | None = None,
+        verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Write a batch: see Writer.append. Answered once it is stored, committed and applied here."""
-        return self.writer.append(batch, judgement)
+        return self.writer.append(batch, judgement, verification)
+
+    def transaction_of(self, producer_id: int, epoch: int) -> int | Verification | None:
+        """Number of the producer's open transaction, if it has one of this epoch here; or what the
+        transaction coordinator is being asked, or has said, of batches before; None: it is to be asked."""
+        opened = self.machine.open_transaction(producer_id)
+        if opened is not None and opened.epoch == epoch:
+            return opened.number
+        return self.writer.verifications.of(producer_id, epoch, self._ended(producer_id))
+
+    async def end_transaction(
+        self, producer_id: int, epoch: int, number: int, commit: bool, coordinator_term: int
+    ) -> AppendFailed | None:
+        """Put a transaction's marker into the log. None: it is applied here, now or before.
+
+        A marker of a number that has ended here says nothing new, whoever leads: nothing is written then.
+        """
+        if self._ended(producer_id) >= number:
+            return None
+        window = self.fence.window
+        if window is None:
+            return not_leading("this node does not lead the partition, or not yet")
+        now = self._wall_ms()
+        batch = control_batch(producer_id, epoch, commit, coordinator_term, now)
+        command = EndTransaction(producer_id, epoch, number, commit, coordinator_term, now, batch)
+        result = _result(await self._replicate(command, window.term))
+        return result if isinstance(result, AppendFailed) else None
+
+    def _ended(self, producer_id: int) -> int:
+        """Highest number of the producer's transactions that have ended here."""
+        known = self.machine.producers.get(producer_id)
+        return 0 if known is None else known.ended
 
     def missed(self, batch: ProducedBatch) -> None:
         """A batch was refused here before it came to `append`: nothing behind it may pass for the first."""
@@ -190,8 +232,8 @@ class Partition:
 
         Of an AdvanceEpoch only the newest epoch counts: the window is that of the fence it gets here.
         """
-        if isinstance(command, (Append, AppendInline)):
-            raise ValueError("batches come through append(), which knows their producers' order")
+        if isinstance(command, (Append, AppendInline, EndTransaction)):
+            raise ValueError("batches come through append() and end_transaction()")
         window = self.fence.window
         if window is None:
             return not_leading("this node does not lead the partition, or not yet")

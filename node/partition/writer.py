@@ -22,6 +22,7 @@ from node.partition.batch import (
     AppendResult,
     Judgement,
     ProducedBatch,
+    Verification,
     behind,
     not_leading,
     not_now,
@@ -32,6 +33,7 @@ from node.partition.batch import (
 from node.partition.fence import Fence, Grant, Hold
 from node.partition.gaps import Gaps
 from node.partition.lanes import Lane, Pending, placeholder
+from node.partition.verifications import Verifications
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, Outcome
 from statemachine.epoch_window import StaleClusterEpoch, Verdict
@@ -89,6 +91,7 @@ class Writer:
         self.restaged = 0
         """Batches that were uploaded a second time, because the window had passed their epoch."""
         self.gaps = Gaps()
+        self.verifications = Verifications()
         self._topic_id = topic_id
         self._number = number
         self._loop = loop
@@ -107,13 +110,17 @@ class Writer:
         self._hold: Hold | None = None
 
     def append(
-        self, batch: ProducedBatch, judgement: Judgement | None = None
+        self,
+        batch: ProducedBatch,
+        judgement: Judgement | None = None,
+        verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Upload a batch and put it into the log behind those its producer sent before.
 
-        With a `judgement` under way it is uploaded meanwhile, and keeps its turn; what is wrong with it fails
-        it before the log. The result is never an exception. Cancelling it gives up the answer and not the
-        batch: those behind it were sent in the belief that it comes first.
+        With a `judgement` or a `verification` under way it is uploaded meanwhile, and keeps its turn; what is
+        wrong with it fails it before the log, and the transaction's number goes there with it. The result is
+        never an exception. Cancelling it gives up the answer and not the batch: those behind it were sent in
+        the belief that it comes first.
         """
         result: asyncio.Future[AppendResult] = self._loop.create_future()
         refusal = self._refusal(batch)
@@ -130,8 +137,13 @@ class Writer:
         self.bytes += len(batch.data)
         lane.queue.append(pending)
         if judgement is not None:
-            pending.unjudged = True
+            pending.unjudged += 1
             judgement.add_done_callback(partial(self._judged, pending))
+        if verification is not None:
+            pending.unjudged += 1
+            pending.verified = True
+            self.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
+            verification.add_done_callback(partial(self._judged, pending))
         self._stage(pending)
         return result
 
@@ -186,12 +198,16 @@ class Writer:
         else:
             staged.add_done_callback(partial(self._uploaded, pending))
 
-    def _judged(self, pending: Pending, judgement: Judgement) -> None:
-        pending.unjudged = False
+    def _judged(self, pending: Pending, judgement: Judgement | Verification) -> None:
+        pending.unjudged -= 1
         if judgement.cancelled() or judgement.exception() is not None:
-            pending.invalid = not_now("the node could not look at the records")
+            pending.invalid = not_now("the node could not look at the records, or ask for their transaction")
         else:
-            pending.invalid = judgement.result()
+            judged = judgement.result()
+            if isinstance(judged, AppendFailed):
+                pending.invalid = pending.invalid or judged
+            elif judged is not None:
+                pending.transaction = judged.number
         queue = pending.lane.queue
         if queue and queue[0] is pending:
             self._now_ready(pending.lane)
@@ -364,5 +380,7 @@ class Writer:
     def _end(self, pending: Pending, result: AppendResult) -> None:
         self.batches -= 1
         self.bytes -= len(pending.batch.data)
+        if pending.verified:
+            self.verifications.end(pending.batch.producer_id)
         if not pending.result.done():
             pending.result.set_result(result)

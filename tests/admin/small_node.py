@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.admin.server import AdminServer
 from node.checkpoints.publisher import Publisher
@@ -37,10 +37,20 @@ from node.raft.group import RaftGroup
 from node.raft.host import HostSettings, RaftHost
 from node.raft.outcome import Applied
 from node.raft.wal import WalConfig
-from statemachine.controller import Controller
-from statemachine.controller_commands import Bootstrap, Command, CreateTopic, RegisterNode, encode
+from statemachine.controller import Controller, PartitionGroup
+from statemachine.controller_commands import (
+    Bootstrap,
+    Command,
+    CreateInternalTopic,
+    CreateTopic,
+    RegisterNode,
+    encode,
+)
 from statemachine.epoch_window import EpochWindow, WindowCounters
+from statemachine.groups import GroupsMachine
+from statemachine.internal_topics import GROUPS_KIND, coordinator_kind
 from statemachine.partition import PartitionStateMachine
+from statemachine.transactions import TransactionsMachine
 
 NODE = 1
 BOOT = 2**62 + 1
@@ -67,6 +77,33 @@ class FakePartition:
     @property
     def collectable_epoch(self) -> int:
         return self.machine.max_collectable_epoch - self.readers_hold
+
+
+class FakePlace(NamedTuple):
+    topic: str
+    partition: int
+
+
+@dataclass
+class FakeCoordinator:
+    group: Any
+    place: FakePlace
+    machine: GroupsMachine | TransactionsMachine
+    leads: bool = True
+
+
+class FakeCoordinators(list[FakeCoordinator]):
+    """The replicas; and what answers for them, which a test puts there."""
+
+    def __init__(self) -> None:
+        self.groups: list[Any] = []
+        self.transactions: list[Any] = []
+
+    def led_groups(self) -> list[Any]:
+        return self.groups
+
+    def led_transactions(self) -> list[Any]:
+        return self.transactions
 
 
 @dataclass
@@ -216,6 +253,7 @@ class SmallNode:
         self.controller = self
         self.machine = Controller(lambda index, state: None)
         self.partitions: list[FakePartition] = []
+        self.coordinators = FakeCoordinators()
         self.leaders = self
         self.epoch = self
         local = LocalStore.open(
@@ -269,15 +307,27 @@ class SmallNode:
         await self.command(RegisterNode(NODE, BOOT, 0, "127.0.0.1", 9092, "127.0.0.1", 7101, 8080, 1, 1, 1))
         for number, (name, partitions) in enumerate(topics.items(), 1):
             identity, made_at = number.to_bytes(16, "big"), self.machine.applied_index
-            await self.command(CreateTopic(identity, name, partitions, 1, None, (), made_at))
+            if coordinator_kind(name) is None:
+                await self.command(CreateTopic(identity, name, partitions, 1, None, (), made_at))
+            else:
+                await self.command(CreateInternalTopic(identity, name, partitions, 1))
         for place in self.machine.group_changes(NODE, self.host.groups).create:
+            if coordinator_kind(place.topic) is not None:
+                self._host_coordinator(place)
+                continue
             machine = PartitionStateMachine(place.creation_epoch, lambda index, state: None)
             group = self.host.create_group(place.group, machine, place.replicas)
             partition = FakePartition(group, machine, place.topic, place.partition)
             partition.fence.window = EpochWindow.recovered(1, machine.max_applied_epoch)
             self.partitions.append(partition)
-        for partition in self.partitions:
-            await self.led(partition.group.id)
+        for hosted in [*self.partitions, *self.coordinators]:
+            await self.led(hosted.group.id)
+
+    def _host_coordinator(self, place: PartitionGroup) -> None:
+        kind = GroupsMachine if coordinator_kind(place.topic) == GROUPS_KIND else TransactionsMachine
+        machine = kind(lambda index, state: None)
+        group = self.host.create_group(place.group, machine, place.replicas)
+        self.coordinators.append(FakeCoordinator(group, FakePlace(place.topic, place.partition), machine))
 
     async def led(self, group: int) -> None:
         replica = self.host.groups[group]

@@ -23,6 +23,10 @@ from node.admin.server import AdminListenError, AdminServer
 from node.checkpoints.coordinator import UnknownTopic
 from node.level_zero.batcher import Stored
 from statemachine.epoch_window import StaleClusterEpoch, Verdict
+from statemachine.group_state import Group
+from statemachine.groups import GroupsMachine
+from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from statemachine.offsets import Offsets
 from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
 from tests.mesh_nodes import on_loop
 
@@ -110,6 +114,49 @@ async def test_every_answer_is_what_the_description_says(tmp_path: Path) -> None
         assert partition["held_back_by"] == "idle"
         node.partitions[0].fence.window = None
         check(await client.get("/api/partitions"), schema_of("/api/partitions"))
+
+
+@on_loop
+async def test_coordinators_are_told_apart_from_partitions(tmp_path: Path) -> None:
+    topics = {"orders": 2, GROUPS_TOPIC: 3, TRANSACTIONS_TOPIC: 2}
+    async with small_node(tmp_path, topics) as (node, _, client):
+        node.coordinators[0].leads = False
+        machine = node.coordinators[1].machine
+        assert isinstance(machine, GroupsMachine)
+        machine.groups["g"] = Group(None, Offsets())
+        path = "/api/coordinators"
+        answer = await client.get(path)
+        check(answer, schema_of(path), path)
+        rows = answer["coordinators"]
+        assert [(row["topic"], row["partition"], row["kind"], row["leads"], row["keys"]) for row in rows] == [
+            (GROUPS_TOPIC, 0, "groups", False, 0),
+            (GROUPS_TOPIC, 1, "groups", True, 1),
+            (GROUPS_TOPIC, 2, "groups", True, 0),
+            (TRANSACTIONS_TOPIC, 0, "transactions", True, 0),
+            (TRANSACTIONS_TOPIC, 1, "transactions", True, 0),
+        ]
+        assert {row["leader"] for row in rows} == {NODE}
+        first = await client.get(f"{path}?limit=3")
+        assert [row["group"] for row in first["coordinators"]] == [3, 4, 5]
+        rest = await client.get(f"{path}?limit=3&after={first['next']}")
+        assert [row["group"] for row in rest["coordinators"]] == [6, 7]
+        assert rest["next"] is None
+        partitions = (await client.get("/api/partitions"))["partitions"]
+        assert [row["topic"] for row in partitions] == ["orders"] * 2
+        collectable = (await client.get("/api/gc/partitions"))["partitions"]
+        assert [row["topic"] for row in collectable] == ["orders"] * 2
+        kinds = [row["kind"] for row in (await client.get("/api/groups"))["groups"]]
+        assert kinds == ["controller", *["partition"] * 2, *["groups"] * 3, *["transactions"] * 2]
+        page = (await client.ask("GET", "/metrics")).body.decode()
+        for sample in (
+            'strandline_coordinator_replicas{kind="groups",role="leader"} 2',
+            'strandline_coordinator_replicas{kind="groups",role="follower"} 1',
+            'strandline_coordinator_replicas{kind="transactions",role="leader"} 2',
+            'strandline_coordinator_replicas{kind="transactions",role="follower"} 0',
+            'strandline_coordinator_keys{kind="groups"} 1',
+            'strandline_coordinator_keys{kind="transactions"} 0',
+        ):
+            assert sample in page.splitlines()
 
 
 @on_loop

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from cluster.failure import CommandFailed
 from cluster.local import LocalCluster
 from cluster.ports import free_ports
-from tests.bench import kafka_measure
+from tests.bench import kafka_coordinate, kafka_measure
 from tests.bench.kafka_measure import FULL, QUICK, TINY, Amount, Peer, Servers
 from tests.bench.measures import Result
 from tests.bench.report import Row, lines, plain, table
@@ -38,8 +38,12 @@ WORK: dict[str, tuple[str, Work]] = {
     "single": ("one at a time", kafka_measure.single),
     "latency": ("200 a second", kafka_measure.latency),
     "e2e": ("produce to consume", kafka_measure.end_to_end),
+    "transactions": ("transactions of 100 records", kafka_coordinate.transactions),
+    "commits": ("offset commits", kafka_coordinate.commits),
+    "joins": ("members join", kafka_coordinate.joins),
     "idle": ("idle", kafka_measure.idle),
     "failover": ("leader killed", kafka_measure.failover),
+    "coordinator": ("coordinator killed", kafka_coordinate.coordinator),
 }
 """By the word for --cases: the section's title and what is done. In this order: idle is measured loaded."""
 
@@ -81,7 +85,7 @@ class StrandlineCluster:
         self._local.down()
 
 
-def rows(cases: Sequence[str]) -> list[Row]:
+def rows(cases: Sequence[str], amount: Amount) -> list[Row]:
     """What the table shows."""
     start = "start, empty"
     made = [
@@ -109,7 +113,24 @@ def rows(cases: Sequence[str]) -> list[Row]:
                     Row(title, "processor, of one core, 3 nodes", "cpu", "core"),
                     Row(title, "memory, 3 nodes", "rss", "B"),
                 ]
-            case "failover":
+            case "transactions":
+                made += [
+                    Row(title, "one in flight", "rate", "/s", True),
+                    Row(title, "ten in flight", "rate_together", "/s", True),
+                    Row(title, "commit, p50", "p50", "s"),
+                    Row(title, "commit, p99", "p99", "s"),
+                ]
+            case "commits":
+                made += [
+                    Row(title, "one at a time", "rate", "/s", True),
+                    Row(title, "p50", "p50", "s"),
+                    Row(title, "p99", "p99", "s"),
+                ]
+            case "joins":
+                made += [
+                    Row(title, f"{count} to a stable group", f"join_{count}", "s") for count in amount.members
+                ]
+            case "failover" | "coordinator":
                 made += [
                     Row(title, "longest gap, median of rounds", "gap", "s"),
                     Row(title, "longest gap, worst round", "gap_max", "s"),
@@ -192,7 +213,7 @@ def tell(
     print(f"Three nodes each, three replicas, acks=all, client on the same {os.cpu_count()} cores.")
     print("Kafka acknowledges what is in memory; Strandline what a majority has synced to its disks.\n")
     header = ["", "", KafkaCluster.name, StrandlineCluster.name, "better by"]
-    print(table(header, lines(rows(cases), found[KAFKA], found[STRANDLINE])))
+    print(table(header, lines(rows(cases, SCALES[options.scale]), found[KAFKA], found[STRANDLINE])))
     for system in systems:
         for title, result in found[system].items():
             for note in result.notes:

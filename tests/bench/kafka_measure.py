@@ -57,11 +57,13 @@ class Amount:
     kills: int = 3
     quiet: float = 4.0
     """Acknowledgements this long after a kill end the round."""
+    members: tuple[int, ...] = (1, 10, 100)
+    """Of the groups that are joined, one after the other."""
 
 
 FULL = Amount()
-QUICK = Amount(megabytes=100.0, seconds=4.0, kills=1, quiet=3.0)
-TINY = Amount(megabytes=2.0, seconds=0.5, partitions=2, kills=1, quiet=0.5)
+QUICK = Amount(megabytes=100.0, seconds=4.0, kills=1, quiet=3.0, members=(1, 10, 50))
+TINY = Amount(megabytes=2.0, seconds=0.5, partitions=2, kills=1, quiet=0.5, members=(1, 3))
 
 
 class Servers:

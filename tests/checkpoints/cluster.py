@@ -97,13 +97,14 @@ class Cluster:
                 call=self.call,
                 serve=lambda method, handler: self.handlers.__setitem__((node, method), handler),
             ),
-            host=SimpleNamespace(groups={0: SimpleNamespace(barrier=lambda: self._barrier(node))}),
+            host=SimpleNamespace(groups={0: _ControllerGroup(self, node)}),
             controller=SimpleNamespace(
                 machine=self.controllers[node], submit=self.submit, leader=CONTROLLER_LEADER
             ),
             leaders=SimpleNamespace(leader_of=lambda group: self.leader_of(group)),
             store=self.store.client(self.nodes[node - 1]),
             partitions=SimpleNamespace(by_group=lambda group: self._partition(group, node)),
+            coordinators=SimpleNamespace(by_group=lambda group: None),
         )
 
     def control(self, command: Command) -> Any:
@@ -145,7 +146,7 @@ class Cluster:
         """Answer a call where it arrives; on that node's loop."""
         return await self.handlers[node, method](1, payload)
 
-    async def _barrier(self, node: int) -> Outcome:
+    async def barrier(self, node: int) -> Outcome:
         if node == CONTROLLER_LEADER and not {0} & (self.leaderless | self.deposed):
             return Applied(None, self.index, 1)
         return NotLeader(None)
@@ -172,6 +173,21 @@ class Cluster:
             return leads() and group not in self.deposed
 
         return SimpleNamespace(execute=execute, confirm=confirm, machine=replica.machine)
+
+
+class _ControllerGroup:
+    """The controller's log on one node."""
+
+    def __init__(self, cluster: Cluster, node: int) -> None:
+        self._cluster = cluster
+        self._node = node
+
+    @property
+    def applied(self) -> int:
+        return self._cluster.controllers[self._node].applied_index
+
+    async def barrier(self) -> Outcome:
+        return await self._cluster.barrier(self._node)
 
 
 def take(

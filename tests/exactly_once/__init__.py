@@ -1,1 +1,1 @@
-"""What transactional clients saw, and the anomalies that must not be in it."""
+"""Consume, transform, produce, with workers that are killed all the while: is each input there once?"""

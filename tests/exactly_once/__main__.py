@@ -1,7 +1,10 @@
-"""`python -m tests.exactly_once`: what scripts/anomalies runs."""
+"""`scripts/exactly-once`: see tests/exactly_once/run.py."""
+
+from __future__ import annotations
 
 import sys
 
 from tests.exactly_once.run import main
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

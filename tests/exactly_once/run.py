@@ -1,229 +1,203 @@
-"""Transactions on a real cluster under faults for a long time, and then every anomaly is looked for.
+"""Kill the workers of a consume-transform-produce program all the while; compare its output with its input.
 
-`scripts/anomalies --minutes 20`: three real nodes; producers with a transactional.id that commit, abort and
-are replaced by newer incarnations while the old ones go on; workers of one consumer group that consume,
-transform and produce in transactions; readers of committed records. Every few seconds a node is killed (-9)
-or stopped (SIGSTOP), or links are cut. Exits 1 when tests/exactly_once/anomalies.py finds anything.
-`--bootstrap` runs the same against any cluster, without faults.
+`scripts/exactly-once --minutes 10 --workers 4`: three nodes on the loopback, every flight of the data set
+written into a topic at a steady pace, and workers that read them as one group, make a record of each, and
+write it to another topic. Every few seconds one of them is killed, or paused for longer than its session so
+that it comes back as a zombie. At the end each flight must be in the output exactly once. `--plain` is the
+same program as most people write it, without transactions and idempotence: each flight must be there, and how
+many are there twice is told. Exits 1 when it is not so.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import random
 import shutil
 import sys
 import tempfile
+import threading
 import time
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import KafkaException
 
+from cluster.demo import flights as data
 from cluster.failure import CommandFailed
-from tests.exactly_once.anomalies import anomalies
-from tests.exactly_once.history import Place
-from tests.exactly_once.reading import Follower, read_committed
-from tests.exactly_once.recorder import Recorder
-from tests.exactly_once.transacting import INPUT, OUTPUT, PARTITIONS, WRITTEN, Transactor, Worker, Writer
-from tests.failover.cluster.faults import FAULTS
-from tests.failover.cluster.nodes import Nodes, NotWell
-from tests.failover.cluster.stores import LocalStorage
+from tests.bench.kafka_compare import Running, StrandlineCluster
+from tests.exactly_once.compare import Comparison, compare
+from tests.exactly_once.crew import Crew
+from tests.exactly_once.flow import Load, Progress, make_topics, read_target
+from tests.exactly_once.task import expected
+from tests.peers.kafka_cluster import KafkaCluster
+from tests.peers.kafka_jars import NoKafka
 
-KINDS: Final = (
-    "kill -9, a leader",
-    "SIGTERM, a leader",
-    "SIGSTOP, a leader",
-    "links cut, two nodes",
-    "links cut, a leader",
-)
-EPOCH_SECONDS: Final = 0.3
-TOPICS: Final = (INPUT, OUTPUT, WRITTEN)
-_CALM_SECONDS: Final = (1.0, 6.0)
+RATE: Final = 561
+"""Flights a second, at which the whole data set takes ten minutes."""
 _DRAIN_SECONDS: Final = 120.0
-_LAST_LOOK_SECONDS: Final = 120.0
-_INPUTS_A_SECOND: Final = 40.0
+_NODE_SECONDS: Final = (8.0, 3.0)
+"""With --nodes: so long all of them run, then one is gone."""
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+@dataclass
+class Outcome:
+    """What a run has shown."""
 
+    transactions: bool
+    workers: int
+    seconds: float
+    """Of load and faults."""
+    drained_seconds: float
+    """From the end of the load until the group was done with all of it."""
+    written: int
+    committed: int
+    done: dict[str, int]
+    said: dict[str, int]
+    nodes_killed: int
+    errors: list[str]
+    found: Comparison
 
-class Load:
-    """Everything that transacts and reads; in threads, as the clients block."""
+    @property
+    def ok(self) -> bool:
+        kept = self.found.exactly_once if self.transactions else self.found.at_least_once
+        return kept and not self.errors and self.committed == self.written
 
-    def __init__(self, bootstrap: str, rng: random.Random, *, writers: int, workers: int) -> None:
-        self.recorder = Recorder()
-        self.bootstrap = bootstrap
-        made: list[Transactor] = []
-        for number in range(writers):
-            made.append(Writer(bootstrap, f"writer-{number}", self.recorder, _another(rng)))
-        for number in range(workers):
-            made.append(Worker(bootstrap, f"worker-{number}", self.recorder, _another(rng)))
-        self.transactors = made
-        self.places = [Place(topic, number) for topic in (OUTPUT, WRITTEN) for number in range(PARTITIONS)]
-        self.followers = [
-            Follower(bootstrap, f"follower-{number}", self.places, self.recorder) for number in range(2)
+    def plain(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        kind = "transactions" if self.transactions else "no transactions, not idempotent"
+        found, done = self.found, self.done
+        rows = [
+            ("flights written", self.written),
+            ("records made", found.read),
+            ("flights lost", found.lost),
+            ("records doubled", found.doubled),
+            ("altered, foreign", found.altered + found.foreign),
+            ("out of order", found.disordered),
+            ("workers killed", done.get("kills", 0)),
+            ("workers paused past their session", done.get("pauses", 0)),
+            ("rounds aborted", self.said.get("aborted", 0)),
+            ("producers fenced", self.said.get("fenced", 0)),
+            ("nodes killed", self.nodes_killed),
         ]
-        self._feeder: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Create the topics and begin."""
-        await asyncio.to_thread(self._create_topics)
-        self._feeder = asyncio.create_task(self._feed())
-        for thread in (*self.transactors, *self.followers):
-            thread.start()
-
-    async def finish(self) -> None:
-        """No more input; what there is is consumed, everything under way ends; then the last look."""
-        assert self._feeder is not None
-        self._feeder.cancel()
-        await asyncio.gather(self._feeder, return_exceptions=True)
-        await self._drained()
-        for thread in self.transactors:
-            thread.stop()
-        for thread in self.transactors:
-            await asyncio.to_thread(thread.join, _DRAIN_SECONDS)
-            if thread.is_alive():
-                self.recorder.troubled(f"{thread.name} does not end")
-        history = self.recorder.history
-        look = asyncio.to_thread(read_committed, self.bootstrap, self.places, _LAST_LOOK_SECONDS)
-        history.committed = await look
-        for follower in self.followers:
-            follower.stop()
-            await asyncio.to_thread(follower.join, _DRAIN_SECONDS)
-
-    def _create_topics(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        wanted = [NewTopic(topic, PARTITIONS, 3) for topic in TOPICS]
-        for created in admin.create_topics(wanted).values():
-            created.result(30)
-
-    async def _feed(self) -> None:
-        """Input, by an idempotent producer."""
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
-        )
-        try:
-            while True:
-                value = self.recorder.value()
-
-                def delivered(error: Any, _: Any, value: str = value) -> None:
-                    if error is None:
-                        self.recorder.input(value)
-
-                producer.produce(INPUT, value.encode(), on_delivery=delivered)
-                producer.poll(0)
-                await asyncio.sleep(1 / _INPUTS_A_SECOND)
-        finally:
-            producer.flush(30)
-
-    async def _drained(self) -> None:
-        """Wait until workers consumed every input, as far as they know."""
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        while time.monotonic() < deadline:
-            transactions = [*self.recorder.history.transactions]
-            consumed = {read.value for one in transactions if one.ended for read in one.consumed}
-            if consumed.issuperset(self.recorder.history.inputs):
-                await asyncio.sleep(3.0)
-                return
-            await asyncio.sleep(0.5)
+        return [
+            f"{self.workers} workers, {kind}, {self.seconds:.0f} s, done {self.drained_seconds:.1f} s later",
+            *(f"  {name:<34}{number:>9,}" for name, number in rows),
+            *(f"  {text}" for text in (*self.errors[:5], *found.examples)),
+        ]
 
 
-def _another(rng: random.Random) -> random.Random:
-    return random.Random(rng.getrandbits(64))
-
-
-def summary(load: Load, faults: Counter[str], seconds: float) -> dict[str, Any]:
-    """What happened, in plain values."""
-    history = load.recorder.history
-    return {
-        "seconds": round(seconds, 1),
-        "faults": dict(faults),
-        "transactions": load.recorder.counts(),
-        "incarnations": sum(one.incarnation for one in load.transactors),
-        "zombies fenced": sum(one.fenced for one in load.transactors),
-        "records sent": sum(len(one.sent) for one in history.transactions),
-        "records committed": sum(len(reads) for reads in history.committed.values()),
-        "inputs": len(history.inputs),
-        "polls": len(history.polls),
-        "trouble": load.recorder.trouble[:20],
-        "anomalies": [list(found) for found in anomalies(history)],
-    }
-
-
-async def _with_faults(nodes: Nodes, rng: random.Random, seconds: float, faults: Counter[str]) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        await asyncio.sleep(rng.uniform(*_CALM_SECONDS))
-        kind = rng.choice(KINDS)
-        await FAULTS[kind].do(nodes, rng)
-        faults[kind] += 1
-        await nodes.healthy()
-        if sum(faults.values()) % 10 == 0:
-            say(f"{sum(faults.values())} faults, {max(0.0, deadline - time.monotonic()):.0f} s left")
-
-
-async def drive(folder: Path, seconds: float, seed: int, writers: int, workers: int) -> dict[str, Any]:
-    """A whole run on a cluster of its own in `folder`; nothing of it runs any more at the end."""
-    rng = random.Random(seed)
-    place = LocalStorage(folder / "objects", small_disk=False)
-    faults: Counter[str] = Counter()
+def drive(
+    bootstrap: str,
+    folder: Path,
+    *,
+    seconds: float,
+    workers: int,
+    transactions: bool,
+    seed: int,
+    flights: list[data.Flight],
+    nodes: Running | None = None,
+) -> Outcome:
+    """One run against a cluster that has neither topic yet; kills its nodes too when they are given."""
+    make_topics(bootstrap)
+    crew = Crew(bootstrap, folder, workers, transactions=transactions, seed=seed)
+    load, progress, ended = Load(bootstrap, flights, seconds), Progress(bootstrap), threading.Event()
+    killed: list[int] = []
+    killer = threading.Thread(target=_kill_nodes, args=(nodes, ended, killed), daemon=True)
     began = time.monotonic()
-    nodes = Nodes(folder / "cluster", place, small_disk=False)
     try:
-        await nodes.up(EPOCH_SECONDS)
-        load = Load(nodes.bootstrap, rng, writers=writers, workers=workers)
-        await load.start()
-        await nodes.create_topic()
-        try:
-            await _with_faults(nodes, rng, seconds, faults)
-        except (NotWell, CommandFailed, TimeoutError) as error:
-            load.recorder.troubled(repr(error))
-        await load.finish()
+        crew.start()
+        load.start()
+        if nodes is not None:
+            killer.start()
+        crew.hurt(lambda: time.monotonic() - began >= seconds, ended)
+        ended.set()
+        if nodes is not None:
+            killer.join()
+        load.join()
+        over = time.monotonic()
+        crew.tend(lambda: progress.committed() >= load.written or time.monotonic() - over > _DRAIN_SECONDS)
+        drained = time.monotonic() - over
     finally:
-        await nodes.close(None)
-        await place.close(None)
-    return summary(load, faults, time.monotonic() - began)
+        ended.set()
+        crew.stop()
+    committed = progress.committed()
+    found = compare(read_target(bootstrap, _DRAIN_SECONDS), expected(flights))
+    return Outcome(
+        transactions, workers, seconds, drained, load.written, committed,
+        dict(crew.done), dict(crew.said()), len(killed), load.errors, found,
+    )  # fmt: skip
 
 
-async def drive_there(
-    bootstrap: str, seconds: float, seed: int, writers: int, workers: int
-) -> dict[str, Any]:
-    """The same load on a cluster that is there, without faults."""
-    load = Load(bootstrap, random.Random(seed), writers=writers, workers=workers)
-    began = time.monotonic()
-    await load.start()
-    await asyncio.sleep(seconds)
-    await load.finish()
-    return summary(load, Counter(), time.monotonic() - began)
+def _kill_nodes(nodes: Running, ended: threading.Event, killed: list[int]) -> None:
+    up, down = _NODE_SECONDS
+    while not ended.wait(up):
+        node = len(killed) % 3 + 1
+        nodes.kill(node)
+        killed.append(node)
+        ended.wait(down)
+        nodes.start(node)
 
 
-def main(arguments: list[str]) -> int:
-    """Exit status: 0 when no anomaly was found and nobody met trouble."""
-    parser = argparse.ArgumentParser(prog="scripts/anomalies", description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=20.0, help="of load (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of faults and clients (default: 1)")
-    parser.add_argument("--writers", type=int, default=4, help="transactional producers (default: 4)")
-    parser.add_argument("--workers", type=int, default=3, help="members of the group (default: 3)")
-    parser.add_argument("--bootstrap", help="a cluster that is there, instead of one of its own with faults")
-    parser.add_argument("--keep", action="store_true", help="keep logs and objects also when all is well")
-    parser.add_argument("--folder", default="/var/tmp", help="where the data goes (default: %(default)s)")
-    options = parser.parse_args(arguments)
-    counts = options.writers, options.workers
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 0 when it is as promised, 1 when not, 2 for misuse."""
+    options = parse(arguments)
     seconds = options.minutes * 60
-    if options.bootstrap:
-        found = asyncio.run(drive_there(options.bootstrap, seconds, options.seed, *counts))
+    folder = Path(tempfile.mkdtemp(prefix="strandline-exactly-once-", dir=options.folder))
+    nodes: Running | None = None
+    try:
+        flights = data.load(max(options.workers, int(RATE * seconds)))
+        if options.bootstrap:
+            bootstrap = options.bootstrap
+        else:
+            nodes = (
+                KafkaCluster(folder / "kafka") if options.kafka else StrandlineCluster(folder / "nodes", ())
+            )
+            nodes.up()
+            bootstrap = nodes.bootstrap
+        outcome = drive(
+            bootstrap, folder, seconds=seconds, workers=options.workers, transactions=not options.plain,
+            seed=options.seed, flights=flights, nodes=nodes if options.nodes else None,
+        )  # fmt: skip
+    except (CommandFailed, NoKafka, data.FlightsMissing, KafkaException, TimeoutError) as error:
+        if options.json:
+            print(json.dumps({"ok": False, "error": str(error)}))
+        print(f"exactly-once failed: {error}; logs in {folder}", file=sys.stderr)
+        return 1
+    finally:
+        if nodes is not None:
+            nodes.down()
+    if outcome.ok:
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.json:
+        print(json.dumps(outcome.plain()))
     else:
-        folder = Path(tempfile.mkdtemp(prefix="strandline-anomalies-", dir=options.folder))
-        say(f"logs, configurations and objects: {folder}")
-        found = asyncio.run(drive(folder, seconds, options.seed, *counts))
-        if not (options.keep or found["anomalies"] or found["trouble"]):
-            shutil.rmtree(folder)
-    print(json.dumps(found, indent=2))
-    return 1 if found["anomalies"] or found["trouble"] else 0
+        print("\n".join(outcome.lines()))
+        print("exactly-once ok" if outcome.ok else f"exactly-once FAILED: logs in {folder}")
+    return 0 if outcome.ok else 1
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/exactly-once", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="of load and faults (default: %(default)g)"
+    )
+    parser.add_argument("--workers", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--plain", action="store_true", help="without transactions, and not idempotent")
+    parser.add_argument("--nodes", action="store_true", help="kill nodes of the cluster, too")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--bootstrap", help="a cluster that runs, without the topics flights and gains")
+    where.add_argument("--kafka", action="store_true", help="three nodes of Apache Kafka instead of ours")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults (default: %(default)s)")
+    parser.add_argument("--folder", default="/var/tmp", help="where data and logs go (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object, not a table")
+    options = parser.parse_args(arguments)
+    if options.minutes <= 0 or options.workers < 1:
+        parser.error("--minutes and --workers must be positive")
+    if options.nodes and options.bootstrap:
+        parser.error("--nodes is for a cluster of this run: leave --bootstrap out")
+    return options

@@ -29,6 +29,7 @@ from node.config import (
 )
 from node.controller.client import Unavailable
 from node.controller.leaders import Leader
+from node.coordinator.table import Coordinators
 from node.kafka.answers import answers
 from node.kafka.apis import APIS, ApiKey
 from node.kafka.codec import decode_request, encode_parts, encode_response
@@ -261,6 +262,7 @@ class Node:
         self.calls = FakeCalls(self)
         self.producer_ids = FakeProducerIds()
         self.rng = random.Random(node_id)
+        self.coordinators = Coordinators(self.context)
         self.work_executor = None
         self.transfers: list[tuple[int, int]] = []
         self.transfer: Callable[[int, int], bool] = lambda group, target: True

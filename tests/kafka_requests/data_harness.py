@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
+from node.coordinator.transactions.verification import Verified
 from node.kafka.apis import APIS, ApiKey
 from node.kafka.codec import RequestHeader
+from node.kafka.control_batch import control_batch
 from node.kafka.handler import Request
 from node.kafka.record_batch import read_header
 from node.kafka.requests.handler import BrokerHandler
+from node.kafka.requests.outcomes import Failure
 from node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
 from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader, ReaderConfig
@@ -29,8 +32,11 @@ from node.partition.batch import (
     StoredBatch,
     StoredRun,
     TimedBatch,
+    Verification,
+    refused,
 )
 from node.partition.stored_batches import Measured, StoredBatches
+from node.partition.verifications import Verifications
 from snapshot.level_one_format import EncodedObject, LevelOneWriter
 from statemachine.controller_commands import DeleteTopic
 from statemachine.controller_state import Topic
@@ -38,11 +44,13 @@ from statemachine.extents import Extent, InlineExtent
 from statemachine.level_one import LevelOneExtent, level_one_name
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import (
+    NO_TRANSACTION,
     AdvanceReconciled,
     Appended,
     AppendInline,
     Command,
     CommandResult,
+    EndTransaction,
     InlineBatch,
     Rejected,
     SetStartOffset,
@@ -51,11 +59,6 @@ from tests.kafka_requests.admin_harness import TERM, Node, entity_of
 from tests.statemachine.partitions import Replica
 
 NOW = 1_700_000_000_000
-REFUSALS = {
-    "invalid_producer_epoch": ErrorCode.invalid_producer_epoch,
-    "out_of_order_sequence_number": ErrorCode.out_of_order_sequence_number,
-}
-
 
 PLACE = Place(bytes(range(16)), 2)
 LEVEL_ONE = LevelOneReaderConfig(cache_bytes=1 << 20, chunk_bytes=600, ahead_bytes=600)
@@ -102,6 +105,7 @@ class FakePartition:
         """Appends wait for `settle`."""
         self.held: list[tuple[ProducedBatch, asyncio.Future[AppendResult]]] = []
         self.appended: list[ProducedBatch] = []
+        self.verifications = Verifications()
         self.refused: list[ProducedBatch] = []
         self.fail: AppendFailed | None = None
         self.confirms = True
@@ -145,29 +149,57 @@ class FakePartition:
         return self.machine.high_watermark
 
     @property
+    def last_stable_offset(self) -> int:
+        return self.machine.last_stable_offset
+
+    @property
     def start_offset(self) -> int:
         return self.machine.start_offset
 
     # What requests call.
 
     def append(
-        self, batch: ProducedBatch, judgement: Judgement | None = None
+        self,
+        batch: ProducedBatch,
+        judgement: Judgement | None = None,
+        verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        if judgement is None:
+        if verification is not None:
+            self.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
+            future.add_done_callback(lambda _: self.verifications.end(batch.producer_id))
+        waited_for = verification if judgement is None else judgement
+        if waited_for is None:
             self._take(batch, future)
         else:
-            judgement.add_done_callback(partial(self._judged, batch, future))
+            waited_for.add_done_callback(partial(self._judged, batch, future))
         return future
 
     def _judged(
-        self, batch: ProducedBatch, future: asyncio.Future[AppendResult], judgement: Judgement
+        self, batch: ProducedBatch, future: asyncio.Future[AppendResult], judgement: Judgement | Verification
     ) -> None:
-        invalid = judgement.result()
-        if invalid is None:
-            self._take(batch, future)
+        if judgement.cancelled():
+            future.set_result(AppendFailed(ErrorCode.not_enough_replicas, "nobody knows"))
+            return
+        judged = judgement.result()
+        if isinstance(judged, AppendFailed):
+            future.set_result(judged)
         else:
-            future.set_result(invalid)
+            self._take(batch if judged is None else batch._replace(transaction=judged.number), future)
+
+    def transaction_of(self, producer_id: int, epoch: int) -> int | Verification | None:
+        opened = self.machine.open_transaction(producer_id)
+        if opened is not None and opened.epoch == epoch:
+            return opened.number
+        return self.verifications.of(producer_id, epoch, 0)
+
+    async def end_transaction(
+        self, producer_id: int, epoch: int, number: int, commit: bool, coordinator_term: int
+    ) -> AppendFailed | None:
+        await asyncio.sleep(0.001)
+        if self.execution is None:
+            self.end(producer_id, epoch, number, commit, coordinator_term)
+        return self.execution
 
     def _take(self, batch: ProducedBatch, future: asyncio.Future[AppendResult]) -> None:
         self.appended.append(batch)
@@ -231,11 +263,25 @@ class FakePartition:
         self.held.clear()
         self.moved()
 
-    def write(self, *batches: bytes) -> None:
-        """Append batches as somebody else's, and tell who watches."""
+    def write(self, *batches: bytes, transaction: int = NO_TRANSACTION) -> None:
+        """Append batches as somebody else's, and tell who watches; a transaction's by their producer."""
         for data in batches:
             head = read_header(data)
-            self._apply(ProducedBatch(data, head.record_count, head.max_timestamp, -1, -1, -1, 0))
+            claim = (-1, -1, -1)
+            if transaction != NO_TRANSACTION:
+                claim = (head.producer_id, head.producer_epoch, head.base_sequence)
+            result = self._apply(
+                ProducedBatch(data, head.record_count, head.max_timestamp, *claim, 0, transaction)
+            )
+            assert isinstance(result, Appended), result
+        self.moved()
+
+    def end(
+        self, producer: int, epoch: int, number: int, commit: bool = True, coordinator_term: int = 3
+    ) -> None:
+        """A marker, as the transaction coordinator has it written."""
+        data = control_batch(producer, epoch, commit, coordinator_term, NOW)
+        self.replica.apply(EndTransaction(producer, epoch, number, commit, coordinator_term, NOW, data))
         self.moved()
 
     def moved(self) -> None:
@@ -268,13 +314,48 @@ class FakePartition:
             batch.producer_id,
             batch.producer_epoch,
             batch.base_sequence,
+            batch.transaction,
         )
         (results,) = self.replica.apply(AppendInline([inline]))  # type: ignore[misc]
         (result,) = results  # type: ignore[misc]
         if isinstance(result, Rejected):
-            return AppendFailed(REFUSALS[result.reason.value], result.reason.value)
+            return refused(result)
         assert isinstance(result, Appended)
         return result
+
+
+class Asked(NamedTuple):
+    """What the transaction coordinator was asked."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    partitions: Sequence[tuple[bytes, int]]
+    add: bool
+
+
+class FakeVerifier:
+    """A `Verifier` whose answers are a test's, after a while or when the test says."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.answer: Verified | Failure | Exception = Verified(1)
+        self.held: asyncio.Future[None] | None = None
+
+    async def partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Sequence[tuple[bytes, int]],
+        *,
+        add: bool,
+    ) -> Verified | Failure:
+        self.asked.append(Asked(transactional_id, producer_id, epoch, partitions, add))
+        await (asyncio.sleep(0.01) if self.held is None else asyncio.shield(self.held))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
 
 class DataNode(Node):
@@ -285,6 +366,7 @@ class DataNode(Node):
         self.fakes: dict[tuple[bytes, int], FakePartition] = {}
         self.partitions = self  # type: ignore[assignment]
         self.leaders.others = {}
+        self.verifier = FakeVerifier()
         self.now_ms = NOW
 
     def wall_ms(self) -> int:
@@ -385,6 +467,7 @@ class DataNode(Node):
         *,
         topic: str = "t",
         seconds: float = 1.0,
+        committed: bool = False,
         **more: Any,
     ) -> list[Any]:
         """`times`: (partition, timestamp); the partitions' answers in that order."""
@@ -393,7 +476,7 @@ class DataNode(Node):
             ApiKey.LIST_OFFSETS,
             version,
             replica_id=-1,
-            isolation_level=0,
+            isolation_level=int(committed),
             topics=[{"name": topic, "partitions": parts}],
             timeout=timedelta(seconds=seconds),
         )

@@ -14,7 +14,7 @@ from node.kafka.apis import ApiKey
 from node.kafka.codec import RequestHeader, decode_request, encode_response
 from node.kafka.handler import Request
 from node.kafka.requests.handler import BrokerHandler
-from node.partition.batch import AppendResult, Judgement, ProducedBatch
+from node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
 from statemachine.partition_commands import Appended
 from tests.kafka_requests.admin_harness import entity_of
 from tests.kafka_requests.data_harness import DataNode, FakePartition
@@ -29,7 +29,10 @@ class Instant(FakePartition):
     """Acknowledges everything in the next turn of the loop, and keeps nothing of it."""
 
     def append(
-        self, batch: ProducedBatch, judgement: Judgement | None = None
+        self,
+        batch: ProducedBatch,
+        judgement: Judgement | None = None,
+        verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[AppendResult] = loop.create_future()

@@ -1,4 +1,4 @@
-"""DescribeCluster, ElectLeaders, InitProducerId and FindCoordinator, in every version."""
+"""DescribeCluster, ElectLeaders and InitProducerId, in every version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from node.mesh_calls import CallFailed
 from tests.kafka_requests.admin_harness import CLUSTER, Cluster, Node, run
 
 DESCRIBE, ELECT = ApiKey.DESCRIBE_CLUSTER, ApiKey.ELECT_LEADERS
-INIT, FIND = ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR
+INIT = ApiKey.INIT_PRODUCER_ID
 
 
 def versions(key: ApiKey, first: int | None = None) -> range:
@@ -316,12 +316,11 @@ def test_half_of_an_identity_is_invalid(version: int, present: dict[str, int]) -
 
 
 @pytest.mark.parametrize("version", versions(INIT))
-def test_transactional_producers_are_refused_for_good(version: int) -> None:
+def test_transactional_producers_are_their_coordinators(version: int) -> None:
     async def test() -> None:
         node = Node()
         answer = await node.ask(INIT, version, transactional_id="x", transaction_timeout=timedelta(seconds=1))
-        assert answer.error_code == ErrorCode.transactional_id_authorization_failed
-        assert not answer.error_code.retriable
+        assert answer.error_code == ErrorCode.not_coordinator
         empty = await node.ask(INIT, version, transactional_id="")
         assert empty.error_code == ErrorCode.invalid_request
         assert node.producer_ids.given == 4000
@@ -342,31 +341,6 @@ def test_without_ids_from_the_controller_a_producer_asks_again(version: int) -> 
 
 
 # FindCoordinator.
-
-
-@pytest.mark.parametrize("version", versions(FIND))
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        (0, ErrorCode.coordinator_not_available),
-        (1, ErrorCode.transactional_id_authorization_failed),
-        (2, ErrorCode.invalid_request),
-        (-1, ErrorCode.invalid_request),
-    ],
-)
-def test_nobody_coordinates_anything_yet(version: int, kind: int, code: ErrorCode) -> None:
-    async def test() -> None:
-        answer = await Node().ask(FIND, version, key="g", key_type=kind, coordinator_keys=["g", "h"])
-        found = answer.coordinators if version >= 4 else [answer]
-        if version >= 4:
-            assert [one.key for one in found] == ["g", "h"]
-        expected = ErrorCode.coordinator_not_available if version == 0 else code
-        for one in found:
-            assert (one.error_code, one.node_id, one.host, one.port) == (expected, -1, "", -1)
-            if version >= 1:
-                assert one.error_message
-
-    run(test)
 
 
 def test_requests_give_up_their_work_when_their_client_goes() -> None:

@@ -125,6 +125,13 @@ def test_a_broker_tells_what_is_configured_and_that_it_is_read_only(version: int
         assert told["log.roll.hours"] == ("168", 5)
         assert told["compression.type"] == ("producer", 5)
         assert told["min.insync.replicas"] == ("1", 5)
+        assert (
+            told["offsets.topic.num.partitions"] == told["transaction.state.log.num.partitions"] == ("16", 4)
+        )
+        assert told["transaction.state.log.replication.factor"] == ("3", 4)
+        assert told["offsets.retention.minutes"] == ("10080", 4)
+        assert told["group.max.session.timeout.ms"] == ("1800000", 4)
+        assert told["transaction.max.timeout.ms"] == ("900000", 4)
         assert all(one.read_only and not one.is_sensitive for one in result.configs)
         assert all(
             [(same.name, same.value, same.source) for same in one.synonyms]

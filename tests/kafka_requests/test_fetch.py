@@ -98,16 +98,6 @@ async def test_the_end_of_the_log_is_empty_and_no_error() -> None:
 
 
 @simulated
-async def test_read_committed_ends_at_the_high_watermark_and_aborted_nothing() -> None:
-    node = DataNode()
-    node.topic()
-    node.partition().write(build())
-    part = only(await node.fetch({0: 0}, isolation_level=1))
-    assert (part.last_stable_offset, part.aborted_transactions) == (3, ())
-    assert bases(part) == [0]
-
-
-@simulated
 async def test_answers_come_in_the_order_of_the_request() -> None:
     node = DataNode()
     node.topic("a", 2)

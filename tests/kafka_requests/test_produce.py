@@ -18,6 +18,7 @@ from node.kafka.handler import CloseConnection
 from node.kafka.record_batch import BatchLimits, read_header, validate_produced
 from node.kafka.requests.produce import rules_of
 from node.partition.batch import AppendFailed
+from statemachine.partition_commands import NO_TRANSACTION
 from tests.kafka_requests.admin_harness import TERM, run
 from tests.kafka_requests.data_harness import NOW, DataNode
 from tests.kafka_wire.batches import Record, build
@@ -79,7 +80,7 @@ async def test_the_batch_arrives_as_it_was_sent_with_what_its_header_says() -> N
     await node.produce({0: sent})
     (batch,) = node.partition().appended
     newest = read_header(sent).max_timestamp
-    assert batch == (sent, 3, newest, 9, 2, 5, 1)
+    assert batch == (sent, 3, newest, 9, 2, 5, 1, NO_TRANSACTION)
 
 
 @simulated
@@ -285,18 +286,6 @@ def test_the_rules_of_a_topic_are_read_once() -> None:
 
 
 # Transactions do not exist.
-
-
-@simulated
-async def test_transactional_records_are_part_of_no_transaction() -> None:
-    node = DataNode()
-    node.topic()
-    batch = build(producer=(9, 0, 0), attributes=0x10)
-    response = await node.produce({0: batch}, transactional_id="x")
-    assert codes(response) == [ErrorCode.invalid_txn_state]
-    assert codes(await node.produce({0: batch})) == [ErrorCode.invalid_txn_state]
-    assert codes(await node.produce({0: build()}, transactional_id="x")) == [ErrorCode.invalid_txn_state]
-    assert not node.partition().appended
 
 
 # Leaders.

@@ -39,15 +39,22 @@ def produce(correlation: int, records: bytes = b"", acks: int = -1) -> bytes:
     return request(PRODUCE, 3, correlation, struct.pack(">hhi", -1, acks, 1000) + topics)
 
 
+def commit(correlation: int) -> bytes:
+    """An offset commit that commits nothing."""
+    return request(ApiKey.OFFSET_COMMIT, 2, correlation, struct.pack(">hihqi", 0, -1, 0, -1, 0))
+
+
 def api_versions(correlation: int, version: int = 0) -> bytes:
     return request(ApiKey.API_VERSIONS, version, correlation, b"")
 
 
 def answer_to(asked: Request) -> Any:
-    """A well-formed answer to `init` and `produce`."""
+    """A well-formed answer to `init`, `produce` and `commit`."""
     a = answers(asked.header.api_key, asked.header.api_version)
     if asked.header.api_key == PRODUCE:
         return a.ProduceResponse(responses=(), throttle_time=timedelta(0))
+    if asked.header.api_key == ApiKey.OFFSET_COMMIT:
+        return a.OffsetCommitResponse(topics=())
     return a.InitProducerIdResponse(
         throttle_time=timedelta(0), error_code=0, producer_id=asked.header.correlation_id, producer_epoch=0
     )

@@ -20,6 +20,7 @@ from tests.kafka_wire.server_harness import (
     HeldHandler,
     answer_to,
     api_versions,
+    commit,
     init,
     produce,
     request,
@@ -65,6 +66,26 @@ async def test_produce_requests_overlap_and_answers_keep_the_order() -> None:
         assert handler.finished == [3, 2]
         handler.release(1)
         assert [await client.answer() for _ in range(3)] == [1, 2, 3]
+
+
+@on_both_loops
+async def test_offset_commits_overlap_but_not_with_produce_requests() -> None:
+    async with serve(handler := held()) as served:
+        client = await served.client()
+        client.writer.write(produce(1) + commit(2) + commit(3) + produce(4))
+        await settle()
+        assert handler.started == [1]
+        handler.release(1)
+        await settle()
+        assert handler.started == [1, 2, 3]
+        handler.release(3)
+        await settle()
+        assert handler.started == [1, 2, 3]
+        handler.release(2)
+        await settle()
+        assert handler.started == [1, 2, 3, 4]
+        handler.release(4)
+        assert [await client.answer() for _ in range(4)] == [1, 2, 3, 4]
 
 
 @on_both_loops

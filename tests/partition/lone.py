@@ -13,13 +13,14 @@ from node.level_zero.batcher import Batcher, Result, Stored, UploadFailed
 from node.level_zero.cache import BatchCache
 from node.level_zero.reader import Reader
 from node.level_zero.store import Buffer, ObjectNotFound, ObjectStore
-from node.partition.batch import AppendResult, Judgement, ProducedBatch
+from node.partition.batch import AppendFailed, AppendResult, Judgement, ProducedBatch, Verification
 from node.partition.partition import Partition
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from statemachine.controller import PartitionGroup
 from statemachine.extents import Extent
 from statemachine.object_names import object_id
+from statemachine.partition_commands import NO_TRANSACTION
 from tests.manual_loop import ManualLoop
 
 T = TypeVar("T")
@@ -291,13 +292,22 @@ class Lone:
         count: int = 1,
         size: int = 100,
         judgement: Judgement | None = None,
+        transaction: int = NO_TRANSACTION,
+        verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         """A batch under a name; its answer comes into `answers`, its number at the batcher into `numbers`."""
         self.numbers[name] = len(self.batcher.staged)
         batch = ProducedBatch(
-            bytes(size), count, NOW, producer, producer_epoch if producer >= 0 else -1, sequence, connection
+            bytes(size),
+            count,
+            NOW,
+            producer,
+            producer_epoch if producer >= 0 else -1,
+            sequence,
+            connection,
+            transaction,
         )
-        future = self.partition.append(batch, judgement)
+        future = self.partition.append(batch, judgement, verification)
         future.add_done_callback(
             lambda ended: None if ended.cancelled() else self.answers.append((name, ended.result()))
         )
@@ -313,6 +323,12 @@ class Lone:
     def failed(self, name: str) -> None:
         self.batcher.failed(self.numbers[name])
         self.loop.run()
+
+    def end(
+        self, number: int, *, producer: int = 7, epoch: int = 0, commit: bool = True, term: int = 3
+    ) -> asyncio.Task[AppendFailed | None]:
+        """A transaction's marker, on its way to the log."""
+        return self.run(self.partition.end_transaction(producer, epoch, number, commit, term))
 
     def codes(self) -> dict[str, str]:
         """How the batches were answered so far: an offset, or an error's name."""

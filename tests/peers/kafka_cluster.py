@@ -135,6 +135,7 @@ class KafkaCluster:
             "min.insync.replicas": 2,
             "offsets.topic.replication.factor": len(NODES),
             "offsets.topic.num.partitions": 5,
+            "transaction.state.log.num.partitions": 5,
             "group.initial.rebalance.delay.ms": 0,
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from statemachine.aborted_transactions import AbortedTransaction
 from statemachine.level_one import LevelOneExtent, RemovedObject
 from statemachine.partition_commands import (
     AdvanceEpoch,
@@ -20,6 +21,7 @@ from statemachine.partition_commands import (
     CheckpointsReleased,
     CheckpointTaken,
     Command,
+    EndTransaction,
     EpochAdvanced,
     ForgetRemoved,
     InlineBatch,
@@ -36,17 +38,27 @@ from statemachine.partition_commands import (
     StartOffsetSet,
     Tick,
     Ticked,
+    TransactionEnded,
 )
 
 
 @dataclass(frozen=True)
 class Written:
-    """One accepted batch."""
+    """One accepted batch, or a marker."""
 
     base: int
     term: int
     time: int
     batch: Placeholder | InlineBatch
+    marker: EndTransaction | None = None
+
+    @property
+    def producer(self) -> int:
+        return self.batch.producer_id if self.marker is None else self.marker.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        return self.batch.producer_epoch if self.marker is None else self.marker.producer_epoch
 
     @property
     def end(self) -> int:
@@ -112,27 +124,88 @@ class Model:
         return min([self.previous, *self.epochs(), *leased]) - 1
 
     def known(self, producer: int) -> list[Written]:
-        """The producer's batches, as far as they are still remembered."""
+        """The producer's batches and markers, as far as they are still remembered."""
         since = self.forgotten.get(producer, 0)
-        return [one for one in self.written[since:] if one.batch.producer_id == producer]
+        return [one for one in self.written[since:] if one.producer == producer]
+
+    def open(self, producer: int) -> list[Written]:
+        """The batches of the producer's open transaction: those in one that have no marker behind them."""
+        batches: list[Written] = []
+        for one in self.known(producer):
+            if one.marker is not None:
+                batches = []
+            elif one.batch.transaction > 0:
+                batches.append(one)
+        return batches
+
+    def ended(self, producer: int) -> int:
+        markers = (one.marker for one in self.known(producer))
+        return max((marker.transaction for marker in markers if marker is not None), default=0)
+
+    def producers(self) -> list[int]:
+        return sorted({one.producer for one in self.written if self.known(one.producer)} - {-1})
+
+    def last_stable(self) -> int:
+        opened = [batches[0].base for producer in self.producers() if (batches := self.open(producer))]
+        return max(self.start, min([self.end, *opened]))
+
+    def outcomes(self) -> dict[int, bool]:
+        """For each decided batch in a transaction, by base offset, whether it was committed."""
+        outcomes: dict[int, bool] = {}
+        opened: dict[int, list[int]] = {}
+        for one in self.written:
+            if one.marker is not None:
+                outcomes.update(dict.fromkeys(opened.pop(one.producer, []), one.marker.commit))
+            elif one.batch.transaction > 0:
+                opened.setdefault(one.producer, []).append(one.base)
+        return outcomes
+
+    def aborted(self) -> list[AbortedTransaction]:
+        opened: dict[int, int] = {}
+        found = []
+        for one in self.written:
+            if one.marker is not None:
+                first = opened.pop(one.producer, None)
+                if first is not None and not one.marker.commit and one.base >= self.start:
+                    found.append(AbortedTransaction(one.producer, first, one.base))
+            elif one.batch.transaction > 0:
+                opened.setdefault(one.producer, one.base)
+        return found
 
     def append(self, batch: Placeholder | InlineBatch) -> Appended | Rejected:
         known = self.known(batch.producer_id) if batch.producer_id >= 0 else []
         if known:
-            current = known[-1].batch.producer_epoch
+            current = max(one.producer_epoch for one in known)
             if batch.producer_epoch < current:
                 return Rejected(Rejection.INVALID_PRODUCER_EPOCH, current)
-            same = [one for one in known if one.batch.producer_epoch == batch.producer_epoch]
+            same = [one for one in known if one.marker is None and one.producer_epoch == batch.producer_epoch]
             expected = (same[-1].batch.base_sequence + same[-1].batch.record_count) % 2**31 if same else 0
             if batch.base_sequence != expected:
                 for one in same[-5:]:
                     same_size = one.batch.record_count == batch.record_count
                     if one.batch.base_sequence == batch.base_sequence and same_size:
                         return Appended(one.base, duplicate=True)
+            if 0 < batch.transaction <= self.ended(batch.producer_id):
+                return Rejected(Rejection.TRANSACTION_ENDED, self.ended(batch.producer_id))
+            for one in self.open(batch.producer_id):
+                if (one.batch.transaction, one.producer_epoch) != (batch.transaction, batch.producer_epoch):
+                    return Rejected(Rejection.NOT_IN_TRANSACTION, one.batch.transaction)
+            if batch.base_sequence != expected:
                 return Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
         self.written.append(Written(self.end, self.term, self.time, batch))
         self.end += batch.record_count
         return Appended(self.written[-1].base)
+
+    def end_transaction(self, command: EndTransaction) -> TransactionEnded | Rejected:
+        ended = self.ended(command.producer_id)
+        for one in self.open(command.producer_id):
+            ended = max(ended, one.batch.transaction - 1)
+        if command.transaction <= ended:
+            return Rejected(Rejection.TRANSACTION_ENDED, ended)
+        batch = InlineBatch(1, command.max_timestamp, command.batch)
+        self.written.append(Written(self.end, self.term, self.time, batch, command))
+        self.end += 1
+        return TransactionEnded(self.written[-1].base)
 
     def apply(self, index: int, command: Command) -> Any:
         if isinstance(command, (Append, AdvanceEpoch)):
@@ -151,6 +224,8 @@ class Model:
             )
         if isinstance(command, AppendInline):
             return [self.append(batch) for batch in command.batches]
+        if isinstance(command, EndTransaction):
+            return self.end_transaction(command)
         if isinstance(command, SetStartOffset):
             if command.start_offset < self.start:
                 return Rejected(Rejection.LOWER_START_OFFSET, self.start)
@@ -159,11 +234,11 @@ class Model:
             self.remove(index, [one for one in before if one not in self.level_one()])
             return StartOffsetSet(self.start)
         if isinstance(command, Tick):
-            last = {one.batch.producer_id: one.time for one in self.written if one.batch.producer_id >= 0}
+            limit = self.time - command.producer_expiry
             idle = [
                 producer
-                for producer, time in last.items()
-                if self.known(producer) and time < self.time - command.producer_expiry
+                for producer in self.producers()
+                if self.known(producer)[-1].time < limit and not self.open(producer)
             ]
             self.forgotten.update(dict.fromkeys(idle, len(self.written)))
             return Ticked(self.time, len(idle))

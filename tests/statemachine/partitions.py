@@ -6,6 +6,7 @@ from statemachine.epoch_window import EpochWindow
 from statemachine.object_names import object_id
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import (
+    NO_TRANSACTION,
     Append,
     Appended,
     Command,
@@ -30,8 +31,10 @@ def placeholder(
     producer: int = -1,
     producer_epoch: int = -1,
     sequence: int = -1,
+    transaction: int = NO_TRANSACTION,
 ) -> Placeholder:
-    return Placeholder(count, timestamp, length, epoch, 64, OBJECT, producer, producer_epoch, sequence)
+    claim = (producer, producer_epoch, sequence, transaction)
+    return Placeholder(count, timestamp, length, epoch, 64, OBJECT, *claim)
 
 
 def inline(count: int = 1, data: bytes = b"control", *, timestamp: int = NOW) -> InlineBatch:

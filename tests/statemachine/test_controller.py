@@ -18,6 +18,7 @@ from statemachine.controller_commands import (
     Command,
     ConfigChange,
     ConfigOperation,
+    CreateInternalTopic,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -33,6 +34,7 @@ from statemachine.controller_commands import (
     encode,
 )
 from statemachine.controller_state import NodeRegistration
+from statemachine.internal_topics import GROUPS_TOPIC
 from statemachine.kafka_errors import KafkaError
 from statemachine.machine import Corruption, StateMachine
 from tests.statemachine.controller_harness import Log, registration, topic_id
@@ -356,6 +358,7 @@ COMMANDS: list[Command] = [
     Checkpoint(),
     SetCollection(True),
     SetCollection(False),
+    CreateInternalTopic(topic_id(1), GROUPS_TOPIC, 16, 3),
 ]
 
 
@@ -387,6 +390,8 @@ def test_every_kind_of_command_is_tried() -> None:
         ([Kind.ADVANCE_CLUSTER_EPOCH, 2.0], "2.0 is not a whole number"),
         ([Kind.ADVANCE_CLUSTER_EPOCH, True], "True is not a whole number"),
         ([Kind.SET_COLLECTION, 1], "1 is neither true nor false"),
+        ([Kind.CREATE_INTERNAL_TOPIC, topic_id(1), "flights", 1, 1], "'flights' is not one of the internal"),
+        ([Kind.CREATE_INTERNAL_TOPIC, topic_id(1), GROUPS_TOPIC, 0, 1], "0 is not a whole number from 1"),
         ([Kind.HEARTBEAT, 65536, 1, 0], "65536 is not a whole number from 1 to 65535"),
         ([Kind.HEARTBEAT, 1, 1, -1], "-1 is not a whole number from 0"),
         ([Kind.CREATE_PARTITIONS, topic_id(1), 2, [1]], "1 is not an array"),

@@ -30,6 +30,7 @@ from statemachine.controller_commands import (
     Command,
     ConfigChange,
     ConfigOperation,
+    CreateInternalTopic,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -41,12 +42,15 @@ from statemachine.controller_commands import (
     encode,
 )
 from statemachine.controller_state import NodeRegistration, Partition, Topic
+from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from statemachine.kafka_errors import KafkaError
 from tests.statemachine.controller_harness import registration, topic_id
 
 NODES = range(1, 6)
 REMEMBERED = 3
-names = st.sampled_from(["a", "b", "c", "d", "a.b", "a_b", "no/name"])
+names = st.sampled_from(["a", "b", "c", "d", "a.b", "a_b", "no/name", GROUPS_TOPIC, "__transaction.state"])
+RESERVED = (GROUPS_TOPIC, "__transaction.state")
+internal_names = st.sampled_from([GROUPS_TOPIC, TRANSACTIONS_TOPIC])
 node_ids = st.sampled_from(NODES)
 
 
@@ -208,11 +212,37 @@ class ControllerAgainstModel(RuleBasedStateMachine):
                 [self.epoch] * command.partitions,
             )
 
+    @rule(name=internal_names, partitions=st.integers(1, 5), replication_factor=st.integers(1, 5))
+    def coordinators_are_needed(self, name: str, partitions: int, replication_factor: int) -> None:
+        # Every node that finds it missing draws an id of its own.
+        command = CreateInternalTopic(topic_id(10**6 + self.index), name, partitions, replication_factor)
+        present = next((one for one in self.topics.values() if one.name == name), None)
+        if present is not None:
+            result = self.do(command)
+            assert isinstance(result, Topic)
+            assert [partition.group for partition in result.partitions] == present.groups
+            assert self.machine.version < self.index
+        elif replication_factor > len(self.live()):
+            self.refuse(command, KafkaError.INVALID_REPLICATION_FACTOR)
+        else:
+            result = self.do(command)
+            assert isinstance(result, Topic)
+            self.take(result.partitions, partitions, replication_factor)
+            self.topics[command.topic_id] = ModelTopic(
+                name,
+                [partition.replicas for partition in result.partitions],
+                [partition.group for partition in result.partitions],
+                [self.epoch] * partitions,
+            )
+
+    def is_internal(self, identity: bytes) -> bool:
+        return self.topics[identity].name in (GROUPS_TOPIC, TRANSACTIONS_TOPIC)
+
     def refusals(self, command: CreateTopic) -> list[KafkaError]:
         """All that is wrong with a new topic; which of it is told is not promised."""
         taken = {topic.name for topic in self.topics.values()}
         refusals = []
-        if "/" in command.name:
+        if "/" in command.name or command.name in RESERVED:
             refusals.append(KafkaError.INVALID_TOPIC_EXCEPTION)
         if command.name in taken:
             refusals.append(KafkaError.TOPIC_ALREADY_EXISTS)
@@ -239,7 +269,9 @@ class ControllerAgainstModel(RuleBasedStateMachine):
         topic = self.topics[identity]
         count, replication_factor = len(topic.groups) + more, len(topic.replicas[0])
         command = CreatePartitions(identity, count, None)
-        if more < 1:
+        if self.is_internal(identity):
+            self.refuse(command, KafkaError.INVALID_TOPIC_EXCEPTION)
+        elif more < 1:
             self.refuse(command, KafkaError.INVALID_PARTITIONS)
         elif replication_factor > len(self.live()):
             self.refuse(command, KafkaError.INVALID_REPLICATION_FACTOR)
@@ -256,6 +288,9 @@ class ControllerAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_topic_is_deleted(self, data: st.DataObject) -> None:
         identity = data.draw(st.sampled_from(sorted(self.topics)))
+        if self.is_internal(identity):
+            self.refuse(DeleteTopic(identity), KafkaError.INVALID_TOPIC_EXCEPTION)
+            return
         assert isinstance(self.do(DeleteTopic(identity)), Topic)
         del self.topics[identity]
         self.deletions.append((identity, self.index))
@@ -267,7 +302,9 @@ class ControllerAgainstModel(RuleBasedStateMachine):
         identity = data.draw(st.sampled_from(sorted(self.topics)))
         operation = ConfigOperation.DELETE if unset else ConfigOperation.SET
         command = AlterTopicConfigs(identity, [ConfigChange(operation, "retention.ms", f" {value}")])
-        if unset:
+        if self.is_internal(identity):
+            self.refuse(command, KafkaError.INVALID_TOPIC_EXCEPTION)
+        elif unset:
             self.do(command)
             self.topics[identity].configs.clear()
         elif value < -1:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statemachine.aborted_transactions import ABORTED_ROW
 from statemachine.epoch_window import EpochWindow, Verdict
 from statemachine.machine import Corruption, StateMachine
 from statemachine.partition import PartitionStateMachine
@@ -22,6 +23,7 @@ from statemachine.partition_commands import (
     CheckpointsReleased,
     CheckpointTaken,
     Command,
+    EndTransaction,
     EpochAdvanced,
     Placeholder,
     Rejected,
@@ -351,6 +353,7 @@ def entry(*commands: list[Any], term: int = 1, time: int = NOW) -> bytes:
 
 
 PLACEHOLDER = list(placeholder(2, epoch=8))
+CLAIM = {"producer": 1, "producer_epoch": 0, "sequence": 0}
 
 
 @pytest.mark.parametrize(
@@ -365,7 +368,13 @@ PLACEHOLDER = list(placeholder(2, epoch=8))
         (entry([1, 8, 9, [list(placeholder(0, epoch=8))]]), "no extent"),
         (entry([1, 8, 9, [list(placeholder(epoch=8, length=0))]]), "no extent"),
         (entry([1, 8, 9, [list(placeholder(epoch=8, producer=1))]]), "has no sequence"),
+        (entry([1, 8, 9, [list(placeholder(epoch=8, **{**CLAIM, "producer": -5}))]]), "producer -5"),
         (entry([2, [list(inline(1, b""))]]), "no extent"),
+        (entry([12, 1, 0, 0, True, 1, NOW, b"marker"]), "no transaction 0"),
+        (entry([12, -1, 0, 1, True, 1, NOW, b"marker"]), "producer -1"),
+        (entry([12, 1, -1, 1, True, 1, NOW, b"marker"]), "epoch -1"),
+        (entry([12, 1, 0, 1, True, 1, NOW, b""]), "no extent"),
+        (entry([1, 8, 9, [list(placeholder(epoch=8, **CLAIM, transaction=0))]]), "no transaction 0"),
         (entry([4, 3]), "start offset 3 lies above"),
         (entry([6, 100], [5, 100]), "not alone"),
         (entry([99]), "command kind 99"),
@@ -387,8 +396,10 @@ def test_corruption_stops_the_replica_and_names_the_entry(replica: Replica, dama
 def test_a_damaged_entry_is_corruption_or_a_command_and_never_another_error(data: st.DataObject) -> None:
     replica = Replica()
     window = fence(5, 6)
-    claim = placeholder(2, producer=1, producer_epoch=0, sequence=0)
-    damaged = bytearray(encode(1, NOW, [Append(window, [claim]), SetStartOffset(1), AdvanceEpoch(window)]))
+    claim = placeholder(2, producer=1, producer_epoch=0, sequence=0, transaction=3)
+    abort = EndTransaction(1, 1, 3, False, 2, NOW, b"marker")
+    commands: list[Command] = [Append(window, [claim]), abort, SetStartOffset(1), AdvanceEpoch(window)]
+    damaged = bytearray(encode(1, NOW, commands))
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -421,11 +432,26 @@ def test_a_term_that_does_not_rise_is_corruption(replica: Replica, term: int) ->
         [Append(fence(5, 5, term=2), [placeholder()])],
         [AdvanceEpoch(fence(5, 5, term=2))],
         [AdvanceEpoch(EpochWindow.recovered(1, None))],
+        [EndTransaction(-1, 0, 1, True, 1, NOW, b"marker")],
+        [EndTransaction(1, -1, 1, True, 1, NOW, b"marker")],
+        [EndTransaction(1, 0, 0, True, 1, NOW, b"marker")],
+        [EndTransaction(1, 0, 1, True, 1, NOW, b"")],
     ],
-    ids=["nothing", "checkpoint first", "checkpoint last", "fence of a term", "epoch of a term", "no window"],
+    ids=[
+        "nothing",
+        "checkpoint first",
+        "checkpoint last",
+        "fence of a term",
+        "epoch of a term",
+        "no window",
+        "no producer",
+        "no epoch",
+        "no number",
+        "no marker",
+    ],
 )
 def test_what_no_replica_would_survive_is_not_encoded(commands: list[Command]) -> None:
-    with pytest.raises(ValueError, match=r"entry|cannot be used"):
+    with pytest.raises(ValueError, match=r"entry|cannot be used|no marker"):
         encode(1, NOW, commands)
 
 
@@ -489,8 +515,8 @@ def change(field: str, value: Any) -> Callable[[dict[str, Any]], bytes]:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (change("format", 3), "it has format 3, this release reads up to 2: upgrade this node"),
-        (change("format", 1), "it has format 1 of an earlier release, this one reads 2"),
+        (change("format", 4), "it has format 4, this release reads up to 3: upgrade this node"),
+        (change("format", 2), "it has format 2 of an earlier release, this one reads 3"),
         (change("previous_applied_epoch", 8), "epochs 5, 8, 7 are out of order"),
         (change("creation_epoch", 8), "epochs 8, 7, 7 are out of order"),
         (change("next_offset", 9), "extents end at offset 10"),
@@ -501,7 +527,11 @@ def change(field: str, value: Any) -> Callable[[dict[str, Any]], bytes]:
         (change("inline", []), "no bytes"),
         (change("leader_epochs", [[4, 0], [1, 7]]), "terms are out of order"),
         (change("checkpoints", [[4, 0, None], [4, 0, None]]), "checkpoints are out of order"),
-        (change("producers", [[1, 0, 0, []]]), "producer 1"),
+        (change("producers", [[1, 0, 0, [], 0, -1, -1, None]]), "producer 1"),
+        (change("producers", [[1, 0, 0, [[0, 0, 10]], 0, -1, -1, None]]), "wrote at offset 10"),
+        (change("aborted", b"x"), "not rows"),
+        (change("aborted", ABORTED_ROW.pack(1, 3, 10, 11)), r"aborted at \[10\], and the partition ends"),
+        (change("aborted", ABORTED_ROW.pack(1, 2, 3, 4)), "aborted at 3 lies below 4"),
         (lambda state: msgpack.packb({}), "cannot be read"),
         (lambda state: b"\xc1", "cannot be read"),
         (lambda state: b"", "cannot be read"),
@@ -525,10 +555,10 @@ def test_a_snapshot_without_extents_must_be_empty() -> None:
         machine.restore(msgpack.packb({**state, "next_offset": 4}))
 
 
-def test_a_placeholder_takes_62_bytes_of_log() -> None:
+def test_a_placeholder_takes_63_bytes_of_log() -> None:
     """What it costs to replicate a batch of any size; a growth is worth noticing."""
     batch = Placeholder(1000, NOW, 500_000, 1_000_000, 3_000_000, OBJECT, 1_000_000, 0, 2_000_000)
     one = len(encode(1, NOW, [Append(fence(1_000_000, 1_000_001), [batch])]))
     two = len(encode(1, NOW, [Append(fence(1_000_000, 1_000_001), [batch, batch])]))
-    assert two - one <= 62
-    assert one <= 90
+    assert two - one <= 63
+    assert one <= 91

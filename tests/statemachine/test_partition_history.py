@@ -24,6 +24,7 @@ from statemachine.partition_commands import (
     AppendInline,
     Checkpoint,
     Command,
+    EndTransaction,
     ForgetRemoved,
     InlineBatch,
     Placeholder,
@@ -58,6 +59,7 @@ class PartitionHistory(RuleBasedStateMachine):
         self.collectable = creation_epoch - 1
         self.reconciled = -1
         self.start = 0
+        self.stable = 0
         self.stored: dict[bytes, int] = {}
         """Level-one objects in storage, with the terms in their names."""
         self.reconciling: list[AdvanceReconciled] = []
@@ -95,16 +97,24 @@ class PartitionHistory(RuleBasedStateMachine):
         known = self.model.known(producer)
         if not known:
             return 3, (2**31 - 2 + step) % 2**31
-        last = known[-1].batch
-        epoch = last.producer_epoch + producer_epoch_step
-        following = (last.base_sequence + last.record_count + step) % 2**31
-        return max(0, epoch), following if epoch == last.producer_epoch else max(0, step)
+        newest = max(one.producer_epoch for one in known)
+        epoch = max(0, newest + producer_epoch_step)
+        same = [one.batch for one in known if one.marker is None and one.producer_epoch == epoch]
+        following = same[-1].base_sequence + same[-1].record_count if same else 0
+        return epoch, (following + step) % 2**31 if epoch == newest else max(0, step)
+
+    def number(self, producer: int, step: int) -> int:
+        """Number of a transaction near the one that is open, or would be next."""
+        opened = self.model.open(producer)
+        present = opened[0].batch.transaction if opened else self.model.ended(producer) + 1
+        return max(1, present + step)
 
     @rule(
         distance=DISTANCES,
         producers=st.lists(st.sampled_from([-1, 1, 2, 3]), min_size=1, max_size=3),
         producer_epoch_step=st.sampled_from([0, 0, 0, 0, 1, -1]),
         step=st.sampled_from([0, 0, 0, 0, 1, -1, -2]),
+        transaction_step=st.sampled_from([None, None, 0, 0, 0, 1, -1, -2]),
         count=st.integers(1, 3),
         timestamp=st.integers(0, 99),
         commits=st.integers(0, 3),
@@ -115,6 +125,7 @@ class PartitionHistory(RuleBasedStateMachine):
         producers: list[int],
         producer_epoch_step: int,
         step: int,
+        transaction_step: int | None,
         count: int,
         timestamp: int,
         commits: int,
@@ -126,10 +137,50 @@ class PartitionHistory(RuleBasedStateMachine):
         placeholders = []
         for producer in producers:
             claim = (producer, -1, -1)
+            transaction = -1
             if producer >= 0:
                 claim = (producer, *self.sequence(producer, producer_epoch_step, step))
-            placeholders.append(Placeholder(count, timestamp, 10, epoch, 0, OBJECT, *claim))
+                if transaction_step is not None:
+                    transaction = self.number(producer, transaction_step)
+            placeholders.append(Placeholder(count, timestamp, 10, epoch, 0, OBJECT, *claim, transaction))
         self.propose(Append(window, placeholders))
+        self.commit(commits)
+
+    @rule(
+        producer=st.sampled_from([1, 2, 3]),
+        batches=st.integers(1, 3),
+        inline=st.booleans(),
+        commits=st.integers(0, 3),
+    )
+    def write_in_a_transaction(self, producer: int, batches: int, inline: bool, commits: int) -> None:
+        """As a producer without faults does."""
+        for _ in range(batches):
+            claim = (producer, *self.sequence(producer, 0, 0), self.number(producer, 0))
+            if inline:
+                self.propose(AppendInline([InlineBatch(2, 50, b"batch", *claim)]))
+            else:
+                granted = self.fence(0)
+                assert granted is not None
+                self.propose(Append(granted[0], [Placeholder(2, 50, 10, granted[1], 0, OBJECT, *claim)]))
+            self.commit(commits)
+
+    @rule(
+        producer=st.sampled_from([1, 2, 3]),
+        producer_epoch_step=st.sampled_from([0, 0, 1, 1, -1]),
+        step=st.sampled_from([0, 0, 0, 0, 1, -1, -2]),
+        commit=st.booleans(),
+        times=st.integers(1, 2),
+        commits=st.integers(0, 3),
+    )
+    def end(
+        self, producer: int, producer_epoch_step: int, step: int, commit: bool, times: int, commits: int
+    ) -> None:
+        """A coordinator's marker, once or, its outcome unknown, twice; also a late one of earlier."""
+        known = self.model.known(producer)
+        epoch = max((one.producer_epoch for one in known), default=3) + producer_epoch_step
+        number = self.number(producer, step)
+        for _ in range(times):
+            self.propose(EndTransaction(producer, max(0, epoch), number, commit, 7, 60, b"marker"))
         self.commit(commits)
 
     @rule(back=st.integers(1, 8), distance=DISTANCES, commits=st.integers(0, 3))
@@ -361,6 +412,51 @@ class PartitionHistory(RuleBasedStateMachine):
     def the_start_offset_never_goes_down(self) -> None:
         assert self.replica.start_offset >= self.start
         self.start = self.replica.start_offset
+
+    @invariant()
+    def transactions_are_the_models(self) -> None:
+        for machine in (self.replica, self.twin):
+            assert machine.last_stable_offset == self.model.last_stable()
+            assert list(machine.aborted) == self.model.aborted()
+            for producer in (1, 2, 3):
+                opened = self.model.open(producer)
+                present = machine.open_transaction(producer)
+                assert (present is None) == (not opened)
+                if present is not None:
+                    first = opened[0]
+                    assert present == (first.batch.transaction, first.base, first.producer_epoch)
+
+    @invariant()
+    def the_last_stable_offset_never_goes_down(self) -> None:
+        assert self.replica.last_stable_offset >= self.stable
+        self.stable = self.replica.last_stable_offset
+
+    @invariant()
+    def a_read_committed_consumer_gets_what_was_committed(self) -> None:
+        """As Kafka's Fetcher does it: by the aborted transactions of a fetch and the markers it meets.
+        Wherever it begins, and wherever a fetch ends."""
+        end = self.replica.last_stable_offset
+        outcomes = self.model.outcomes()
+        readable = [one for one in self.model.written if one.end > self.start and one.base < end]
+        for start in range(0, len(readable), 3):
+            for length in (2, len(readable)):
+                fetched = readable[start : start + length]
+                until = fetched[-1].end
+                aborted = self.replica.aborted_between(fetched[0].base, until)
+                left_out: set[int] = set()
+                got = []
+                for one in fetched:
+                    begun = {entry for entry in aborted if entry.first_offset < one.end}
+                    aborted = [entry for entry in aborted if entry not in begun]
+                    left_out |= {entry.producer_id for entry in begun}
+                    if one.marker is not None:
+                        if not one.marker.commit:
+                            left_out.discard(one.producer)
+                    elif one.batch.transaction < 0 or one.producer not in left_out:
+                        got.append(one.base)
+                assert got == [
+                    one.base for one in fetched if one.marker is None and outcomes.get(one.base, True)
+                ]
 
     @invariant()
     def both_levels_are_one_log(self) -> None:

@@ -9,8 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from statemachine.producers import (
     MAX_SEQUENCE,
+    NO_TRANSACTION,
     Duplicate,
+    EndedTransaction,
+    OpenTransaction,
+    OtherTransaction,
     OutOfOrderSequence,
+    ProducerDescription,
     Producers,
     Refusal,
     StaleProducerEpoch,
@@ -18,6 +23,7 @@ from statemachine.producers import (
 )
 
 PRODUCER = 4000
+TERM = 12
 
 
 class Partition:
@@ -28,16 +34,33 @@ class Partition:
         self.next_offset = 0
 
     def write(
-        self, first: int, count: int = 1, *, epoch: int = 0, producer: int = PRODUCER, time: int = 0
+        self,
+        first: int,
+        count: int = 1,
+        *,
+        epoch: int = 0,
+        producer: int = PRODUCER,
+        time: int = 0,
+        transaction: int = NO_TRANSACTION,
     ) -> Refusal | int:
         """The base offset of an appended batch, or why it was not."""
-        refusal = self.producers.judge(producer, epoch, first, count)
+        refusal = self.producers.judge(producer, epoch, first, count, transaction)
         if refusal is not None:
             return refusal
         base = self.next_offset
         self.next_offset += count
-        self.producers.appended(producer, epoch, first, count, base, time)
+        self.producers.appended(producer, epoch, first, count, transaction, base, time)
         return base
+
+    def end(
+        self, transaction: int, *, epoch: int = 0, producer: int = PRODUCER, time: int = 0
+    ) -> EndedTransaction | OpenTransaction | None:
+        """What a marker ended, or why it was passed over."""
+        refusal = self.producers.judge_end(producer, epoch, transaction)
+        if refusal is not None:
+            return refusal
+        self.next_offset += 1
+        return self.producers.end(producer, epoch, transaction, TERM, self.next_offset - 1, time)
 
 
 @pytest.fixture
@@ -151,27 +174,195 @@ def test_numbers_no_batch_has_are_refused_loudly(partition: Partition, epoch: in
         partition.write(first, epoch=epoch)
 
 
+# Transactions.
+
+
+def test_the_first_batch_opens_a_transaction_and_the_marker_ends_it(partition: Partition) -> None:
+    partition.write(0, 5)
+    partition.write(5, 2, transaction=3)
+    partition.write(7, 2, transaction=3)
+    assert partition.producers.open_transaction(PRODUCER) == OpenTransaction(3, 5, 0)
+    assert partition.producers.first_open_offset == 5
+    assert partition.end(3) == OpenTransaction(3, 5, 0)
+    assert partition.producers.open_transaction(PRODUCER) is None
+    assert partition.producers.first_open_offset is None
+
+
+def test_the_earliest_open_transaction_counts_whoever_ends_first(partition: Partition) -> None:
+    for producer in (1, 2, 3):
+        partition.write(0, producer=producer, transaction=1)
+    assert partition.producers.first_open_offset == 0
+    partition.end(1, producer=2)
+    assert partition.producers.first_open_offset == 0
+    partition.end(1, producer=1)
+    assert partition.producers.first_open_offset == 2
+
+
+def test_a_batch_of_a_transaction_that_ended_is_refused(partition: Partition) -> None:
+    partition.write(0, transaction=3)
+    partition.end(3)
+    assert partition.write(1, transaction=3) == EndedTransaction(3)
+    assert partition.write(1, transaction=2) == EndedTransaction(3)
+    assert partition.write(1, transaction=4) == 2
+
+
+def test_a_retry_of_what_is_in_the_log_is_a_duplicate_also_after_the_marker(partition: Partition) -> None:
+    """It is there, and the marker decided on it: a refusal would say that it is not."""
+    partition.write(0, 2, transaction=3)
+    assert partition.write(0, 2, transaction=3) == Duplicate(0)
+    partition.end(3)
+    assert partition.write(0, 2, transaction=3) == Duplicate(0)
+    partition.write(2, 2, transaction=4)
+    assert partition.write(0, 2, transaction=3) == Duplicate(0)
+
+
+def test_while_a_transaction_is_open_nothing_else_of_the_producer_comes_in(partition: Partition) -> None:
+    partition.write(0, transaction=3)
+    assert partition.write(1) == OtherTransaction(3)
+    assert partition.write(1, transaction=2) == OtherTransaction(3)
+    assert partition.write(1, transaction=4) == OtherTransaction(3)
+    assert partition.write(0, epoch=1) == OtherTransaction(3)
+    assert partition.write(0, epoch=1, transaction=3) == OtherTransaction(3)
+    assert partition.write(0, producer=PRODUCER + 1) == 1
+    assert partition.write(1, transaction=3) == 2
+
+
+def test_a_gap_within_a_transaction_is_out_of_order(partition: Partition) -> None:
+    partition.write(0, transaction=3)
+    assert partition.write(2, transaction=3) == OutOfOrderSequence(1)
+
+
+def test_a_marker_that_is_not_newer_is_passed_over(partition: Partition) -> None:
+    assert partition.end(3) is None
+    assert partition.end(3) == EndedTransaction(3)
+    assert partition.end(2) == EndedTransaction(3)
+    assert partition.write(0, transaction=3) == EndedTransaction(3)
+
+
+def test_a_marker_of_an_earlier_transaction_does_not_come_into_an_open_one(partition: Partition) -> None:
+    partition.write(0, transaction=5)
+    assert partition.end(4) == EndedTransaction(4)
+    assert partition.producers.open_transaction(PRODUCER) == OpenTransaction(5, 0, 0)
+    assert partition.end(7) == OpenTransaction(5, 0, 0)
+    assert partition.write(1, transaction=6) == EndedTransaction(7)
+
+
+def test_a_marker_with_a_higher_epoch_fences_and_starts_the_sequences_anew(partition: Partition) -> None:
+    partition.write(0, 3, epoch=4, transaction=1)
+    partition.end(1, epoch=5)
+    assert partition.write(3, epoch=4, transaction=2) == StaleProducerEpoch(5)
+    assert partition.write(0, 3, epoch=4, transaction=1) == StaleProducerEpoch(5)
+    assert partition.write(3, epoch=5, transaction=2) == OutOfOrderSequence(0)
+    assert partition.write(0, epoch=5, transaction=2) == 4
+
+
+def test_a_marker_with_the_present_epoch_goes_on_with_the_sequences(partition: Partition) -> None:
+    partition.write(0, 3, epoch=4, transaction=1)
+    partition.end(1, epoch=4)
+    assert partition.write(3, epoch=4, transaction=2) == 4
+
+
+def test_a_marker_with_a_lower_epoch_ends_and_fences_nobody(partition: Partition) -> None:
+    partition.write(0, 3, epoch=4, transaction=1)
+    assert partition.end(1, epoch=3) == OpenTransaction(1, 0, 4)
+    assert partition.write(3, epoch=4, transaction=2) == 4
+
+
+def test_a_producer_known_by_a_marker_alone_starts_at_zero(partition: Partition) -> None:
+    partition.end(1, epoch=2)
+    assert partition.write(7, epoch=2, transaction=2) == OutOfOrderSequence(0)
+    assert partition.write(0, epoch=1, transaction=2) == StaleProducerEpoch(2)
+    assert partition.write(0, epoch=2, transaction=2) == 1
+
+
+def test_a_producer_with_an_open_transaction_does_not_expire(partition: Partition) -> None:
+    partition.write(0, producer=1, time=100, transaction=1)
+    partition.write(0, producer=2, time=100)
+    assert partition.producers.expire(101) == 1
+    assert partition.producers.expire(9999) == 0
+    partition.end(1, producer=1, time=200)
+    assert partition.producers.expire(200) == 0
+    assert partition.producers.expire(201) == 1
+    assert len(partition.producers) == 0
+
+
+def test_what_ended_is_remembered_with_the_producer(partition: Partition) -> None:
+    partition.write(0, transaction=3, time=100)
+    partition.end(3, time=200)
+    partition.write(0, producer=1, time=300)
+    partition.producers.expire(200)
+    assert partition.write(1, transaction=3) == EndedTransaction(3)
+
+
+def test_producers_are_described(partition: Partition) -> None:
+    partition.write(0, 3, producer=1, epoch=7, time=5)
+    partition.write(0, 2, producer=2, epoch=8, time=6, transaction=4)
+    partition.end(9, producer=3, epoch=1, time=8)
+    assert list(partition.producers) == [
+        ProducerDescription(1, 7, 2, 5, -1, -1),
+        ProducerDescription(2, 8, 1, 6, -1, 3),
+        ProducerDescription(3, 1, -1, 8, TERM, -1),
+    ]
+    assert partition.producers.last_offset == 5
+    assert Producers().last_offset == -1
+
+
+@pytest.mark.parametrize("transaction", [0, -2])
+def test_transactions_nobody_numbered_are_refused_loudly(partition: Partition, transaction: int) -> None:
+    with pytest.raises(ValueError, match=f"has no transaction {transaction}"):
+        partition.write(0, transaction=transaction)
+    with pytest.raises(ValueError, match=f"has no transaction {transaction}"):
+        partition.end(transaction)
+
+
 def test_restored_producers_answer_alike(partition: Partition) -> None:
     for batch in range(7):
         partition.write(batch, producer=1, time=batch)
     partition.write(0, producer=2, epoch=5, time=9)
+    partition.write(0, producer=4, time=10, transaction=2)
+    partition.write(0, producer=3, time=10, transaction=8)
+    partition.write(1, producer=4, time=10, transaction=2)
+    partition.end(6, producer=5, time=10)
     captured = partition.producers.capture()
     partition.producers = Producers.restored(captured)
     assert partition.producers.capture() == captured
     assert partition.write(2, producer=1) == Duplicate(2)
     assert partition.write(1, producer=1) == OutOfOrderSequence(7)
     assert partition.write(1, producer=2, epoch=4) == StaleProducerEpoch(5)
+    assert partition.write(0, producer=5, transaction=6) == EndedTransaction(6)
+    assert partition.producers.first_open_offset == 8
+    assert partition.end(2, producer=4) == OpenTransaction(2, 8, 0)
+    assert partition.producers.first_open_offset == 9
 
 
 @pytest.mark.parametrize(
     "captured",
     [
-        [(1, 0, 0, [])],
-        [(1, 0, 0, [(n, n, n) for n in range(6)])],
-        [(1, 0, 0, [(0, 0, 5)]), (2, 0, 0, [(0, 0, 4)])],
-        [(1, 0, 9, [(0, 0, 4)]), (2, 0, 8, [(0, 0, 5)])],
+        [(1, 0, 0, [], 0, -1, -1, None)],
+        [(1, 0, 0, [(n, n, n) for n in range(6)], 0, -1, -1, None)],
+        [(1, 0, 0, [(0, 0, 5)], 0, -1, -1, None), (2, 0, 0, [(0, 0, 4)], 0, -1, -1, None)],
+        [(1, 0, 0, [], 3, 5, 1, None), (2, 0, 0, [(0, 0, 4)], 0, -1, -1, None)],
+        [(1, 0, 9, [(0, 0, 4)], 0, -1, -1, None), (2, 0, 8, [(0, 0, 5)], 0, -1, -1, None)],
+        [(1, 0, 0, [(0, 0, 5)], 3, -1, -1, None)],
+        [(1, 0, 0, [(0, 0, 5)], 0, 4, -1, None)],
+        [(1, 0, 0, [(0, 0, 5)], -1, -1, -1, None)],
+        [(1, 0, 0, [(0, 0, 5)], 3, 4, 1, (3, 5))],
+        [(1, 0, 0, [(0, 0, 5)], 3, 4, 1, (4, 4))],
+        [(1, 0, 0, [(0, 0, 5)], 3, 4, 1, (4, 6))],
     ],
-    ids=["no batches", "six batches", "offsets out of order", "times out of order"],
+    ids=[
+        "no batches",
+        "six batches",
+        "offsets out of order",
+        "offset of a marker out of order",
+        "times out of order",
+        "ended without a marker",
+        "marker that ended nothing",
+        "ended less than nothing",
+        "open after it ended",
+        "open before the marker",
+        "open without a batch",
+    ],
 )
 def test_producers_that_cannot_be_are_not_restored(captured: list[object]) -> None:
     with pytest.raises(ValueError, match="producer"):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from node.controller.client import ControllerClient
     from node.controller.leaders import LeaderTable
     from node.controller.producer_ids import ProducerIds
+    from node.coordinator.table import Coordinators
+    from node.coordinator.transactions.verification import Verifier
     from node.mesh_calls import MeshCalls
     from node.partition.partition import Partition
 
@@ -47,6 +49,14 @@ class BrokerContext(Protocol):
     def partitions(self) -> Partitions: ...
     @property
     def producer_ids(self) -> ProducerIds: ...
+    @property
+    def coordinators(self) -> Coordinators:
+        """Where groups and transactions are coordinated, and what coordinates them here."""
+
+    @property
+    def verifier(self) -> Verifier:
+        """Asks the coordinators of transactions, wherever they are, what a transaction has in it."""
+
     @property
     def calls(self) -> MeshCalls: ...
     @property

@@ -55,8 +55,8 @@ def serve(context: BrokerContext) -> None:
 
 
 def _hand_over(context: BrokerContext, group: int, target: int) -> bool:
-    partition = context.partitions.by_group(group)
-    return partition is not None and partition.group.transfer(target)
+    replica = context.partitions.by_group(group) or context.coordinators.by_group(group)
+    return replica is not None and replica.group.transfer(target)
 
 
 async def elect_leaders(context: BrokerContext, request: Request, a: Answers) -> Any:

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
-from node.kafka.requests.fetch_share import FetchShare
+from node.kafka.requests.fetch_share import READ_COMMITTED, FetchShare
 from node.kafka.requests.leading import LeaderHints
 from node.kafka.requests.outcomes import NO_THROTTLE
 from node.kafka.response_encoder import as_records
@@ -25,7 +25,6 @@ LIKELY_BATCH_BYTES: Final = 1024 * 1024 + 12
 """Where more room than this is left, the next batch most likely fits: it is read before it is measured."""
 _WHOLE_REQUEST: Final = (-1, 0)
 """Session epochs of a request that names all its partitions; any other goes on with a session."""
-_READ_COMMITTED: Final = 1
 
 
 async def fetch(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -33,13 +32,15 @@ async def fetch(context: BrokerContext, request: Request, a: Answers) -> Any:
     ask = request.payload
     if getattr(ask, "session_epoch", -1) not in _WHOLE_REQUEST:
         return _response(a, (), ErrorCode.fetch_session_id_not_found)
-    shares = [[FetchShare(context, topic, asked) for asked in topic.partitions] for topic in ask.topics]
+    committed = ask.isolation_level == READ_COMMITTED
+    shares = [
+        [FetchShare(context, topic, asked, committed) for asked in topic.partitions] for topic in ask.topics
+    ]
     every = [share for topic in shares for share in topic]
     max_bytes = min(ask.max_bytes, MAX_FETCH_BYTES)
     await _until_enough(context.loop, every, min(ask.min_bytes, max_bytes), ask.max_wait.total_seconds())
     await _read(context.loop, [share for share in every if share.has_data], max_bytes)
     hints = LeaderHints(context, a)
-    committed = ask.isolation_level == _READ_COMMITTED
     topics = tuple(
         a.FetchableTopicResponse(
             topic=getattr(asked, "topic", None),
@@ -150,6 +151,13 @@ def _response(a: Answers, topics: tuple[Any, ...], code: ErrorCode, endpoints: t
     )
 
 
+def _aborted(a: Answers, share: FetchShare) -> tuple[Any, ...]:
+    return tuple(
+        a.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+        for one in share.aborted
+    )
+
+
 def _partition(a: Answers, hints: LeaderHints, share: FetchShare, committed: bool) -> Any:
     number, code = share.number, share.code
     known = code is ErrorCode.none
@@ -161,10 +169,9 @@ def _partition(a: Answers, hints: LeaderHints, share: FetchShare, committed: boo
         partition_index=number,
         error_code=code,
         high_watermark=share.high_watermark if known else -1,
-        # Without transactions every record is stable.
-        last_stable_offset=share.high_watermark if known else -1,
+        last_stable_offset=share.last_stable_offset if known else -1,
         log_start_offset=share.start_offset if known else -1,
-        aborted_transactions=() if committed and known else None,
+        aborted_transactions=_aborted(a, share) if committed and known else None,
         preferred_read_replica=-1,
         records=as_records(share.parts),
         **optional,

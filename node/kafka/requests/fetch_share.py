@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -21,6 +21,7 @@ from node.level_zero.store import StoreError
 from node.partition.batch import StoredBatch, StoredRun
 from node.partition.partition import Partition
 from snapshot.object_frame import BadObject
+from statemachine.aborted_transactions import AbortedTransaction
 from statemachine.controller_state import Topic
 from statemachine.leader_epochs import EpochEnd
 
@@ -28,18 +29,25 @@ log = logging.getLogger(__name__)
 
 JOINED_BYTES = 8 * 1024
 """Batches below this size are copied together: cheaper than one more buffer to send for each."""
+READ_COMMITTED = 1
+"""Isolation level of a reader that wants no records of aborted or open transactions (KIP-98)."""
 _NO_EPOCH = -1
 _STAMP = struct.Struct(">qii")
 
 
 class FetchShare:
-    """`topic` and `asked` are the request's entities; nothing is judged before `judge`."""
+    """`topic` and `asked` are the request's entities; nothing is judged before `judge`.
+
+    To a `committed` reader the log ends at the last stable offset: whatever it waits for or counts.
+    """
 
     __slots__ = (
         "_add",
+        "_committed",
         "_context",
         "_counted",
         "_counted_to",
+        "_end",
         "_epoch",
         "_first",
         "_last_fetched_epoch",
@@ -47,10 +55,12 @@ class FetchShare:
         "_offset",
         "_partition",
         "_topic_id",
+        "aborted",
         "code",
         "diverging",
         "doubtful",
         "high_watermark",
+        "last_stable_offset",
         "max_bytes",
         "number",
         "parts",
@@ -59,8 +69,9 @@ class FetchShare:
         "topic",
     )
 
-    def __init__(self, context: BrokerContext, topic: Any, asked: Any) -> None:
+    def __init__(self, context: BrokerContext, topic: Any, asked: Any, committed: bool) -> None:
         self._context = context
+        self._committed = committed
         self._name = getattr(topic, "topic", None)
         self._topic_id = getattr(topic, "topic_id", None)
         self.number: int = asked.partition
@@ -74,10 +85,13 @@ class FetchShare:
         """Where the log parted from what the client has read (KIP-595), then there are no records."""
         self.doubtful = False
         """`code` or `diverging` are true only if this node still leads."""
-        self.high_watermark = self.start_offset = -1
+        self.high_watermark = self.last_stable_offset = self.start_offset = self._end = -1
+        """Of the present judgement; what can be read lies below `_end`."""
         self.parts: list[Buffer] = []
         self.size = 0
         """Bytes of `parts`."""
+        self.aborted: Sequence[AbortedTransaction] = ()
+        """Of a committed reader: whose batches in `parts` it is to drop."""
         self._partition: Partition | None = None
         self._counted_to = self._offset
         self._counted = self._first = 0
@@ -100,10 +114,14 @@ class FetchShare:
         self.code = judge_epoch(partition, self._epoch)
         if self.code is not ErrorCode.none:
             return
-        self.high_watermark, self.start_offset = partition.high_watermark, partition.start_offset
+        machine = partition.machine
+        self.start_offset, end = machine.start_offset, machine.high_watermark
+        stable = end if machine.producers.first_open_offset is None else machine.last_stable_offset
+        self.high_watermark, self.last_stable_offset = end, stable
+        self._end = stable if self._committed else end
         if self._last_fetched_epoch != _NO_EPOCH:
             self._judge_history(partition)
-        if not self.doubtful and not self.start_offset <= self._offset <= self.high_watermark:
+        if not self.doubtful and not self.start_offset <= self._offset <= end:
             self.code, self.doubtful = ErrorCode.offset_out_of_range, True
 
     def _judge_history(self, partition: Partition) -> None:
@@ -130,18 +148,18 @@ class FetchShare:
 
     @property
     def has_data(self) -> bool:
-        return not self.settled and self._offset < self.high_watermark
+        return not self.settled and self._offset < self._end
 
     def count(self) -> int:
         """Bytes that could be given, as far as one answer takes them; only what is new is looked at."""
-        partition, end = self._partition, self.high_watermark
+        partition, end = self._partition, self._end
         if not self.has_data or partition is None:
             return 0
         while self._counted_to < end and self._counted < max(self.max_bytes, 1):
             size, first, counted_to = partition.measured(
                 self._counted_to, end, self.max_bytes - self._counted
             )
-            assert counted_to > self._counted_to, "there are records up to the high watermark"
+            assert counted_to > self._counted_to, "there are records up to the end"
             self._counted += size
             self._counted_to = counted_to
             self._first = self._first or first
@@ -177,13 +195,13 @@ class FetchShare:
     def planned(self, limit: int) -> int:
         """Bytes a read of `limit` would give at most: more than that if the first batch is known to have."""
         assert self._partition is not None
-        return self._partition.measured(self._offset, self.high_watermark, limit).bytes
+        return self._partition.measured(self._offset, self._end, limit).bytes
 
     async def read(self, limit: int, *, whole_first: bool) -> None:
         """Read up to `limit` bytes; with `whole_first` the first batch, however large."""
         assert self._partition is not None
         try:
-            batches = await self._partition.read(self._offset, self.high_watermark, limit)
+            batches = await self._partition.read(self._offset, self._end, limit)
         except BadObject as error:
             log.error("partition %d of %s: %s", self.number, self._title(), error)
             self.code = ErrorCode.corrupt_message
@@ -198,6 +216,13 @@ class FetchShare:
             return
         if len(batches[0].data) > limit and not whole_first:
             return
+        if self._committed:
+            machine = self._partition.machine
+            if machine.start_offset > self._offset:
+                # What was aborted below the start offset is forgotten, and these batches would pass for good.
+                await self.confirm()
+                return
+            self.aborted = machine.aborted_between(self._offset, batches[-1].end_offset)
         self.parts = stamped_parts(batches)
         self.size = sum(map(len, self.parts))
 

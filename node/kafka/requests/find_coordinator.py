@@ -1,6 +1,8 @@
-"""FindCoordinator: there are no groups and no transactions yet, and clients are told so in a way they end on.
+"""FindCoordinator: which node answers for a consumer group or a transactional id.
 
-The request is answered at all because librdkafka takes its being spoken for the sign that a broker reads lz4.
+Whoever asks first brings the coordinators into being. The answer is the node that leads the key's partition;
+while there is none, an election's time is waited for it, because clients that are sent away come back later
+than that.
 """
 
 from __future__ import annotations
@@ -12,42 +14,86 @@ from kio.schema.errors import ErrorCode
 from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
-from node.kafka.requests.outcomes import NO_THROTTLE, Failure
+from node.kafka.requests.outcomes import LEADER_SECONDS, NO_THROTTLE, Failure, each, until
+from statemachine.controller_state import NodeRegistration
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-
-NO_GROUPS: Final = Failure(
-    ErrorCode.coordinator_not_available,
-    "Consumer groups are not supported yet: assign partitions by hand instead of subscribing.",
-)
-NO_TRANSACTIONS: Final = Failure(
-    ErrorCode.transactional_id_authorization_failed,
-    "Transactions are not supported yet: use an idempotent producer, without a transactional.id.",
-)
-"""COORDINATOR_NOT_AVAILABLE would be asked again until the client gives up, this ends it with its reason."""
+MAX_KEYS: Final = 10_000
+"""Keys of one request: what an administrator's tool asks for that describes all groups at once."""
 
 
 async def find_coordinator(context: BrokerContext, request: Request, a: Answers) -> Any:
-    """Every key of the request, or its only one before version 4, with why it has no coordinator."""
+    """The node of every key of the request, or of its only one before version 4."""
     payload = request.payload
     key_type = getattr(payload, "key_type", GROUP)
-    if key_type == GROUP:
-        failure = NO_GROUPS
-    elif key_type == TRANSACTION:
-        failure = NO_TRANSACTIONS
+    deadline = context.loop.time() + LEADER_SECONDS
+    batched = hasattr(payload, "coordinator_keys")
+    keys = payload.coordinator_keys if batched else (payload.key,)
+
+    async def find(key: str) -> NodeRegistration | Failure:
+        return await _find(context, key_type, key, deadline)
+
+    if len(keys) > MAX_KEYS:
+        too_many = Failure(ErrorCode.invalid_request, f"{len(keys)} keys are more than {MAX_KEYS}.")
+        found: list[NodeRegistration | Failure] = [too_many] * len(keys)
     else:
-        failure = Failure(
+        found = await each(keys, find)
+    if batched:
+        coordinators = tuple(
+            a.Coordinator(key=key, **_fields(one)) for key, one in zip(keys, found, strict=True)
+        )
+        return a.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
+    return a.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **_fields(found[0]))
+
+
+async def _find(
+    context: BrokerContext, key_type: int, key: str, deadline: float
+) -> NodeRegistration | Failure:
+    if key_type == GROUP:
+        place = await context.coordinators.group_place(key)
+    elif key_type == TRANSACTION:
+        place = await context.coordinators.transaction_place(key)
+    else:
+        return Failure(
             ErrorCode.invalid_request,
             f"No coordinator has keys of type {key_type}: there are 0 (group) and 1 (transaction).",
         )
-    nobody = {
-        "error_code": failure.code,
-        "error_message": failure.message,
-        "node_id": -1,
-        "host": "",
-        "port": -1,
+    if isinstance(place, Failure):
+        return place
+    group = place.raft_group
+    if not await until(context, deadline, lambda: _leader(context, group) is not None):
+        reason = "The coordinator has no leader at the moment: too many of its replicas are down."
+        return Failure(ErrorCode.coordinator_not_available, reason)
+    leader = _leader(context, group)
+    assert leader is not None, "it was there in this very turn of the loop"
+    return leader
+
+
+def _leader(context: BrokerContext, group: int) -> NodeRegistration | None:
+    """The node that leads, if clients can be sent to it: this one once it is ready, others at once, because
+    nobody says of them whether they are."""
+    leader = context.leaders.leader_of(group)
+    replica = context.coordinators.by_group(group)
+    if leader is None or (leader.node == context.node_id and replica is not None and not replica.leads):
+        return None
+    node = context.controller.machine.nodes.get(leader.node)
+    return None if node is None or node.fenced else node
+
+
+def _fields(found: NodeRegistration | Failure) -> dict[str, Any]:
+    if isinstance(found, Failure):
+        return {
+            "error_code": found.code,
+            "error_message": found.message,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "node_id": found.node,
+        "host": found.kafka_host,
+        "port": found.kafka_port,
     }
-    keys = getattr(payload, "coordinator_keys", ())
-    coordinators = tuple(a.Coordinator(key=key, **nobody) for key in keys)
-    return a.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators, **nobody)

@@ -1,4 +1,4 @@
-"""InitProducerId: an id of its own for every idempotent producer.
+"""InitProducerId: an id of its own for every idempotent producer, the next epoch for every transactional one.
 
 As in Kafka, a producer without a transactional id always gets a new id with epoch 0, also one that brings
 the id it had: nobody remembers to whom an id was given, so there is nothing whose epoch could be raised.
@@ -6,6 +6,7 @@ the id it had: nobody remembers to whom an id was given, so there is nothing who
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -14,30 +15,51 @@ from node.controller.client import Unavailable
 from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
-from node.kafka.requests.find_coordinator import NO_TRANSACTIONS
-from node.kafka.requests.outcomes import NO_THROTTLE
+from node.kafka.requests.outcomes import NO_THROTTLE, Failure
+from node.kafka.requests.transactional_ids import coordinator_for, told
 
 _NONE = -1
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 async def init_producer_id(context: BrokerContext, request: Request, a: Answers) -> Any:
-    """A producer id and epoch 0, or COORDINATOR_LOAD_IN_PROGRESS while the controller gives no ids."""
-    code, producer_id = await _allocate(context, request.payload)
+    """A producer id and epoch 0, or COORDINATOR_LOAD_IN_PROGRESS while the controller gives no ids.
+
+    For a transactional id what TransactionCoordinator.init_producer says.
+    """
+    payload = request.payload
+    present, epoch = getattr(payload, "producer_id", _NONE), getattr(payload, "producer_epoch", _NONE)
+    if (present == _NONE) != (epoch == _NONE):
+        code, producer_id, producer_epoch = ErrorCode.invalid_request, _NONE, _NONE
+    elif payload.transactional_id is None:
+        code, producer_id, producer_epoch = await _allocate(context)
+    else:
+        timeout_ms = payload.transaction_timeout // _MILLISECOND
+        code, producer_id, producer_epoch = await _initialize(
+            context, payload.transactional_id, timeout_ms, present, epoch
+        )
     return a.InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
-        error_code=code,
+        error_code=told(code, request.header.api_version, fenced_since=4),
         producer_id=producer_id,
-        producer_epoch=0 if code is ErrorCode.none else _NONE,
+        producer_epoch=producer_epoch,
     )
 
 
-async def _allocate(context: BrokerContext, payload: Any) -> tuple[ErrorCode, int]:
-    present, epoch = getattr(payload, "producer_id", _NONE), getattr(payload, "producer_epoch", _NONE)
-    if (present == _NONE) != (epoch == _NONE) or payload.transactional_id == "":
-        return ErrorCode.invalid_request, _NONE
-    if payload.transactional_id is not None:
-        return NO_TRANSACTIONS.code, _NONE
+async def _allocate(context: BrokerContext) -> tuple[ErrorCode, int, int]:
     given = await context.producer_ids.next()
     if isinstance(given, Unavailable):
-        return ErrorCode.coordinator_load_in_progress, _NONE
-    return ErrorCode.none, given
+        return ErrorCode.coordinator_load_in_progress, _NONE, _NONE
+    return ErrorCode.none, given, 0
+
+
+async def _initialize(
+    context: BrokerContext, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int
+) -> tuple[ErrorCode, int, int]:
+    coordinator = coordinator_for(context, transactional_id)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator, _NONE, _NONE
+    given = await coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)
+    if isinstance(given, Failure):
+        return given.code, _NONE, _NONE
+    return ErrorCode.none, given.producer_id, given.epoch

@@ -17,18 +17,26 @@ from node.kafka.answers import Answers
 from node.kafka.requests.context import BrokerContext
 from node.partition.partition import Partition
 from statemachine.controller_state import Topic
+from statemachine.internal_topics import INTERNAL_TOPICS
 
 NO_LEADER_EPOCH = -1
 """What a client sends that does not know, or does not care, which leader it talks to."""
 
 
 def topic_of(context: BrokerContext, name: str | None, topic_id: UUID | None) -> Topic | ErrorCode:
-    """The topic a request names: by id where its version has ids (`name` is None then), else by name."""
+    """The topic a request names: by id where its version has ids (`name` is None then), else by name.
+
+    An internal one has no records to write, to read or to ask for: INVALID_TOPIC_EXCEPTION, on which clients
+    end.
+    """
     machine = context.controller.machine
     if name is not None:
-        return machine.topic(name) or ErrorCode.unknown_topic_or_partition
-    found = machine.topic_by_id(topic_id.bytes) if topic_id is not None else None
-    return found or ErrorCode.unknown_topic_id
+        found = machine.topic(name)
+    else:
+        found = machine.topic_by_id(topic_id.bytes) if topic_id is not None else None
+    if found is None:
+        return ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
+    return ErrorCode.invalid_topic_exception if found.name in INTERNAL_TOPICS else found
 
 
 def led_partition(context: BrokerContext, topic: Topic, number: int) -> Partition | ErrorCode:

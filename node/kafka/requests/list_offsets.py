@@ -22,6 +22,7 @@ from node.kafka.handler import Request
 from node.kafka.record_batch import BatchLimits, InvalidBatch
 from node.kafka.record_lookup import Found, first_at_or_after, newest
 from node.kafka.requests.context import BrokerContext
+from node.kafka.requests.fetch_share import READ_COMMITTED
 from node.kafka.requests.leading import NO_LEADER_EPOCH, judge_epoch, led_partition, topic_of
 from node.kafka.requests.outcomes import NO_THROTTLE, each
 from node.level_zero.store import StoreError
@@ -74,11 +75,13 @@ async def list_offsets(context: BrokerContext, request: Request, a: Answers) -> 
     # Kafka looks up in its own files without asking for the time: kafka-python sends 0, and waits.
     seconds = max(ask.timeout.total_seconds(), 0.0) or None if request.header.api_version >= 10 else None
 
+    committed = getattr(ask, "isolation_level", 0) == READ_COMMITTED
+
     async def look(one: tuple[str, Any]) -> _Answer:
         name, asked = one
         if times[name, asked.partition_index] > 1:
             return _Answer(ErrorCode.invalid_request)
-        return await _answer(context, request.header.api_version, name, asked, seconds)
+        return await _answer(context, request.header.api_version, name, asked, seconds, committed)
 
     answers = iter(await each(pairs, look))
     return a.ListOffsetsResponse(
@@ -106,7 +109,7 @@ def _partition(a: Answers, number: int, answer: _Answer) -> Any:
 
 
 async def _answer(
-    context: BrokerContext, version: int, name: str, asked: Any, seconds: float | None
+    context: BrokerContext, version: int, name: str, asked: Any, seconds: float | None, committed: bool
 ) -> _Answer:
     topic = topic_of(context, name, None)
     if isinstance(topic, ErrorCode):
@@ -126,7 +129,7 @@ async def _answer(
         async with asyncio.timeout(seconds):
             if not await partition.confirm():
                 return _Answer(ErrorCode.not_leader_or_follower)
-            return await _look_up(partition, asked.timestamp)
+            return await _look_up(partition, asked.timestamp, committed)
     except TimeoutError:
         return _Answer(ErrorCode.request_timed_out)
     except (BadObject, InvalidBatch) as error:
@@ -142,10 +145,11 @@ def _elected(context: BrokerContext, topic: Topic, number: int) -> bool:
     return leader is not None and leader.node == context.node_id
 
 
-async def _look_up(partition: Partition, timestamp: int) -> _Answer:
+async def _look_up(partition: Partition, timestamp: int, committed: bool) -> _Answer:
+    """To a read-committed reader the log ends at the last stable offset (Kafka's lastFetchableOffset)."""
     machine = partition.machine
     if timestamp == Special.LATEST:
-        return _Answer(offset=partition.high_watermark, leader_epoch=partition.leader_epoch)
+        return _Answer(offset=_end(partition, committed), leader_epoch=partition.leader_epoch)
     if timestamp == Special.EARLIEST:
         return _at(partition, partition.start_offset)
     if timestamp == Special.EARLIEST_LOCAL:
@@ -159,13 +163,20 @@ async def _look_up(partition: Partition, timestamp: int) -> _Answer:
     found = _record(batch, timestamp if by_time else None)
     if found is None:
         # The batch's header promised a record of this time. What comes behind it is sure to skip none.
-        if batch.end_offset >= partition.high_watermark:
+        if batch.end_offset >= _end(partition, committed):
             return _Answer()
         after = max(batch.end_offset, partition.start_offset)
         return _Answer(ErrorCode.none, after, batch.max_timestamp, batch.leader_epoch)
     # A batch at the start of the partition may begin before it.
     offset = max(found.offset, partition.start_offset)
+    if offset >= _end(partition, committed):
+        return _Answer()
     return _Answer(ErrorCode.none, offset, found.timestamp, batch.leader_epoch)
+
+
+def _end(partition: Partition, committed: bool) -> int:
+    """Where a reader's log ends now; never below where it ended when its look-up began."""
+    return partition.last_stable_offset if committed else partition.high_watermark
 
 
 def _at(partition: Partition, offset: int) -> _Answer:

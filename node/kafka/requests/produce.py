@@ -2,6 +2,7 @@
 
 Everything up to the staging of the last batch happens before the first `await`: the requests of a connection
 are started in their order, so their batches reach every partition in that order, however long each takes.
+Batches of transactions that the partition does not know yet are staged too, and then asked for.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from node.kafka.handler import CloseConnection, Request
 from node.kafka.record_batch import CRC_START, BatchHeader, BatchLimits, InvalidBatch, judged_at_once
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.leading import LeaderHints, led_partition, topic_of
-from node.kafka.requests.outcomes import NO_THROTTLE
+from node.kafka.requests.outcomes import NO_THROTTLE, Failure
+from node.kafka.requests.produced_transactions import Questions
 from node.partition.batch import AppendFailed, AppendResult, ProducedBatch
 from node.partition.partition import Partition
 from statemachine.controller_state import Topic
+from statemachine.partition_commands import NO_TRANSACTION
 from statemachine.topic_config import (
     MAX_MESSAGE_BYTES,
     MESSAGE_TIMESTAMP_AFTER_MAX_MS,
@@ -71,11 +74,14 @@ class _Staged(NamedTuple):
 async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
     """The answer, or None with acks=0; raises CloseConnection for an error that acks=0 cannot be told."""
     ask = request.payload
+    questions = None if ask.transactional_id is None else Questions(context, request, ask.transactional_id)
     outcomes = [
-        [_stage(context, request, topic, data) for data in asked.partition_data]
+        [_stage(context, request, questions, topic, data) for data in asked.partition_data]
         for asked in ask.topic_data
         for topic in (topic_of(context, getattr(asked, "name", None), getattr(asked, "topic_id", None)),)
     ]
+    if questions is not None:
+        questions.ask()
     results = [outcome.result for topic in outcomes for outcome in topic if isinstance(outcome, _Staged)]
     if pending := [result for result in results if not result.done()]:
         # With acks=0 there is nobody to be told that it takes long.
@@ -101,7 +107,11 @@ async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
 
 
 def _stage(
-    context: BrokerContext, request: Request, topic: Topic | ErrorCode, data: Any
+    context: BrokerContext,
+    request: Request,
+    questions: Questions | None,
+    topic: Topic | ErrorCode,
+    data: Any,
 ) -> _Staged | _Refused:
     ask = request.payload
     if ask.acks not in (-1, 0, 1):
@@ -120,17 +130,26 @@ def _stage(
         )
     except InvalidBatch as invalid:
         return _Refused(topic, invalid.code, str(invalid))
-    if header.is_transactional or ask.transactional_id is not None:
-        # No transaction was ever begun: what Kafka answers to a batch that is part of none.
-        message = "The record was not part of an ongoing transaction"
-        return _Refused(topic, ErrorCode.invalid_txn_state, message)
+    transaction, verification = NO_TRANSACTION, None
+    if header.is_transactional:
+        if questions is None:
+            message = "a transactional batch in a request without a transactional id"
+            return _Refused(topic, ErrorCode.transactional_id_authorization_failed, message)
+        known = questions.transaction_of(partition, topic, data.index, header)
+        if isinstance(known, Failure):
+            return _Refused(topic, *known)
+        if isinstance(known, int):
+            transaction = known
+        else:
+            verification = known
     records, newest, append_time = data.records, header.max_timestamp, -1
     if rules.append_time:
         records, newest, append_time = with_append_time(records, header, now), now, now
     judgement = None
     if rest is not None:
         judgement = context.loop.run_in_executor(context.work_executor, _judge, rest)
-    result = partition.append(_batch(request, header, records, newest), judgement)
+    batch = _batch(request, header, records, newest, transaction)
+    result = partition.append(batch, judgement, verification)
     return _Staged(topic, partition, result, append_time)
 
 
@@ -143,7 +162,9 @@ def _judge(rest: Callable[[], None]) -> AppendFailed | None:
     return None
 
 
-def _batch(request: Request, header: BatchHeader, records: bytes, newest: int) -> ProducedBatch:
+def _batch(
+    request: Request, header: BatchHeader, records: bytes, newest: int, transaction: int
+) -> ProducedBatch:
     return ProducedBatch(
         records,
         header.record_count,
@@ -152,6 +173,7 @@ def _batch(request: Request, header: BatchHeader, records: bytes, newest: int) -
         header.producer_epoch,
         header.base_sequence,
         request.connection,
+        transaction,
     )
 
 
@@ -169,7 +191,7 @@ def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: A
         header, _ = judged_at_once(data.records, version=request.header.api_version, limits=limits)
     except InvalidBatch:
         return
-    replica.missed(_batch(request, header, data.records, header.max_timestamp))
+    replica.missed(_batch(request, header, data.records, header.max_timestamp, NO_TRANSACTION))
 
 
 def rules_of(configs: Configs) -> _Rules:

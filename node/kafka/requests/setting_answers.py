@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from node.config import NodeConfig
+from node.coordinator.table import REPLICAS
 from statemachine.topic_config import SETTINGS, Configs, Setting
 
 # DescribeConfigsResponse.ConfigSource
@@ -93,5 +94,30 @@ def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
         "node.id": ("INT", str(config.node.id)),
         "num.partitions": ("INT", str(topics.partitions)),
     }
+    own |= _of_coordinators(config)
     settings = [BrokerSetting(name, text, kind, STATIC_BROKER_SOURCE) for name, (kind, text) in own.items()]
     return sorted((*settings, *DEFAULTS.values()))
+
+
+def _of_coordinators(config: NodeConfig) -> dict[str, tuple[str, str]]:
+    """What a broker tells of groups and transactions, in Kafka's names and units."""
+    groups, transactions = config.groups, config.transactions
+    replicas = min(REPLICAS, len(config.cluster.nodes))
+    times = {
+        "group.consumer.heartbeat.interval.ms": groups.consumer_heartbeat_seconds,
+        "group.consumer.session.timeout.ms": groups.consumer_session_seconds,
+        "group.initial.rebalance.delay.ms": groups.initial_rebalance_delay_seconds,
+        "group.max.session.timeout.ms": groups.max_session_seconds,
+        "group.min.session.timeout.ms": groups.min_session_seconds,
+        "transaction.max.timeout.ms": transactions.max_timeout_seconds,
+        "transactional.id.expiration.ms": transactions.id_expiration_seconds,
+    }
+    return {
+        "group.max.size": ("INT", str(groups.max_members)),
+        "offsets.retention.minutes": ("INT", str(round(groups.offset_retention_seconds / 60))),
+        "offsets.topic.num.partitions": ("INT", str(config.coordinator.partitions)),
+        "offsets.topic.replication.factor": ("SHORT", str(replicas)),
+        "transaction.state.log.num.partitions": ("INT", str(config.coordinator.partitions)),
+        "transaction.state.log.replication.factor": ("SHORT", str(replicas)),
+        **{name: ("INT", str(round(1000 * seconds))) for name, seconds in times.items()},
+    }

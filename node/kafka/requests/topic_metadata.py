@@ -24,9 +24,10 @@ from node.kafka.response_encoder import encode, write_varint
 from node.kafka.schema import EntityLayout, entity_layout
 from statemachine.controller import Controller
 from statemachine.controller_state import Partition, Topic
+from statemachine.internal_topics import INTERNAL_TOPICS
 
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics that Kafka's clients take for the broker's own."""
+INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
+"""Topics that Kafka's clients take for the broker's own; the last one only there."""
 NO_LEADER: Final = -1
 _LENGTH: Final = Struct(">i")
 

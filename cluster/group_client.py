@@ -1,0 +1,209 @@
+"""Consumer groups as the command line asks for them: librdkafka's admin requests, answers as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    IsolationLevel,
+    Node,
+    TopicPartition,
+)
+from confluent_kafka.admin._group import ConsumerGroupDescription, ListConsumerGroupsResult
+from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
+
+from cluster.failure import CommandFailed
+from cluster.kafka_client import REQUEST_SECONDS, Topics, error_of
+
+_AT: Any = OffsetSpec
+"""Its constructors say nothing of types."""
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class Listed(NamedTuple):
+    """One group of a list, in Kafka's words."""
+
+    group: str
+    protocol: str
+    state: str
+
+
+class Member(NamedTuple):
+    """One member and what is assigned to it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: list[Place]
+
+
+class Described(NamedTuple):
+    """One group."""
+
+    protocol: str
+    state: str
+    coordinator: str
+    assignor: str
+    members: list[Member]
+
+
+class Position(NamedTuple):
+    """Where a group is in a partition; None where it committed nothing, or the partition is gone."""
+
+    place: Place
+    offset: int | None
+    end: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets between the two."""
+        return None if self.offset is None or self.end is None else max(self.end - self.offset, 0)
+
+
+class Groups:
+    """Groups by way of Kafka's own admin requests. Everything raises CommandFailed."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._topics = Topics(bootstrap)
+        self._admin = self._topics.admin
+
+    def all(self) -> list[Listed]:
+        """Every group, by name; an error of any broker ends it, as its groups would be missing."""
+        future = self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS)
+        found: ListConsumerGroupsResult = self._topics.result("the groups cannot be listed", future)
+        for error in found.errors or ():
+            raise CommandFailed(
+                f"the groups cannot be listed: {error_of(error).str()}",  # type: ignore[arg-type]
+                "try again; if it stays, see the nodes with `strandline cluster status`",
+            )
+        return sorted(
+            Listed(group.group_id, _protocol(group.type), _state(group.state)) for group in found.valid or ()
+        )
+
+    def describe(self, name: str) -> Described:
+        """One group; CommandFailed when it is not there."""
+        future = self._admin.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS)[name]
+        found: ConsumerGroupDescription = self._topics.result(f"group {name} cannot be described", future)
+        if _state(found.state) == "Dead":
+            # A broker that does not say so in an error (before KIP-1043).
+            raise CommandFailed(
+                f"there is no group {name}", "see the groups there are with `strandline group list`"
+            )
+        coordinator: Node | None = found.coordinator
+        return Described(
+            _protocol(found.type),
+            _state(found.state),
+            "none" if coordinator is None else f"{coordinator.id} ({coordinator.host}:{coordinator.port})",
+            found.partition_assignor,
+            [
+                Member(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.host,
+                    sorted(_place(each) for each in member.assignment.topic_partitions),
+                )
+                for member in found.members
+            ],
+        )
+
+    def positions(self, name: str) -> list[Position]:
+        """Where the group is in every partition that it committed an offset for."""
+        asked = ConsumerGroupTopicPartitions(name)
+        future = self._admin.list_consumer_group_offsets([asked], request_timeout=REQUEST_SECONDS)[name]
+        committed: ConsumerGroupTopicPartitions = self._topics.result(
+            f"group {name}'s offsets cannot be read", future
+        )
+        rows = {_place(row): row.offset for row in committed.topic_partitions or ()}
+        known = self._topics.names()
+        there = [place for place in rows if place.partition < known.get(place.topic, (0, 0))[0]]
+        ends = self._offsets(dict.fromkeys(there, _AT.latest()))
+        return [
+            Position(place, None if rows[place] < 0 else rows[place], ends.get(place))
+            for place in sorted(rows)
+        ]
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete groups that have no members."""
+        futures = self._admin.delete_consumer_groups([*names], request_timeout=REQUEST_SECONDS)
+        for name, future in futures.items():
+            self._topics.result(f"group {name} cannot be deleted", future)
+
+    def places(self, topics: Sequence[str], partitions: Sequence[int] | None) -> list[Place]:
+        """The partitions of these topics, or those of them whose numbers are given; all topics must exist."""
+        return [
+            Place(topic, partition.id)
+            for topic in dict.fromkeys(topics)
+            for partition in self._topics.describe(topic).partitions
+            if partitions is None or partition.id in partitions
+        ]
+
+    def found(self, places: Sequence[Place], start: tuple[str, int]) -> dict[Place, int]:
+        """The offset of each at `start`, which is as `parse_start` gives it."""
+        what, value = start
+        first = self._offsets(dict.fromkeys(places, _AT.earliest()))
+        if what == "beginning":
+            return first
+        ends = self._offsets(dict.fromkeys(places, _AT.latest()))
+        if what == "end":
+            return ends
+        if what == "offset":
+            return {place: min(max(value, first[place]), ends[place]) for place in places}
+        at = self._offsets(dict.fromkeys(places, _AT.for_timestamp(value)))
+        return {place: ends[place] if at[place] < 0 else at[place] for place in places}
+
+    def set(self, name: str, offsets: Mapping[Place, int]) -> None:
+        """Commit them for the group."""
+        rows = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        asked = ConsumerGroupTopicPartitions(name, rows)
+        future = self._admin.alter_consumer_group_offsets([asked], request_timeout=REQUEST_SECONDS)[name]
+        what = f"group {name}'s offsets cannot be set"
+        done: ConsumerGroupTopicPartitions = self._topics.result(what, future)
+        for row in done.topic_partitions or ():
+            if row.error is not None:
+                place = f"{row.topic}-{row.partition}"
+                raise CommandFailed(f"{what}: {place}: {row.error.str()}", "stop the group's members, if any")
+
+    def _offsets(self, asked: Mapping[Place, OffsetSpec]) -> dict[Place, int]:
+        if not asked:
+            return {}
+        futures = self._admin.list_offsets(
+            {TopicPartition(*place): spec for place, spec in asked.items()},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=REQUEST_SECONDS,
+        )
+        results: Iterable[tuple[TopicPartition, ListOffsetsResultInfo]] = [
+            (row, self._topics.result(f"the offsets of {row.topic} cannot be read", future))
+            for row, future in futures.items()
+        ]
+        return {_place(row): result.offset for row, result in results}
+
+
+def _place(row: TopicPartition) -> Place:
+    return Place(row.topic, row.partition)
+
+
+def _protocol(kind: ConsumerGroupType | Any) -> str:
+    return str(kind.name).lower()
+
+
+_STATES = {
+    "PREPARING_REBALANCING": "PreparingRebalance",
+    "COMPLETING_REBALANCING": "CompletingRebalance",
+}
+
+
+def _state(state: Any) -> str:
+    """Kafka's name; librdkafka has its own."""
+    name = str(state.name)
+    return _STATES.get(name) or name.capitalize()

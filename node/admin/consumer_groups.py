@@ -1,0 +1,71 @@
+"""The path about consumer groups: those whose coordinators this node leads.
+
+`/api/groups` are Raft's groups, and were there before. As with transactions, who wants all of them asks every
+node, and a node that has been cut off may tell old things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from node.admin.pages import limit, only, page
+from node.admin.source import AdminSource
+from node.coordinator.groups.coordinator import GroupCoordinator
+from node.coordinator.groups.views import GroupView, group_views
+from statemachine.classic_group import ClassicGroup
+from statemachine.consumer_group import ConsumerGroup
+
+
+class ConsumerGroupsApi:
+    """Answers requests about one node's consumer groups."""
+
+    def __init__(self, source: AdminSource) -> None:
+        self._source = source
+
+    def routes(self) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+        """Method, path, and what answers it."""
+        return [("GET", "/api/consumer-groups", self.groups)]
+
+    async def groups(self, request: Request) -> Response:
+        """Groups in the order of their ids, of one state or one of them if asked so."""
+        only(request, "limit", "after", "state", "group")
+        asked = request.query_params
+        state, wanted, after = asked.get("state"), asked.get("group"), asked.get("after")
+        found = {
+            view.group_id: (coordinator, view)
+            for coordinator in self._source.coordinators.led_groups()
+            for view in group_views(coordinator)
+            if (after is None or view.group_id > after)
+            and state in (None, view.state)
+            and wanted in (None, view.group_id)
+        }
+        return await page("consumer_groups", sorted(found), limit(request), lambda key: _row(*found[key]))
+
+
+def _row(coordinator: GroupCoordinator, view: GroupView) -> dict[str, Any]:
+    held = coordinator.machine.groups.get(view.group_id)
+    membership = None if held is None else held.membership
+    live = coordinator.classic.get(view.group_id)
+    generation, members = 0, len(view.members)
+    if isinstance(membership, ConsumerGroup):
+        generation, members = membership.epoch, len(membership.members)
+    elif live is not None and len(live.members):
+        generation = live.generation
+    elif isinstance(membership, ClassicGroup):
+        generation = membership.generation
+    return {
+        "group": view.group_id,
+        "coordinator": coordinator.number,
+        "protocol": view.kind,
+        "state": view.state,
+        "protocol_type": view.protocol_type,
+        "assignor": view.protocol,
+        "generation": generation,
+        "members": members,
+        "offsets": 0 if held is None else len(held.offsets),
+        "pending_transactions": 0 if held is None else len(held.offsets.pending),
+    }

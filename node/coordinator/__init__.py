@@ -1,0 +1,1 @@
+"""Coordinators: what a node does for consumer groups and transactions, as a replica and as a leader."""

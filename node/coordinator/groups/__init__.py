@@ -1,0 +1,1 @@
+"""Consumer groups at the leader of their coordinator: what is awaited, and the commands that decide it."""

@@ -1,0 +1,301 @@
+"""Runs the classic groups of one coordinator while this node leads it: requests, timers, decisions.
+
+A group is here as long as somebody is in it or on the way; what stays of one that is empty is in the log.
+When the leadership ends, everybody who waits is told so, and the next leader takes up the generations that
+the log has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups.classic_group import LiveGroup
+from node.coordinator.groups.classic_members import LiveMember
+from node.coordinator.groups.classic_state import (
+    JOIN,
+    SESSION,
+    SYNC,
+    UNKNOWN_MEMBER,
+    Decision,
+    JoinAsk,
+    Joined,
+    Leaving,
+    Limits,
+    State,
+    SyncAsk,
+    Synced,
+)
+from statemachine.classic_group import ClassicGroup
+from statemachine.group_state import Membership
+
+if TYPE_CHECKING:
+    from node.coordinator.groups.coordinator import GroupCoordinator
+
+MAX_GROUP_BYTES: Final = 3 * 1024 * 1024
+"""Of one group's members together: a generation is one entry of the log, which takes 4 MiB."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of all groups of one coordinator together, as they are in memory."""
+GROUP_BYTES: Final = 4096
+"""What a group takes in memory besides its members."""
+MEMBER_BYTES: Final = 512
+"""What a member, or a member id that was given out, takes in memory besides what it sent."""
+
+
+class ClassicGroups:
+    """The classic groups of one coordinator; asked only while it leads."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        groups = coordinator.context.config.groups
+        self._coordinator = coordinator
+        self._loop = coordinator.loop
+        self._limits = Limits(
+            groups.initial_rebalance_delay_seconds,
+            groups.min_session_seconds,
+            groups.max_session_seconds,
+            groups.max_members,
+            MAX_GROUP_BYTES,
+        )
+        self._groups: dict[str, LiveGroup] = {}
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
+        self._tickets = 0
+        self._waits: dict[int, asyncio.Future[Any]] = {}
+        self._decisions: dict[asyncio.Task[None], None] = {}
+
+    def started(self) -> None:
+        """This node leads: the generations that the log has go on, each with all the time it had."""
+        for group_id, held in self._coordinator.machine.groups.items():
+            classic = held.membership
+            if isinstance(classic, ClassicGroup) and not classic.is_empty:
+                group = self._create(group_id)
+                members = [_taken_up(classic, member_id) for member_id in classic.members]
+                of_log = (classic.generation, classic.protocol_type, classic.protocol_name, classic.leader)
+                group.restore(*of_log, members)
+                self._settle(group)
+
+    def stopped(self) -> None:
+        """The leadership is over: whoever waits looks for the new leader."""
+        for task in self._decisions:
+            task.cancel()
+        groups, self._groups = self._groups, {}
+        for group in groups.values():
+            group.lost(ErrorCode.not_coordinator)
+        self._sizes.clear()
+        self._bytes = 0
+
+    # Requests.
+
+    async def join(self, group_id: str, ask: JoinAsk) -> Joined:
+        """A JoinGroup; returns when the join phase is over. Cancelled, it leaves its member to the timers."""
+        group = self._groups.get(group_id)
+        if group is None:
+            membership = self._membership(group_id)
+            if membership is not None and not membership.is_empty:
+                # Its members are of KIP-848. Kafka would let them change over one by one, if told to.
+                return Joined(ErrorCode.inconsistent_group_protocol, ask.member_id)
+            if ask.member_id != UNKNOWN_MEMBER:
+                return Joined(ErrorCode.unknown_member_id, ask.member_id)
+            if not self._has_room(GROUP_BYTES):
+                return Joined(ErrorCode.coordinator_load_in_progress, ask.member_id)
+            group = self._create(group_id)
+        answer: Joined = await self._asked(group, partial(group.join, ask))
+        return answer
+
+    async def sync(self, group_id: str, ask: SyncAsk) -> Synced:
+        """A SyncGroup; returns when there is an assignment."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return Synced(ErrorCode.unknown_member_id)
+        answer: Synced = await self._asked(group, partial(group.sync, ask))
+        return answer
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """A Heartbeat: NONE, or what the member has to do."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.unknown_member_id
+        return group.heartbeat(member_id, instance_id, generation)
+
+    def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
+        """A LeaveGroup: what it comes to for each."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return [ErrorCode.unknown_member_id] * len(leaving)
+        codes = group.leave(leaving)
+        self._settle(group)
+        return codes
+
+    def heard(self, group_id: str, member_id: str) -> None:
+        """A member showed by something else than a heartbeat that it lives."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.heard(member_id)
+
+    # Looking at them.
+
+    def get(self, group_id: str) -> LiveGroup | None:
+        """A group that has members, or soon will have: the log may not have them yet. To be read only."""
+        return self._groups.get(group_id)
+
+    def has_members(self, group_id: str) -> bool:
+        """Whether anybody is in the group, or joins it: it is not to be deleted, nor another protocol's."""
+        group = self._groups.get(group_id)
+        return group is not None and len(group.members) > 0
+
+    @property
+    def group_ids(self) -> list[str]:
+        """Of the groups that have members, or soon will have."""
+        return list(self._groups)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waits)
+
+    @property
+    def bytes(self) -> int:
+        """What the groups take, as it is bounded."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    # What the groups ask for.
+
+    def _create(self, group_id: str) -> LiveGroup:
+        group = self._groups[group_id] = LiveGroup(group_id, self._limits, _Around(self, group_id))
+        return group
+
+    def _settle(self, group: LiveGroup) -> None:
+        """After everything that may have changed a group: count it, and let go of it when it is over."""
+        group_id = group.group_id
+        if self._groups.get(group_id) is not group:
+            return
+        if group.state is State.DEAD or group.is_idle:
+            for member in group.members:
+                self._coordinator.timers.cancel((SESSION, group_id, member.member_id))
+            for member_id in group.members.pending:
+                self._coordinator.timers.cancel((SESSION, group_id, member_id))
+            self._coordinator.timers.cancel((JOIN, group_id, ""))
+            self._coordinator.timers.cancel((SYNC, group_id, ""))
+            del self._groups[group_id]
+            self._bytes -= self._sizes.pop(group_id, 0)
+            return
+        members = group.members
+        size = GROUP_BYTES + members.bytes + MEMBER_BYTES * (len(members) + len(members.pending))
+        self._bytes += size - self._sizes.get(group_id, 0)
+        self._sizes[group_id] = size
+
+    def _has_room(self, size: int) -> bool:
+        return self._bytes + MEMBER_BYTES + size <= MAX_BYTES
+
+    async def _asked(self, group: LiveGroup, ask: Callable[[int], None]) -> Any:
+        self._tickets += 1
+        ticket = self._tickets
+        answer = self._waits[ticket] = self._loop.create_future()
+        ask(ticket)
+        self._settle(group)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._waits.pop(ticket, None) is not None:
+                group.abandon(ticket)
+                self._settle(group)
+            raise
+
+    def _answer(self, ticket: int, result: Joined | Synced) -> None:
+        waits = self._waits.pop(ticket, None)
+        if waits is not None and not waits.done():
+            waits.set_result(result)
+
+    def _decide(self, group_id: str, command: Decision) -> None:
+        # One task each, begun in this order: so they are in the log in this order.
+        task = self._loop.create_task(self._decided(self._groups[group_id], command))
+        self._decisions[task] = None
+        task.add_done_callback(self._decision_over)
+
+    async def _decided(self, group: LiveGroup, command: Decision) -> None:
+        result = await self._coordinator.execute(command)
+        group.decided(command, result)
+        self._settle(group)
+
+    def _decision_over(self, task: asyncio.Task[None]) -> None:
+        self._decisions.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            message = "a decision of a consumer group failed"
+            self._loop.call_exception_handler({"message": message, "exception": error})
+
+    def _due(self, group_id: str, what: str, member_id: str) -> None:
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        if what == SESSION:
+            group.session_over(member_id)
+        elif what == JOIN:
+            group.join_over()
+        else:
+            group.sync_over()
+        self._settle(group)
+
+    def _membership(self, group_id: str) -> Membership | None:
+        group = self._coordinator.machine.groups.get(group_id)
+        return None if group is None else group.membership
+
+    def _logged_generation(self, group_id: str) -> tuple[int, bool]:
+        classic = self._membership(group_id)
+        if not isinstance(classic, ClassicGroup):
+            return 0, False
+        return classic.generation, not classic.is_empty
+
+
+class _Around:
+    """`Surroundings` of one group."""
+
+    def __init__(self, groups: ClassicGroups, group_id: str) -> None:
+        self._groups = groups
+        self._group_id = group_id
+
+    def answer(self, ticket: int, result: Joined | Synced) -> None:
+        self._groups._answer(ticket, result)
+
+    def set_timer(self, what: str, member_id: str, seconds: float) -> None:
+        due = partial(self._groups._due, self._group_id, what, member_id)
+        self._groups._coordinator.timers.set((what, self._group_id, member_id), seconds, due)
+
+    def cancel_timer(self, what: str, member_id: str) -> None:
+        self._groups._coordinator.timers.cancel((what, self._group_id, member_id))
+
+    def decide(self, command: Decision) -> None:
+        self._groups._decide(self._group_id, command)
+
+    def new_member_id(self, prefix: str) -> str:
+        rng = self._groups._coordinator.context.rng
+        return f"{prefix}-{uuid.UUID(bytes=rng.randbytes(16), version=4)}"
+
+    def logged_generation(self) -> tuple[int, bool]:
+        return self._groups._logged_generation(self._group_id)
+
+    def has_room(self, size: int) -> bool:
+        return self._groups._has_room(size)
+
+
+def _taken_up(classic: ClassicGroup, member_id: str) -> LiveMember:
+    member = classic.members[member_id]
+    assignments = classic.assignments
+    return LiveMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout / 1000,
+        member.rebalance_timeout / 1000,
+        tuple(member.protocols),
+        assignment=b"" if assignments is None else assignments[member_id],
+        synced=assignments is not None,
+    )

@@ -1,0 +1,212 @@
+"""The members of one classic group at its coordinator, with all counted that is asked at every join.
+
+Ten thousand members may join at once, and each join asks whether all have joined and which protocols all
+have. Both are counters here, so a storm of joins costs what its members cost and not their square.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups.classic_state import JoinAsk
+from statemachine.group_commands import Member
+
+
+@dataclass(slots=True, eq=False)
+class LiveMember:
+    """A member as its coordinator knows it. Timeouts are seconds; tickets are requests that wait."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session: float
+    rebalance: float
+    protocols: Sequence[tuple[str, bytes]]
+    assignment: bytes = b""
+    joined: bool = False
+    """In this rebalance, whether or not its request still waits."""
+    join: int | None = None
+    sync: int | None = None
+    synced: bool = True
+    """Whether it has asked for what this generation assigns to it."""
+    in_generation: bool = False
+    """Whether the log has it, or will, as one of the last generation that was decided."""
+    skips: bool = False
+    """Whether its request can be told to lead without assigning."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of what it sent and was assigned, about what an entry of the log has of it."""
+        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        return (
+            sum(len(name.encode()) for name in names)
+            + len(self.assignment)
+            + sum(len(name.encode()) + len(metadata) for name, metadata in self.protocols)
+        )
+
+    def metadata(self, protocol: str) -> bytes:
+        """What it gave with a protocol; b"" when it does not have it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def logged(self) -> Member:
+        """As the log has it."""
+        return Member(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            round(self.session * 1000),
+            round(self.rebalance * 1000),
+            [(name, metadata) for name, metadata in self.protocols],
+        )
+
+
+def asked(ask: JoinAsk, member_id: str) -> LiveMember:
+    """The member that a JoinGroup makes."""
+    return LiveMember(
+        member_id,
+        ask.instance_id,
+        ask.client_id,
+        ask.client_host,
+        ask.session,
+        ask.rebalance,
+        tuple(ask.protocols),
+        skips=ask.takes_skip,
+    )
+
+
+def _names(protocols: Sequence[tuple[str, bytes]]) -> list[str]:
+    return [name for name, _ in protocols]
+
+
+class Members:
+    """The members of a group by their ids, in the order in which they came, and the ids given out."""
+
+    def __init__(self) -> None:
+        self.pending: dict[str, None] = {}
+        """Member ids that were given out and have not joined yet (KIP-394)."""
+        self.joined = 0
+        """How many have joined in this rebalance."""
+        self.bytes = 0
+        """Of what all members sent and were assigned."""
+        self._unsynced = 0
+        self._members: dict[str, LiveMember] = {}
+        self._static: dict[str, str] = {}
+        self._supported: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[LiveMember]:
+        return iter(self._members.values())
+
+    def get(self, member_id: str) -> LiveMember | None:
+        return self._members.get(member_id)
+
+    def of_instance(self, instance_id: str | None) -> LiveMember | None:
+        """The static member of this instance id (KIP-345)."""
+        held = None if instance_id is None else self._static.get(instance_id)
+        return None if held is None else self._members[held]
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether nobody is waited for: neither a member nor one that was given an id."""
+        return self.joined == len(self._members) and not self.pending
+
+    @property
+    def all_synced(self) -> bool:
+        """Whether every member has asked for what this generation assigns to it."""
+        return not self._unsynced
+
+    def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
+        """Why nobody may speak under these ids (ClassicGroup.validateMember); None when they may."""
+        if instance_id is not None:
+            held = self._static.get(instance_id)
+            if held is None:
+                return ErrorCode.unknown_member_id
+            if held != member_id:
+                return ErrorCode.fenced_instance_id
+        return None if member_id in self._members else ErrorCode.unknown_member_id
+
+    # Protocols.
+
+    def supports(self, names: Sequence[str]) -> bool:
+        """Whether all members have one of these protocols."""
+        return any(self._supported[name] == len(self._members) for name in names)
+
+    def selected(self) -> str:
+        """The protocol of the next generation: all have it, and most prefer it; there are members.
+
+        Of equal votes the one wins that was voted for first, which Kafka leaves to chance.
+        """
+        votes: Counter[str] = Counter()
+        for member in self:
+            votes[next(name for name, _ in member.protocols if self._supported[name] == len(self))] += 1
+        return votes.most_common(1)[0][0]
+
+    # Changes.
+
+    def add(self, member: LiveMember) -> None:
+        self._members[member.member_id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+        self._supported.update(dict.fromkeys(_names(member.protocols), 1))
+        self.joined += member.joined
+        self._unsynced += not member.synced
+        self.bytes += member.size
+
+    def remove(self, member: LiveMember) -> None:
+        del self._members[member.member_id]
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+        self._discount(member.protocols)
+        self.joined -= member.joined
+        self._unsynced -= not member.synced
+        self.bytes -= member.size
+
+    def update(self, member: LiveMember, ask: JoinAsk) -> None:
+        """What the member asks for now holds."""
+        self.bytes -= member.size
+        self._discount(member.protocols)
+        member.protocols = tuple(ask.protocols)
+        member.session, member.rebalance = ask.session, ask.rebalance
+        member.client_id, member.client_host = ask.client_id, ask.client_host
+        member.skips = ask.takes_skip
+        self._supported.update(dict.fromkeys(_names(member.protocols), 1))
+        self.bytes += member.size
+
+    def assign(self, member: LiveMember, assignment: bytes) -> None:
+        self.bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def set_joined(self, member: LiveMember, joined: bool) -> None:
+        self.joined += joined - member.joined
+        member.joined = joined
+
+    def set_synced(self, member: LiveMember, synced: bool) -> None:
+        self._unsynced += member.synced - synced
+        member.synced = synced
+
+    def give_out(self, member_id: str) -> None:
+        """A member id goes to somebody who will join with it."""
+        self.pending[member_id] = None
+        self.bytes += len(member_id.encode())
+
+    def take_back(self, member_id: str) -> bool:
+        """A member id that was given out is used, or nobody came with it; whether it had been."""
+        if member_id not in self.pending:
+            return False
+        del self.pending[member_id]
+        self.bytes -= len(member_id.encode())
+        return True
+
+    def _discount(self, protocols: Sequence[tuple[str, bytes]]) -> None:
+        for name in dict.fromkeys(_names(protocols)):
+            self._supported[name] -= 1
+            if not self._supported[name]:
+                del self._supported[name]

@@ -1,0 +1,278 @@
+"""How a classic group comes from one generation to the next: who joins, what is decided, who is told.
+
+It is Kafka's state machine (ClassicGroup, and the classic part of GroupMetadataManager) without threads,
+timers or log: what is to happen goes to `Surroundings`. One thing differs. Kafka keeps a generation that
+nobody has assigned yet in memory only; here it is decided in the log before anybody hears of it, so commits
+are fenced by it from then on, and a coordinator that is lost between join and sync is no reason to join
+again. While a decision is under way the group goes on: whoever comes meanwhile is part of the generation
+after it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups.classic_members import LiveMember
+from node.coordinator.groups.classic_state import (
+    JOIN,
+    SYNC,
+    Decision,
+    Limits,
+    State,
+    Surroundings,
+    Synced,
+)
+from node.coordinator.groups.classic_waiting import Waiting
+from node.coordinator.replica import NotDone
+from statemachine.group_commands import AssignGeneration, Refused, ReplaceStaticMember, StartGeneration
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+"""When an empty generation that the log would not take is offered again."""
+MAX_REFUSALS: Final = 3
+"""So often a generation may lose a race against the group's deletion before its members are sent away."""
+
+
+class Rebalancing(Waiting):
+    """What `LiveGroup` does by itself, once its requests and timers have said what happened."""
+
+    def __init__(self, group_id: str, limits: Limits, around: Surroundings) -> None:
+        super().__init__(group_id, around)
+        self._limits = limits
+        self._initial = False
+        """Whether this join phase is one of a group that was empty."""
+        self._newcomers = False
+        """Whether somebody came since the delay of an initial join phase last began."""
+        self._initial_left = 0.0
+        self._overdue = False
+        """The join phase's time was over while a decision was under way."""
+        self._deciding = 0
+        """Decisions under way."""
+        self._starting = False
+        """Whether the generation itself is among them: until then nobody is told of it."""
+        self._unlogged = False
+        """The group is empty, and the log did not take that yet."""
+        self._refusals = 0
+
+    # The join phase.
+
+    def _prepare(self, reason: str) -> None:
+        """Begin a join phase."""
+        log.info("group %r: generation %d is over: %s", self.group_id, self.generation, reason)
+        initial = self.state is State.EMPTY
+        self._enter(State.PREPARING_REBALANCE)
+        self._around.cancel_timer(SYNC, "")
+        for member in self.members:
+            if member.sync is not None:
+                self._end_sync(member, Synced(ErrorCode.rebalance_in_progress))
+                self._alive(member)
+            self.members.set_joined(member, member.join is not None)
+        self._initial, self._newcomers, self._overdue = initial, False, False
+        if initial:
+            delay = self._limits.initial_delay
+            self._initial_left = max(self._longest_rebalance() - delay, 0.0)
+            self._around.set_timer(JOIN, "", delay)
+        elif self.members.all_joined:
+            self._complete_join()
+        else:
+            self._around.set_timer(JOIN, "", self._longest_rebalance())
+
+    def _go_on_joining(self, reason: str) -> None:
+        """Somebody joined: see whether that was the last, or begin."""
+        if self.state is State.PREPARING_REBALANCE:
+            self._maybe_complete_join()
+        else:
+            self._prepare(reason)
+
+    def _go_on_without(self, reason: str) -> None:
+        """Members went: they are not waited for, and what they had goes to the others."""
+        if self.state is State.PREPARING_REBALANCE:
+            self._maybe_complete_join()
+        elif self.state is not State.EMPTY:
+            self._prepare(reason)
+
+    def _join_time_over(self) -> None:
+        if self._initial and self._newcomers and self._initial_left > 0:
+            # As Kafka's: a group that still grows is given more time, up to the rebalance timeout.
+            self._newcomers = False
+            delay = min(self._limits.initial_delay, self._initial_left)
+            self._initial_left -= delay
+            self._around.set_timer(JOIN, "", delay)
+        else:
+            self._complete_join()
+
+    def _maybe_complete_join(self) -> None:
+        if not self._initial and self.members.all_joined:
+            self._complete_join()
+
+    def _complete_join(self) -> None:
+        """The join phase is over: whoever has joined is the next generation."""
+        if self._deciding:
+            # The next generation's number and members follow from what is in the log by then.
+            self._overdue = True
+            return
+        self._overdue = False
+        self._around.cancel_timer(JOIN, "")
+        for member in [member for member in self.members if not member.joined and member.instance_id is None]:
+            self._remove(member)
+        if not len(self.members):
+            self._enter(State.EMPTY)
+            self._empty_generation()
+            return
+        leader = self.members.get(self.leader)
+        if leader is None or not leader.joined:
+            leader = self._electable()
+        if leader is None:
+            # Static members only, and none came: they keep their places until they are silent for too long.
+            self._initial = False
+            self._around.set_timer(JOIN, "", self._longest_rebalance())
+            return
+        self.leader = leader.member_id
+        self._enter(State.COMPLETING_REBALANCE)
+        self._start_generation()
+
+    def _electable(self) -> LiveMember | None:
+        """Whoever joined first of those that will hear of it, else whoever joined first."""
+        joined = [member for member in self.members if member.joined]
+        return next((member for member in joined if member.join is not None), joined[0] if joined else None)
+
+    # Decisions.
+
+    def _start_generation(self) -> None:
+        present, _ = self._around.logged_generation()
+        self.generation = present + 1
+        self.protocol = self.members.selected()
+        self._starting = True
+        for member in self.members:
+            member.in_generation = True
+            self.members.set_synced(member, False)
+            self.members.assign(member, b"")
+        members = [member.logged() for member in self.members]
+        self._decide(
+            StartGeneration(
+                self.group_id, self.generation, self.protocol_type, self.protocol, self.leader, members
+            )
+        )
+
+    def _empty_generation(self) -> None:
+        self.leader = self.protocol = ""
+        self._unlogged = False
+        present, has_members = self._around.logged_generation()
+        if has_members:
+            self.generation = present + 1
+            self._decide(StartGeneration(self.group_id, self.generation, self.protocol_type, "", "", []))
+
+    def _assign(self, assignments: Mapping[str, bytes]) -> None:
+        every = {member.member_id: assignments.get(member.member_id, b"") for member in self.members}
+        self._decide(AssignGeneration(self.group_id, self.generation, every))
+
+    def _decide(self, command: Decision) -> None:
+        self._deciding += 1
+        self._around.decide(command)
+
+    def decided(self, command: Decision, result: Any) -> None:
+        """What became of a command that this group gave to `Surroundings.decide`."""
+        if self.state is State.DEAD:
+            return
+        self._deciding -= 1
+        if isinstance(command, StartGeneration):
+            self._started(result)
+        elif isinstance(command, AssignGeneration):
+            self._assigned(command, result)
+        else:
+            self._replaced(command, result)
+        if self.state is State.PREPARING_REBALANCE and not self._deciding:
+            if self._overdue:
+                self._complete_join()
+            else:
+                self._maybe_complete_join()
+
+    def _started(self, result: Any) -> None:
+        self._starting = False
+        failed = _failure(result)
+        if failed is None:
+            self._refusals = 0
+            if self.state is State.COMPLETING_REBALANCE:
+                for member in self.members:
+                    self._tell_generation(member)
+                    self._alive(member)
+                self._around.set_timer(SYNC, "", self._longest_rebalance())
+        elif isinstance(result, Refused):
+            # The group was deleted, or expired, between the look at its generation and the apply.
+            self._refusals += 1
+            if failed is not ErrorCode.illegal_generation or self._refusals > MAX_REFUSALS:
+                self.lost(failed if failed is not ErrorCode.illegal_generation else _AGAIN)
+            elif self.state is State.COMPLETING_REBALANCE:
+                self._start_generation()
+            elif self.state is State.EMPTY:
+                self._empty_generation()
+        elif self.state is State.COMPLETING_REBALANCE:
+            # Not in the log, so there is no such generation: whoever joined is told to come again.
+            for member in self.members:
+                self._end_join(member, failed)
+                self._alive(member)
+            self._prepare("it could not be logged")
+        elif self.state is State.EMPTY:
+            self._unlogged = True
+            self._around.set_timer(JOIN, "", RETRY_SECONDS)
+
+    def _assigned(self, command: AssignGeneration, result: Any) -> None:
+        if self.state is not State.COMPLETING_REBALANCE or command.generation != self.generation:
+            return
+        failed = _failure(result)
+        if failed is not None:
+            # As Kafka's appendGroupMetadataErrorToResponseError: no retry makes an assignment smaller.
+            too_large = failed is ErrorCode.message_too_large
+            answer = Synced(ErrorCode.unknown_server_error if too_large else failed)
+            for member in self.members:
+                self._end_sync(member, answer)
+                self._alive(member)
+            self._prepare("its assignment could not be logged")
+            return
+        self._enter(State.STABLE)
+        for member in self.members:
+            self.members.assign(member, command.assignments[member.member_id])
+            self._end_sync(member, self._assignment(member))
+            self._alive(member)
+
+    def _replaced(self, command: ReplaceStaticMember, result: Any) -> None:
+        member = self.members.get(command.member.member_id)
+        if self.state is not State.STABLE or member is None or member.join is None:
+            return
+        failed = _failure(result)
+        if failed is None:
+            leads = member.member_id == self.leader
+            # Before KIP-814 a client that is told it leads would assign, and nobody would take that: so it is
+            # told of the leader that was.
+            leader = self.leader if member.skips or not leads else command.old
+            self._tell_generation(member, leader=leader, skip=member.skips and leads)
+            self._alive(member)
+        else:
+            self._end_join(member, failed if isinstance(result, NotDone) else ErrorCode.rebalance_in_progress)
+            self._alive(member)
+            self._prepare("a static member's return could not be logged")
+
+    # Endings.
+
+    def lost(self, code: ErrorCode) -> None:
+        """This object is over; whoever waits is told `code`. Its timers are cancelled by whoever runs it."""
+        log.info("group %r: not looked after here any more: %s", self.group_id, code.name)
+        self._enter(State.DEAD)
+        for member in self.members:
+            self._end_join(member, code)
+            self._end_sync(member, Synced(code))
+
+
+_AGAIN: Final = ErrorCode.coordinator_not_available
+"""What a client looks for its coordinator and joins again after."""
+
+
+def _failure(result: Any) -> ErrorCode | None:
+    if isinstance(result, NotDone):
+        return result.code
+    return ErrorCode(int(result.code)) if isinstance(result, Refused) else None

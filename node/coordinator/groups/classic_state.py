@@ -1,0 +1,153 @@
+"""The words of the classic protocol: states, what members ask and are answered, what the rules need.
+
+Nothing here does anything. The table of states is Kafka's (ClassicGroupState), so that it can be held
+against the standard line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from statemachine.group_commands import AssignGeneration, ReplaceStaticMember, StartGeneration
+
+Decision = StartGeneration | AssignGeneration | ReplaceStaticMember
+"""What the rules have decided; the log decides whether it holds."""
+UNKNOWN_MEMBER: Final = ""
+"""What a client sends as its member id before it was given one."""
+NO_GENERATION: Final = -1
+
+
+class State(Enum):
+    """Where a group stands; the values are Kafka's names, which clients are told."""
+
+    EMPTY = "Empty"
+    """Nobody is in it; what it may have are offsets, and member ids that were given out."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Waits for members to join."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """The members of the next generation are known; waits for their leader's assignment."""
+    STABLE = "Stable"
+    """All members may know what they have."""
+    DEAD = "Dead"
+    """This object is over: the group was deleted, is no classic group any more, or another node leads."""
+
+
+COMES_FROM: Final[Mapping[State, tuple[State, ...]]] = MappingProxyType(
+    {
+        State.EMPTY: (State.PREPARING_REBALANCE,),
+        State.PREPARING_REBALANCE: (State.STABLE, State.COMPLETING_REBALANCE, State.EMPTY),
+        State.COMPLETING_REBALANCE: (State.PREPARING_REBALANCE,),
+        State.STABLE: (State.COMPLETING_REBALANCE,),
+        State.DEAD: tuple(State),
+    }
+)
+"""For each state those that it may be entered from: Kafka's validPreviousStates."""
+
+
+class JoinAsk(NamedTuple):
+    """A JoinGroup. Timeouts are seconds."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session: float
+    rebalance: float
+    protocol_type: str
+    protocols: Sequence[tuple[str, bytes]]
+    """What the client can use, the dearest first, with the metadata its group's leader assigns by."""
+    takes_member_id: bool = True
+    """Whether it comes again with the member id it is given (KIP-394: version 4)."""
+    takes_skip: bool = True
+    """Whether it can be told to lead without assigning (KIP-814: version 9)."""
+
+
+class Joined(NamedTuple):
+    """The answer to a JoinGroup; with an error only the code and the member id count."""
+
+    code: ErrorCode
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: Sequence[tuple[str, str | None, bytes]] = ()
+    """Member id, instance id, metadata of every member: for the group's leader."""
+
+
+class SyncAsk(NamedTuple):
+    """A SyncGroup; the assignments are there when it is the leader's."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    """None: the client did not say (before version 5)."""
+    protocol: str | None
+    assignments: Mapping[str, bytes]
+
+
+class Synced(NamedTuple):
+    """The answer to a SyncGroup."""
+
+    code: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+class Leaving(NamedTuple):
+    """One member of a LeaveGroup; without a member id it is meant by its instance id (KIP-345)."""
+
+    member_id: str
+    instance_id: str | None
+
+
+class Limits(NamedTuple):
+    """What one group may be. Times are seconds."""
+
+    initial_delay: float
+    """How long a group that was empty waits for more members before its first generation."""
+    min_session: float
+    max_session: float
+    max_members: int
+    """Member ids that were given out and not used yet included."""
+    max_bytes: int
+    """Of all its members together: what they subscribe to and what they are called."""
+
+
+JOIN: Final = "join"
+"""The timer of a group's join phase."""
+SYNC: Final = "sync"
+"""The timer of those who have joined and never ask for their assignment."""
+SESSION: Final = "session"
+"""The timer of a member, or of a member id that was given out."""
+
+
+class Surroundings(Protocol):
+    """What the rules of one group ask of whoever runs them. Nothing calls back into the group at once."""
+
+    def answer(self, ticket: int, result: Joined | Synced) -> None:
+        """Answer a request that waits, if somebody still waits for it."""
+
+    def set_timer(self, what: str, member_id: str, seconds: float) -> None:
+        """Call the group's method of this timer in so many seconds from now; one for each key."""
+
+    def cancel_timer(self, what: str, member_id: str) -> None: ...
+
+    def decide(self, command: Decision) -> None:
+        """Put a command into the log, in the order of these calls; the group's `decided` gets the result."""
+
+    def new_member_id(self, prefix: str) -> str: ...
+
+    def logged_generation(self) -> tuple[int, bool]:
+        """The group's generation as far as the log is applied, 0 without one, and whether it has members."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether all groups here together may grow by so many bytes."""

@@ -1,0 +1,99 @@
+"""Who of a classic group waits for what, and is told what: each request that waits is answered once.
+
+A member has at most one JoinGroup and one SyncGroup that wait. While one does, its silence means nothing;
+with the answer its session begins anew. All that answers stands here, so that no rule answers twice or never.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups.classic_members import LiveMember, Members
+from node.coordinator.groups.classic_state import (
+    COMES_FROM,
+    SESSION,
+    UNKNOWN_MEMBER,
+    Joined,
+    State,
+    Surroundings,
+    Synced,
+)
+
+
+class Waiting:
+    """What a group is, and who waits in it; the rules are in the classes over it."""
+
+    def __init__(self, group_id: str, around: Surroundings) -> None:
+        self.group_id = group_id
+        self.state = State.EMPTY
+        self.generation = 0
+        """The newest that was decided, or is being decided."""
+        self.protocol_type = ""
+        self.protocol = ""
+        self.leader = ""
+        self.members = Members()
+        self._around = around
+        self._waiting: dict[int, LiveMember] = {}
+        """By ticket, whose request waits."""
+
+    def _hold_join(self, member: LiveMember, ticket: int) -> None:
+        """The member has joined, and is answered later."""
+        self._end_join(member, ErrorCode.rebalance_in_progress)
+        self._around.cancel_timer(SESSION, member.member_id)
+        self._waiting[ticket] = member
+        member.join = ticket
+        self.members.set_joined(member, True)
+
+    def _hold_sync(self, member: LiveMember, ticket: int) -> None:
+        self._end_sync(member, Synced(ErrorCode.rebalance_in_progress))
+        self._around.cancel_timer(SESSION, member.member_id)
+        self._waiting[ticket] = member
+        member.sync = ticket
+
+    def _tell_generation(self, member: LiveMember, leader: str | None = None, skip: bool = False) -> None:
+        if member.join is None:
+            return
+        ticket, member.join = member.join, None
+        del self._waiting[ticket]
+        leader = self.leader if leader is None else leader
+        members = (
+            [(each.member_id, each.instance_id, each.metadata(self.protocol)) for each in self.members]
+            if leader == member.member_id
+            else ()
+        )
+        known = (member.member_id, self.generation, self.protocol_type, self.protocol, leader, skip, members)
+        self._around.answer(ticket, Joined(ErrorCode.none, *known))
+
+    def _end_join(self, member: LiveMember, code: ErrorCode) -> None:
+        if member.join is not None:
+            ticket, member.join = member.join, None
+            del self._waiting[ticket]
+            unknown = code is ErrorCode.unknown_member_id
+            self._around.answer(ticket, Joined(code, UNKNOWN_MEMBER if unknown else member.member_id))
+
+    def _end_sync(self, member: LiveMember, answer: Synced) -> None:
+        if member.sync is not None:
+            ticket, member.sync = member.sync, None
+            del self._waiting[ticket]
+            self._around.answer(ticket, answer)
+
+    def _assignment(self, member: LiveMember) -> Synced:
+        return Synced(ErrorCode.none, self.protocol_type, self.protocol, member.assignment)
+
+    def _alive(self, member: LiveMember) -> None:
+        """Its session begins anew. While a request of it waits, its silence means nothing."""
+        if member.join is None and member.sync is None:
+            self._around.set_timer(SESSION, member.member_id, member.session)
+
+    def _longest_rebalance(self) -> float:
+        return max((member.rebalance for member in self.members), default=0.0)
+
+    def _enter(self, state: State) -> None:
+        assert self.state in COMES_FROM[state], f"{self.state.value} is never followed by {state.value}"
+        self.state = state
+
+    def _remove(self, member: LiveMember) -> None:
+        self._around.cancel_timer(SESSION, member.member_id)
+        self._end_join(member, ErrorCode.unknown_member_id)
+        self._end_sync(member, Synced(ErrorCode.unknown_member_id))
+        self.members.remove(member)

@@ -1,0 +1,157 @@
+"""A consumer group as it becomes: its present state, with what is changed laid over it.
+
+A plan looks at a group of maybe ten thousand members and changes a few. So nothing is copied: what changes is
+noted beside the state, which nobody but the log changes, and the notes are in the end what goes into the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from node.coordinator.groups.consumer_member import Partition
+from statemachine.consumer_group import ConsumerGroup
+from statemachine.consumer_group_commands import (
+    NOTHING,
+    Assignment,
+    ChangeConsumerGroup,
+    ConsumerMember,
+    partitions_of,
+)
+
+
+class Draft:
+    """What becomes of one group; `group` itself is only read."""
+
+    def __init__(self, group_id: str, group: ConsumerGroup) -> None:
+        self.group = group
+        self._group_id = group_id
+        self._members: dict[str, ConsumerMember | None] = {}
+        """Changed members; None: gone."""
+        self._owners: dict[Partition, str | None] = {}
+        self._static: dict[str, str | None] = {}
+        self._targets: dict[str, Assignment] = {}
+        self.count = len(group.members)
+        self._bytes: int | None = None
+        """Of all members, once it was asked for."""
+        self.epoch = group.epoch
+        self.metadata = group.metadata
+        self.matches: Mapping[str, tuple[str, ...]] = group.matches
+
+    def member(self, member_id: str) -> ConsumerMember | None:
+        """The member of this id, if there is one."""
+        if member_id in self._members:
+            return self._members[member_id]
+        return self.group.members.get(member_id)
+
+    def all_members(self) -> list[ConsumerMember]:
+        """In no order that may matter."""
+        present = {**self.group.members, **self._members}
+        return [member for member in present.values() if member is not None]
+
+    def size(self) -> int:
+        """Of what all members say of themselves; see `size_of`."""
+        if self._bytes is None:
+            self._bytes = sum(size_of(member) for member in self.all_members())
+        return self._bytes
+
+    def owner(self, partition: Partition) -> str | None:
+        """Whose a partition is."""
+        if partition in self._owners:
+            return self._owners[partition]
+        return self.group.owners.get(partition)
+
+    def target(self, member_id: str) -> Assignment:
+        """What a member is to have."""
+        if member_id in self._targets:
+            return self._targets[member_id]
+        return self.group.targets.get(member_id, NOTHING)
+
+    def put(self, member: ConsumerMember) -> None:
+        """Take a member in, or put it in the place of what it was."""
+        before = self.member(member.member_id)
+        if member == before:
+            return
+        if before is not None:
+            self.drop(member.member_id, keep_target=True)
+        self._members[member.member_id] = member
+        self.count += 1
+        if self._bytes is not None:
+            self._bytes += size_of(member)
+        for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
+            self._owners[partition] = member.member_id
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+
+    def drop(self, member_id: str, *, keep_target: bool = False) -> None:
+        """Let a member go, with all it had."""
+        member = self.member(member_id)
+        if member is None:
+            return
+        self._members[member_id] = None
+        self.count -= 1
+        if self._bytes is not None:
+            self._bytes -= size_of(member)
+        for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
+            self._owners[partition] = None
+        if member.instance_id is not None:
+            self._static[member.instance_id] = None
+        if not keep_target:
+            self._targets[member_id] = NOTHING
+
+    def replace(self, member_id: str, successor: ConsumerMember) -> None:
+        """A static member's new process takes its place, with what it has and is to have."""
+        if self.member(successor.member_id) is not None:  # it was somebody else in this group before
+            self.drop(successor.member_id)
+        target = self.target(member_id)
+        self.drop(member_id)
+        self.put(successor)
+        self._targets[successor.member_id] = target
+
+    def holder(self, instance_id: str) -> ConsumerMember | None:
+        """The member that has this instance id."""
+        member_id = self._static.get(instance_id, self.group.static.get(instance_id))
+        return None if member_id is None else self.member(member_id)
+
+    def aim(self, member_id: str, target: Assignment) -> None:
+        """Say what a member is to have."""
+        self._targets[member_id] = target
+
+    def change(self) -> ChangeConsumerGroup | None:
+        """The difference between the group as it is and as it becomes; None when there is none."""
+        before = self.group
+        members = [
+            member
+            for _, member in sorted(self._members.items())
+            if member is not None and before.members.get(member.member_id) != member
+        ]
+        removed = sorted(
+            member_id
+            for member_id, member in self._members.items()
+            if member is None and member_id in before.members
+        )
+        if not members and not removed and self.epoch == before.epoch:
+            return None
+        targets = {
+            member_id: self._targets[member_id]
+            for member_id in sorted(self._targets)
+            if self.member(member_id) is not None
+            and before.targets.get(member_id, NOTHING) != self._targets[member_id]
+        }
+        return ChangeConsumerGroup(
+            self._group_id,
+            before.version,
+            self.epoch,
+            None if self.metadata == before.metadata else self.metadata,
+            None if self.matches == before.matches else dict(self.matches),
+            removed,
+            members,
+            targets,
+        )
+
+
+def size_of(member: ConsumerMember) -> int:
+    """Of what it says of itself, in characters; 0 for one that has said nothing yet."""
+    if not member.client_host:
+        return 0
+    texts = (member.member_id, member.instance_id, member.rack_id, member.client_id, member.pattern)
+    return 256 + sum(len(text or "") for text in texts) + sum(map(len, member.topics))

@@ -1,0 +1,298 @@
+"""Runs the consumer groups of KIP-848 of one coordinator while this node leads it: who waits, and the timers.
+
+A heartbeat that changes nothing is answered from the state and leaves no trace in the log. What changes a
+group goes through its queue: all that waits is planned together and becomes one entry, so that a thousand
+members who join at once cost a few rounds of the log and as few targets. The plan names the version it was
+made from, so neither an old leader nor another command can put something between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups.consumer_member import LEAVING, Heartbeat, Refusal
+from node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
+from node.coordinator.groups.consumer_topics import Topics
+from node.coordinator.replica import NotDone
+from statemachine.consumer_group import ConsumerGroup
+from statemachine.consumer_group_commands import (
+    STABLE,
+    UNREVOKED,
+    ConsumerGroupChanged,
+    ConsumerGroupMoved,
+    ConsumerMember,
+)
+
+if TYPE_CHECKING:
+    from node.coordinator.groups.coordinator import GroupCoordinator
+
+MAX_WAITING: Final = 20_000
+"""Words of one group's members that wait for their turn."""
+MAX_TURN_WORDS: Final = 1_000
+MAX_TURN_BYTES: Final = 1024 * 1024
+"""Of one turn, about: an entry of the log takes 4 MiB, and the targets have to go with it."""
+ATTEMPTS: Final = 5
+"""Plans for one turn, should other commands change the group each time."""
+SOON_SECONDS: Final = 0.1
+"""How soon a member is to be heard again that waits for what others have not let go of yet."""
+STEADY_SECONDS: Final = 0.5
+"""How soon any other member is, while there are few."""
+WORDS_A_SECOND: Final = 200
+"""Of all members of a coordinator: where they are many, each is to be heard less often."""
+AGAIN_SECONDS: Final = 1.0
+"""How soon the end of a member's time is tried again when it could not get into the log."""
+SESSION: Final = "consumer session"
+REBALANCE: Final = "consumer rebalance"
+
+
+class Beat(NamedTuple):
+    """A member's answer, and how soon it is to be heard again."""
+
+    reply: Reply
+    interval_seconds: float
+
+
+_Waiting = list[tuple[Word, "asyncio.Future[Answer] | None"]]
+
+
+@dataclass(slots=True)
+class _Queue:
+    words: deque[tuple[Word, asyncio.Future[Answer] | None]] = field(default_factory=deque)
+    task: asyncio.Task[None] | None = None
+    turn: _Waiting = field(default_factory=list)
+    """Those whose turn it is."""
+
+
+class ConsumerGroups:
+    """The groups of KIP-848 of one coordinator; asked only while it leads. Belongs to one loop."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+        self._loop = coordinator.loop
+        self._config = coordinator.context.config.groups
+        self.topics = Topics(lambda: coordinator.context.controller.machine)
+        self._queues: dict[str, _Queue] = {}
+        self._looked: dict[str, tuple[int, int]] = {}
+        """By group: its version and that of the topics, as of which its target is right."""
+
+    def started(self) -> None:
+        """This node leads: every member has the whole of its times again."""
+        for group_id, held in self._coordinator.machine.groups.items():
+            if isinstance(held.membership, ConsumerGroup):
+                for member in held.membership.members.values():
+                    self._heard(group_id, member.member_id)
+                    self._follow(group_id, None, member)
+
+    def stopped(self, reason: str) -> None:
+        """The leadership is over: whoever waits looks for the new leader."""
+        queues, self._queues = self._queues, {}
+        self._looked.clear()
+        for queue in queues.values():
+            if queue.task is not None:
+                queue.task.cancel()
+            _answer_all(queue, Refusal(ErrorCode.not_coordinator, reason))
+
+    async def heartbeat(self, group_id: str, heartbeat: Heartbeat) -> Beat | Refusal:
+        """A member's word; returns when what follows from it is in the log. May be cancelled."""
+        answer = self._at_once(group_id, heartbeat)
+        if answer is None:
+            queue = self._queues.get(group_id)
+            if queue is not None and len(queue.words) >= MAX_WAITING:
+                return Refusal(
+                    ErrorCode.coordinator_load_in_progress, "Too many members wait for their turn."
+                )
+            future: asyncio.Future[Answer] = self._loop.create_future()
+            self._put(group_id, heartbeat, future)
+            answer = await future
+        return answer if isinstance(answer, Refusal) else Beat(answer, self._interval(answer))
+
+    def get(self, group_id: str) -> ConsumerGroup | None:
+        """The group as the log has it; None when there is none of this protocol."""
+        held = self._coordinator.machine.groups.get(group_id)
+        membership = None if held is None else held.membership
+        return membership if isinstance(membership, ConsumerGroup) else None
+
+    @property
+    def waiting(self) -> int:
+        """How many words wait, in all groups."""
+        return sum(len(queue.words) + len(queue.turn) for queue in self._queues.values())
+
+    # Without a trace in the log.
+
+    def _at_once(self, group_id: str, heartbeat: Heartbeat) -> Answer | None:
+        group = self.get(group_id)
+        if heartbeat.epoch <= 0 or group is None:
+            return None
+        look = self._looked.get(group_id) != (group.version, self.topics.version)
+        if look and group_id in self._queues:
+            return None
+        planned = self._plan(group_id, group, [heartbeat], look)
+        answer = planned.answers[0]
+        if planned.change is not None or answer is None:
+            return None
+        self._looked[group_id] = group.version, self.topics.version
+        if isinstance(answer, Reply):
+            self._heard(group_id, heartbeat.member_id)
+        return answer
+
+    def _plan(self, group_id: str, group: ConsumerGroup | None, words: Sequence[Word], look: bool) -> Plan:
+        return plan(group_id, group, words, self.topics, max_members=self._config.max_members, look=look)
+
+    def _interval(self, reply: Reply) -> float:
+        """Shorter than Kafka's where that costs little: a heartbeat is how a member hears of a new target."""
+        least = STEADY_SECONDS if reply.state == STABLE else SOON_SECONDS
+        fair = len(self._coordinator.timers) / WORDS_A_SECOND
+        return min(max(least, fair), self._config.consumer_heartbeat_seconds)
+
+    # Turns.
+
+    def _put(self, group_id: str, word: Word, future: asyncio.Future[Answer] | None) -> None:
+        queue = self._queues.setdefault(group_id, _Queue())
+        queue.words.append((word, future))
+        if queue.task is None:
+            queue.task = self._loop.create_task(self._work(group_id, queue))
+            queue.task.add_done_callback(partial(self._worked, queue))
+
+    async def _work(self, group_id: str, queue: _Queue) -> None:
+        try:
+            while queue.words:
+                queue.turn = self._next_turn(group_id, queue)
+                if queue.turn:
+                    await self._turn(group_id, queue.turn)
+                queue.turn = []
+        finally:  # at once: whoever was just answered may speak before this task's callbacks run
+            if self._queues.get(group_id) is queue:
+                del self._queues[group_id]
+
+    def _worked(self, queue: _Queue, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _answer_all(queue, Refusal(ErrorCode.unknown_server_error, "The group could not be changed."))
+            message = "a turn of a consumer group failed"
+            self._loop.call_exception_handler({"message": message, "exception": error})
+
+    def _next_turn(self, group_id: str, queue: _Queue) -> _Waiting:
+        """The words that are planned together: of each member one, as the second may answer the first's."""
+        turn: _Waiting = []
+        spoke: set[str] = set()
+        size = 0
+        while queue.words and len(turn) < MAX_TURN_WORDS and size < MAX_TURN_BYTES:
+            word, future = queue.words[0]
+            if word.member_id in spoke:
+                break
+            queue.words.popleft()
+            if isinstance(word, Overdue):
+                if not self._overdue(group_id, word):
+                    continue
+            elif future is not None and future.done():
+                continue  # whoever asked is gone
+            else:
+                size += 256 + sum(map(len, word.topics or ())) + len(word.pattern or "")
+            spoke.add(word.member_id)
+            turn.append((word, future))
+        return turn
+
+    async def _turn(self, group_id: str, turn: _Waiting) -> None:
+        words = [word for word, _ in turn]
+        for _ in range(ATTEMPTS):
+            group = self.get(group_id)
+            if (group is None or group.is_empty) and self._coordinator.classic.has_members(group_id):
+                return self._refuse(group_id, turn, *_not_consumer(group_id))
+            version = self.topics.version
+            planned = self._plan(group_id, group, words, look=True)
+            members = {} if group is None else {id: group.members.get(id) for id in _changed(planned)}
+            result = await self._coordinator.execute(planned.change) if planned.change is not None else None
+            if isinstance(result, NotDone):
+                if result.code is not ErrorCode.message_too_large:
+                    return self._refuse(group_id, turn, result.code, result.reason)
+                if len(turn) == 1:
+                    return self._refuse(group_id, turn, ErrorCode.unknown_server_error, result.reason)
+                await self._turn(group_id, turn[: len(turn) // 2])
+                return await self._turn(group_id, turn[len(turn) // 2 :])
+            if result is None or isinstance(result, ConsumerGroupChanged):
+                changed = self.get(group_id)
+                if changed is not None:
+                    self._looked[group_id] = changed.version, version
+                self._apply(group_id, members, planned)
+                return self._tell(group_id, turn, planned)
+            if not isinstance(result, ConsumerGroupMoved):
+                return self._refuse(group_id, turn, *_not_consumer(group_id))
+        self._refuse(
+            group_id, turn, ErrorCode.coordinator_load_in_progress, "The group changes all the time."
+        )
+
+    def _tell(self, group_id: str, turn: _Waiting, planned: Plan) -> None:
+        for (word, future), answer in zip(turn, planned.answers, strict=True):
+            if isinstance(answer, Reply) and answer.epoch != LEAVING:
+                self._heard(group_id, word.member_id)
+            if future is not None and not future.done() and answer is not None:
+                future.set_result(answer)
+
+    def _refuse(self, group_id: str, turn: _Waiting, code: ErrorCode, message: str) -> None:
+        for word, _ in turn:
+            if isinstance(word, Overdue) and self._coordinator.leads:  # its time stays over
+                self._set(group_id, word.member_id, word.timer, AGAIN_SECONDS)
+        _answer(turn, Refusal(code, message))
+
+    # Timers.
+
+    def _apply(self, group_id: str, before: dict[str, ConsumerMember | None], planned: Plan) -> None:
+        change = planned.change
+        if change is None:
+            return
+        for member_id in change.removed:
+            self._coordinator.timers.cancel((SESSION, group_id, member_id))
+            self._coordinator.timers.cancel((REBALANCE, group_id, member_id))
+        for member in change.members:
+            self._follow(group_id, before.get(member.member_id), member)
+        group = self.get(group_id)
+        if group is None or group.is_empty:
+            self._looked.pop(group_id, None)
+
+    def _heard(self, group_id: str, member_id: str) -> None:
+        self._set(group_id, member_id, SESSION, self._config.consumer_session_seconds)
+
+    def _follow(self, group_id: str, before: ConsumerMember | None, member: ConsumerMember) -> None:
+        """Give a member its time to let go of what it has to, once for each time it is told to."""
+        if member.state != UNREVOKED:
+            self._coordinator.timers.cancel((REBALANCE, group_id, member.member_id))
+        elif before is None or (before.epoch, before.revoking) != (member.epoch, member.revoking):
+            self._set(group_id, member.member_id, REBALANCE, max(member.rebalance_timeout_ms, 0) / 1000)
+
+    def _set(self, group_id: str, member_id: str, timer: str, seconds: float) -> None:
+        due = partial(self._put, group_id, Overdue(member_id, timer), None)
+        self._coordinator.timers.set((timer, group_id, member_id), seconds, due)
+
+    def _overdue(self, group_id: str, word: Overdue) -> bool:
+        """Whether a member's time is over still, now that it is its turn."""
+        group = self.get(group_id)
+        member = None if group is None else group.members.get(word.member_id)
+        if member is None or self._coordinator.timers.remaining((word.timer, group_id, word.member_id)):
+            return False
+        return word.timer == SESSION or member.state == UNREVOKED
+
+
+def _not_consumer(group_id: str) -> Refusal:
+    return Refusal(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+
+
+def _changed(planned: Plan) -> list[str]:
+    return [] if planned.change is None else [member.member_id for member in planned.change.members]
+
+
+def _answer_all(queue: _Queue, refusal: Refusal) -> None:
+    _answer([*queue.turn, *queue.words], refusal)
+    queue.turn.clear()
+    queue.words.clear()
+
+
+def _answer(words: _Waiting, refusal: Refusal) -> None:
+    for _, future in words:
+        if future is not None and not future.done():
+            future.set_result(refusal)

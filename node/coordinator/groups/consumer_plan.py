@@ -1,0 +1,288 @@
+"""The next state of a consumer group, planned from its present one and from what its members say.
+
+Pure: the leader plans, and what comes out goes into the log as one command, however many members are in it.
+Who comes together is counted together: one epoch, one target. First members come, change and go; then, if
+that or the topics ask for it, the epoch rises and a target is made; then who spoke takes a step each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups.consumer_automaton import InvalidPattern
+from node.coordinator.groups.consumer_draft import Draft, size_of
+from node.coordinator.groups.consumer_member import (
+    JOINING,
+    LEAVING,
+    Heartbeat,
+    Refusal,
+    newcomer,
+    reconciled,
+    refuse_epoch,
+)
+from node.coordinator.groups.consumer_topics import Topics, digest
+from statemachine.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
+from statemachine.consumer_group import ConsumerGroup
+from statemachine.consumer_group_commands import (
+    LEFT_FOR_A_WHILE,
+    NOTHING,
+    STABLE,
+    Assignment,
+    ChangeConsumerGroup,
+    ConsumerMember,
+)
+
+MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
+"""Of what all members of a group say of themselves, about: names, patterns, ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A member's time is over: it was not heard, or did not let go of partitions."""
+
+    member_id: str
+    timer: str
+    """Which of its times."""
+
+
+class Reply(NamedTuple):
+    """What a member is told; no assignment: the one it has."""
+
+    member_id: str
+    epoch: int
+    state: int
+    assignment: Assignment | None
+
+
+Word = Heartbeat | Overdue
+Answer = Reply | Refusal
+
+
+class Plan(NamedTuple):
+    """What to log, None: nothing, and what to answer to each word once it is applied."""
+
+    change: ChangeConsumerGroup | None
+    answers: list[Answer | None]
+
+
+def plan(
+    group_id: str,
+    group: ConsumerGroup | None,
+    words: Sequence[Word],
+    topics: Topics,
+    *,
+    max_members: int,
+    look: bool = True,
+) -> Plan:
+    """See the module. `look`: whether the topics may have changed since the group's last change."""
+    turn = _Turn(group_id, group, topics, max_members)
+    answers: list[Answer | None] = [turn.take(word) for word in words]
+    if turn.renewed or look:
+        turn.look_at_topics()
+    if turn.renewed:
+        turn.assign()
+    spoke = [place for place, word in enumerate(words) if isinstance(word, Heartbeat) and not answers[place]]
+    for _ in range(2):  # again, as what the last of them let go of may be the first one's
+        for place in spoke:
+            turn.reconcile(words[place])
+    for place in spoke:
+        answers[place] = turn.reply(words[place])
+    return Plan(turn.draft.change(), answers)
+
+
+def preferred_assignor(members: Sequence[ConsumerMember]) -> str:
+    """The assignor that most of those who name one ask for."""
+    votes = Counter(sorted(member.assignor for member in members if member.assignor))
+    return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
+
+
+class _Turn:
+    """One turn of a group: words in, a draft of what becomes of it, answers out."""
+
+    def __init__(self, group_id: str, group: ConsumerGroup | None, topics: Topics, max_members: int) -> None:
+        self._group_id = group_id
+        self._there = group is not None
+        self._group = group or ConsumerGroup()
+        self.draft = Draft(group_id, self._group)
+        self._topics = topics
+        self._max_members = max_members
+        self.renewed = False
+        """Whether the target has to be made anew."""
+
+    # What members say.
+
+    def take(self, word: Word) -> Answer | None:
+        """Let members come, change and go; an answer where nothing more is to be done for it."""
+        if isinstance(word, Overdue):
+            if self.draft.member(word.member_id) is not None:
+                self.draft.drop(word.member_id)
+                self.renewed = True
+            return None
+        if not self._there and word.epoch != JOINING:
+            return Refusal(ErrorCode.group_id_not_found, f"Group {self._group_id} not found.")
+        if word.epoch < 0:
+            return self._leave(word)
+        member = self._dynamic_member(word) if word.instance_id is None else self._static_member(word)
+        if isinstance(member, Refusal):
+            return member
+        updated = word.updated(member)
+        if updated.pattern and updated.pattern != member.pattern:
+            try:
+                self._topics.matching(updated.pattern)
+            except InvalidPattern as error:
+                reason = (
+                    f"SubscribedTopicRegex `{updated.pattern}` is not a valid regular expression: {error}."
+                )
+                return Refusal(ErrorCode.invalid_regular_expression, reason)
+        more = size_of(updated) - size_of(member)
+        if more > 0 and self.draft.size() + more > MAX_GROUP_BYTES:
+            reason = f"The members of the group have more than {MAX_GROUP_BYTES} bytes of subscriptions."
+            return Refusal(ErrorCode.group_max_size_reached, reason)
+        if (updated.topics, updated.pattern) != (member.topics, member.pattern) or not self._group.epoch:
+            self.renewed = True
+        if member.member_id != word.member_id:
+            # Who has this member id now is somebody else in this group, and is so no more.
+            self.renewed = self.renewed or self.draft.member(word.member_id) is not None
+            self.draft.replace(member.member_id, updated._replace(member_id=word.member_id))
+        else:
+            self.draft.put(updated)
+        return None
+
+    def _dynamic_member(self, word: Heartbeat) -> ConsumerMember | Refusal:
+        member = self.draft.member(word.member_id)
+        if member is not None:
+            return refuse_epoch(member, word) or member
+        if word.epoch != JOINING:
+            reason = f"Member {word.member_id} is not a member of group {self._group_id}."
+            return Refusal(ErrorCode.unknown_member_id, reason)
+        if self.draft.count >= self._max_members:
+            reason = f"The consumer group has reached its maximum capacity of {self._max_members} members."
+            return Refusal(ErrorCode.group_max_size_reached, reason)
+        return newcomer(word.member_id)
+
+    def _static_member(self, word: Heartbeat) -> ConsumerMember | Refusal:
+        """Who has the instance id now (Kafka's `getOrMaybeSubscribeStaticConsumerGroupMember`).
+
+        Unlike Kafka, a member that joins again under the member id it has is taken for what it is: a process
+        whose first answer was lost.
+        """
+        holder = self._holder(word)
+        if isinstance(holder, Refusal):
+            return holder if word.epoch != JOINING else self._dynamic_member(word)
+        if holder.member_id == word.member_id and (word.epoch != JOINING or holder.epoch != LEFT_FOR_A_WHILE):
+            return refuse_epoch(holder, word) or holder
+        if word.epoch != JOINING:
+            return self._fenced(word, holder)
+        if holder.epoch != LEFT_FOR_A_WHILE:
+            reason = (
+                f"Static member {word.member_id} with instance id {word.instance_id} cannot join the group "
+                f"because the instance id is owned by {holder.member_id} member."
+            )
+            return Refusal(ErrorCode.unreleased_instance_id, reason)
+        return holder._replace(epoch=JOINING, previous_epoch=JOINING)
+
+    def _leave(self, word: Heartbeat) -> Answer:
+        member: ConsumerMember | Refusal | None
+        member = self.draft.member(word.member_id) if word.instance_id is None else self._holder(word)
+        if member is None:
+            reason = f"Member {word.member_id} is not a member of group {self._group_id}."
+            return Refusal(ErrorCode.unknown_member_id, reason)
+        if isinstance(member, Refusal):
+            return member
+        if member.member_id != word.member_id:
+            return self._fenced(word, member)
+        if word.epoch == LEAVING:
+            self.draft.drop(member.member_id)
+            self.renewed = True
+        else:  # it is gone, so what it was to let go of is free; what it has it keeps until its session ends
+            self.draft.put(member._replace(epoch=LEFT_FOR_A_WHILE, state=STABLE, revoking=NOTHING))
+        return Reply(word.member_id, word.epoch, STABLE, None)
+
+    def _holder(self, word: Heartbeat) -> ConsumerMember | Refusal:
+        instance = str(word.instance_id)
+        return self.draft.holder(instance) or Refusal(
+            ErrorCode.unknown_member_id, f"Instance id {instance} is unknown."
+        )
+
+    def _fenced(self, word: Heartbeat, holder: ConsumerMember) -> Refusal:
+        if holder.member_id == word.member_id:
+            return refuse_epoch(holder, word) or Refusal(
+                ErrorCode.fenced_member_epoch, "The member has left."
+            )
+        reason = (
+            f"Static member {word.member_id} with instance id {word.instance_id} was fenced by member "
+            f"{holder.member_id}."
+        )
+        return Refusal(ErrorCode.fenced_instance_id, reason)
+
+    # The target.
+
+    def look_at_topics(self) -> None:
+        """Whether the topics are still what the target was made of; if not, it is to be made anew."""
+        members = self.draft.all_members()
+        patterns = {member.pattern for member in members if member.pattern}
+        matches = self._topics.matches(patterns, self._group.matches)
+        names = {name for matched in matches.values() for name in matched}
+        for topics in {member.topics for member in members}:
+            names.update(topics)
+        metadata = digest(sorted(names), self._topics) if members else b""
+        if (metadata, matches) != (self.draft.metadata, self.draft.matches):
+            self.draft.metadata, self.draft.matches, self.renewed = metadata, matches, True
+
+    def assign(self) -> None:
+        """Raise the epoch and make the target for it."""
+        self.draft.epoch = self._group.epoch + 1
+        members = self.draft.all_members()
+        sizes: dict[bytes, int] = {}
+        topics_of: dict[tuple[tuple[str, ...], str], tuple[bytes, ...]] = {}
+        subscribers = []
+        for member in members:
+            subscription = member.topics, member.pattern
+            if subscription not in topics_of:
+                topics_of[subscription] = self._subscribed(subscription, sizes)
+            rank = member.instance_id or member.member_id
+            target = self.draft.target(member.member_id)
+            subscribers.append(Subscriber(member.member_id, rank, topics_of[subscription], target))
+        targets = ASSIGNORS[preferred_assignor(members)](subscribers, sizes)
+        for member in members:
+            self.draft.aim(member.member_id, targets.get(member.member_id, NOTHING))
+
+    def _subscribed(
+        self, subscription: tuple[tuple[str, ...], str], sizes: dict[bytes, int]
+    ) -> tuple[bytes, ...]:
+        names, pattern = subscription
+        found = []
+        for name in sorted({*names, *self.draft.matches.get(pattern, ())}):
+            size = self._topics.size(name)
+            if size is not None:
+                sizes[size.topic_id] = size.partitions
+                found.append(size.topic_id)
+        return tuple(found)
+
+    # What comes of it.
+
+    def reconcile(self, word: Word) -> None:
+        """Let a member that spoke take its step."""
+        member = self.draft.member(word.member_id)
+        if member is not None and isinstance(word, Heartbeat):
+            target = self.draft.target(member.member_id)
+            self.draft.put(reconciled(member, word, self.draft.epoch, target, self.draft.owner))
+
+    def reply(self, word: Word) -> Answer:
+        """What a member that spoke is told; its assignment when that is new to it, or it says everything."""
+        member = self.draft.member(word.member_id)
+        if member is None or not isinstance(word, Heartbeat):
+            return Refusal(ErrorCode.unknown_member_id, f"Member {word.member_id} has left.")
+        before = self._group.members.get(word.member_id)
+        knows = before is not None and (word.epoch, member.assigned) == (before.epoch, before.assigned)
+        return Reply(
+            member.member_id,
+            member.epoch,
+            member.state,
+            None if knows and not word.full else member.assigned,
+        )

@@ -1,0 +1,98 @@
+"""The topics that consumers can subscribe to, as the groups of KIP-848 see them at their coordinator.
+
+A group's target follows from its members and from these. So they are looked at in one place, by name, with
+the version of the controller that tells when a look is out of date.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from node.coordinator.groups.consumer_automaton import Automaton, InvalidPattern
+from node.coordinator.groups.consumer_patterns import compiled
+from statemachine.internal_topics import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from statemachine.controller import Controller
+
+MAX_PATTERNS: Final = 256
+"""Patterns whose automata are kept; more than that are compiled again when they are needed."""
+
+_log = logging.getLogger(__name__)
+
+
+class TopicSize(NamedTuple):
+    """A topic that is there."""
+
+    topic_id: bytes
+    partitions: int
+
+
+class _Known(NamedTuple):
+    automaton: Automaton
+    version: int
+    """Of the controller, as of which `names` are all."""
+    names: tuple[str, ...]
+
+
+class Topics:
+    """A coordinator's view of the topics; `controller` gives this node's replica of the controller."""
+
+    def __init__(self, controller: Callable[[], Controller]) -> None:
+        self._controller = controller
+        self._patterns: OrderedDict[str, _Known] = OrderedDict()
+
+    @property
+    def version(self) -> int:
+        """Equal versions: equal topics."""
+        return self._controller().version
+
+    def size(self, name: str) -> TopicSize | None:
+        """The topic of this name; None while there is none, or for one without records."""
+        topic = None if name in INTERNAL_TOPICS else self._controller().topic(name)
+        return None if topic is None else TopicSize(topic.topic_id, len(topic.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of a topic that is there."""
+        topic = self._controller().topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def matching(self, pattern: str) -> tuple[str, ...]:
+        """Names that match a pattern as a whole, ascending; raises InvalidPattern."""
+        known = self._patterns.get(pattern)
+        if known is None or known.version != self.version:
+            automaton = compiled(pattern) if known is None else known.automaton
+            names = (topic.name for topic in self._controller().topics if topic.name not in INTERNAL_TOPICS)
+            matched = tuple(sorted(filter(automaton.matches, names)))
+            known = self._patterns[pattern] = _Known(automaton, self.version, matched)
+            if len(self._patterns) > MAX_PATTERNS:
+                self._patterns.popitem(last=False)
+        self._patterns.move_to_end(pattern)
+        return known.names
+
+    def matches(
+        self, patterns: Iterable[str], before: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, tuple[str, ...]]:
+        """What each pattern matches; one that has become too costly keeps what it matched `before`."""
+        found = {}
+        for pattern in sorted(patterns):
+            try:
+                found[pattern] = self.matching(pattern)
+            except InvalidPattern as error:
+                _log.warning("A subscription's pattern %r is not matched anew: %s.", pattern, error)
+                found[pattern] = before.get(pattern, ())
+        return found
+
+
+def digest(names: Iterable[str], topics: Topics) -> bytes:
+    """Of the ids and sizes of the topics among these names (each once, in order) that are there."""
+    hashed = blake2b(digest_size=8)
+    for name in names:
+        size = topics.size(name)
+        if size is not None:
+            hashed.update(b"%s %b %d;" % (name.encode(), size.topic_id, size.partitions))
+    return hashed.digest()

@@ -1,0 +1,102 @@
+"""One partition of the consumer offsets' topic at a node that may lead it: the front that requests use.
+
+Behind it stand the replica of the groups' state, and two runtimes that live as long as this node's
+leadership: that of the classic protocol and that of KIP-848. What they wait for is theirs; what they decide
+goes through `execute` into the log. Here is also what belongs to no single group: expiry of offsets, topics
+that were deleted, and the ends of transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from node.coordinator.groups.classic import ClassicGroups
+from node.coordinator.groups.consumer_groups import ConsumerGroups
+from node.coordinator.groups.timers import Timers
+from node.coordinator.groups.upkeep import Upkeep
+from node.coordinator.replica import NotDone
+from statemachine.coordinator_machine import CoordinatorCommand
+from statemachine.group_commands import EndTransaction
+
+if TYPE_CHECKING:
+    from node.coordinator.replica import CoordinatorReplica
+    from node.kafka.requests.context import BrokerContext
+    from statemachine.groups import GroupsMachine
+
+
+class GroupCoordinator:
+    """The groups of one coordinator. Belongs to one event loop; there as long as the replica is.
+
+    A request gets it from `Coordinators.groups_for`, which gives it out while it leads only.
+    """
+
+    classic: ClassicGroups
+    """Runtime of the classic protocol; knows every group that has members of it."""
+    consumer: ConsumerGroups
+    """Runtime of KIP-848."""
+    timers: Timers
+    """Deadlines of both runtimes, keyed by ("what", group id, member id); gone when the leadership ends."""
+
+    def __init__(self, replica: CoordinatorReplica[GroupsMachine], context: BrokerContext) -> None:
+        self.replica = replica
+        self.context = context
+        self.loop: asyncio.AbstractEventLoop = context.loop
+        self.timers = Timers(context.loop)
+        self.classic = ClassicGroups(self)
+        self.consumer = ConsumerGroups(self)
+        self._upkeep = Upkeep(self)
+        self._started = False
+        replica.follow(self._on_started, self._on_stopped)
+
+    @property
+    def number(self) -> int:
+        """Of the internal topic's partition."""
+        return self.replica.number
+
+    @property
+    def machine(self) -> GroupsMachine:
+        """The state of this replica, to be read only; it is all there while `leads`."""
+        return self.replica.machine
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the coordinator, with everything of earlier terms applied and the runtimes
+        started."""
+        return self._started
+
+    async def execute(self, command: CoordinatorCommand) -> Any | NotDone:
+        """Have a command applied: its result, or why that is not known (see CoordinatorReplica.execute)."""
+        return await self.replica.execute(command)
+
+    async def confirm(self) -> bool:
+        """Wait until all that was committed before the call is applied; False: this node does not lead."""
+        return await self.replica.confirm()
+
+    def heard(self, group_id: str, member_id: str) -> None:
+        """A member of the classic protocol showed by another request than a heartbeat that it lives (Kafka: a
+        commit of offsets that was accepted); its session begins anew. Nobody known: nothing happens."""
+        self.classic.heard(group_id, member_id)
+
+    async def end_transaction(
+        self, producer_id: int, producer_epoch: int, number: int, commit: bool, coordinator_term: int
+    ) -> bool | NotDone:
+        """Put a transaction's marker on the groups' offsets; True: applied, or ignored as not newer."""
+        command = EndTransaction(producer_id, producer_epoch, number, commit, coordinator_term)
+        ended = await self.execute(command)
+        return ended if isinstance(ended, NotDone) else True
+
+    # Leadership.
+
+    def _on_started(self, term: int) -> None:
+        self._started = True
+        self.classic.started()
+        self.consumer.started()
+        self._upkeep.started()
+
+    def _on_stopped(self, reason: str) -> None:
+        self._started = False
+        self._upkeep.stopped()
+        self.timers.cancel_all()
+        self.classic.stopped()
+        self.consumer.stopped(reason)

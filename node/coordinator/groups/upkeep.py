@@ -1,0 +1,104 @@
+"""What time and deleted topics take from the groups' offsets, put into the log by the coordinator's leader.
+
+Kafka's leader looks every ten minutes for offsets whose retention is over, and drops those of a topic when
+it hears that the topic is gone. Here both are commands, so all replicas drop the same; the leader only says
+when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from node.coordinator.replica import NotDone
+from statemachine.group_commands import ExpireOffsets, ForgetTopics
+
+if TYPE_CHECKING:
+    from node.coordinator.groups.coordinator import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+EXPIRY: Final = "expiry"
+TOPICS: Final = "topics"
+EXPIRY_SECONDS: Final = 600.0
+"""Kafka's offsets.retention.check.interval.ms."""
+TOPICS_SECONDS: Final = 30.0
+"""Between two looks whether topics are gone that offsets are kept for."""
+CATCH_UP_SECONDS: Final = 10.0
+PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
+"""A producer that ended no transaction here for so long is forgotten: transactional.id.expiration.ms."""
+MAX_TOPICS: Final = 1_000
+"""Topics in one command."""
+
+
+class Upkeep:
+    """At work as long as the coordinator leads; its timers are the coordinator's."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def started(self) -> None:
+        # The coordinators that a node takes up together do not look together.
+        spread = 1 + self._coordinator.number % 64 / 64
+        self._coordinator.timers.set((EXPIRY, "", ""), EXPIRY_SECONDS * spread, self._on_expiry)
+        self._coordinator.timers.set((TOPICS, "", ""), TOPICS_SECONDS * spread, self._on_topics)
+
+    def stopped(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _on_expiry(self) -> None:
+        self._coordinator.timers.set((EXPIRY, "", ""), EXPIRY_SECONDS, self._on_expiry)
+        self._begin(EXPIRY, self._expire)
+
+    def _on_topics(self) -> None:
+        self._coordinator.timers.set((TOPICS, "", ""), TOPICS_SECONDS, self._on_topics)
+        self._begin(TOPICS, self._forget_topics)
+
+    def _begin(self, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """One at a time of each; one that is lost with its leadership is done by the next leader."""
+        if what not in self._tasks:
+            task = self._tasks[what] = self._coordinator.loop.create_task(work())
+            task.add_done_callback(partial(self._ended, what))
+
+    def _ended(self, what: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[what]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            message = f"looking after a groups' coordinator ({what}) failed"
+            self._coordinator.loop.call_exception_handler({"message": message, "exception": error})
+
+    async def _expire(self) -> None:
+        coordinator = self._coordinator
+        if coordinator.machine.groups or len(coordinator.machine.producers):
+            retention = round(coordinator.context.config.groups.offset_retention_seconds * 1000)
+            await coordinator.execute(ExpireOffsets(retention, PRODUCER_EXPIRY_MS))
+
+    async def _forget_topics(self) -> None:
+        gone = await self._gone_topics()
+        for first in range(0, len(gone), MAX_TOPICS):
+            done = await self._coordinator.execute(ForgetTopics(gone[first : first + MAX_TOPICS]))
+            if isinstance(done, NotDone):
+                log.info("offsets of deleted topics stay for now: %s", done.reason)
+                return
+
+    async def _gone_topics(self) -> Sequence[bytes]:
+        """Topics that offsets are kept for and that were deleted.
+
+        Looked up first, and only then is this node's view of the controller brought up to date: whoever
+        committed an offset knew its topic before, so a topic that is unknown then was deleted.
+        """
+        controller = self._coordinator.context.controller
+        kept = {
+            topic_id: None
+            for group in self._coordinator.machine.groups.values()
+            for topic_id in group.offsets.names
+        }
+        if all(controller.machine.topic_by_id(topic_id) is not None for topic_id in kept):
+            return []
+        if not await controller.catch_up(CATCH_UP_SECONDS):
+            return []
+        return [topic_id for topic_id in kept if controller.machine.topic_by_id(topic_id) is None]

@@ -1,0 +1,225 @@
+"""One coordinator's partition on one node: a replica of its log, and word of when this node leads it.
+
+It is to a coordinator what `Partition` is to records. Every replica has the state; what is awaited while a
+node leads (who is joining, which timer runs, which markers are on their way) belongs to a runtime that
+follows the leadership here, and gets into the state only as a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from node.raft.group import RaftGroup
+from node.raft.outcome import Applied, Outcome, Overloaded, Unknown
+from node.replica_machine import Recorder, ReplicaMachine
+from statemachine.controller import PartitionGroup
+from statemachine.coordinator_machine import CoordinatorCommand, CoordinatorMachine, OlderTerm, encode
+
+M = TypeVar("M", bound=CoordinatorMachine)
+
+ANSWER_SECONDS = 0.1
+"""How long, once leadership is lost, a command that is in the log is not answered. A leader that handed over
+learns its fate well within; one that was cut off does not, and whoever asks must not wait here while another
+leads."""
+
+
+class NotDone(NamedTuple):
+    """A command had no result; `code` is what a Kafka client is told, and every such code is asked again.
+
+    NOT_COORDINATOR: this node does not lead; COORDINATOR_LOAD_IN_PROGRESS: too much waits here. Neither was
+    done, nor will it be, unless `unknown`: then it is in the log, and may yet be applied.
+    """
+
+    code: ErrorCode
+    reason: str
+    unknown: bool = False
+
+
+class CoordinatorReplica(Generic[M]):
+    """A replica of a coordinator's partition on this node. Belongs to one event loop.
+
+    Give `machine_for_group` to the log and the group it makes to `attach`; `close` when the replica goes.
+    """
+
+    group: RaftGroup
+    """The replica's log; there from `attach` on."""
+
+    def __init__(
+        self,
+        machine: Callable[[Callable[[int, bytes], None]], M],
+        *,
+        place: PartitionGroup,
+        loop: asyncio.AbstractEventLoop,
+        wall_ms: Callable[[], int],
+        recorder: Recorder,
+    ) -> None:
+        """`machine` makes the plain state machine, of what it is to do with a checkpoint."""
+        self.place = place
+        self.number = place.partition
+        self.term = 0
+        """The term this node leads in, from the moment it has applied all of earlier terms; else 0."""
+        self.machine_for_group = ReplicaMachine(machine(recorder.checkpoint), recorder, self._changed)
+        self._loop = loop
+        self._wall_ms = wall_ms
+        self._followers: list[tuple[Callable[[int], None], Callable[[str], None]]] = []
+        self._taking_up: asyncio.Task[None] | None = None
+        self._in_log: dict[asyncio.Future[Outcome], None] = {}
+        """Answers to commands that are in the log."""
+        self._watchers: dict[Callable[[], None], None] = {}
+        self._waking = False
+        self._closed = False
+
+    # What it is.
+
+    @property
+    def machine(self) -> M:
+        """The state of this replica; to be read only, and to be believed after `confirm`.
+
+        A snapshot that is installed replaces what it holds: keep nothing of it beyond a callback.
+        """
+        return self.machine_for_group.plain
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node believes that it leads and has applied everything of earlier terms."""
+        return self.term != 0
+
+    @property
+    def loading(self) -> bool:
+        """Whether it was elected and does not lead yet: earlier terms are still to be applied."""
+        return self.term == 0 and not self._closed and self.group.is_leader
+
+    # What can be asked of it.
+
+    async def execute(self, command: CoordinatorCommand) -> Any | NotDone:
+        """Put a command into the log, and give what its apply gives on this node, or why there is nothing.
+
+        It takes its place in the log before anything is awaited: the order of calls is the order of applies.
+        """
+        term = self.term
+        if not term:
+            return NotDone(ErrorCode.not_coordinator, "this node does not lead the coordinator, or not yet")
+        try:
+            future = self.group.replicate(encode(term, self._wall_ms(), command), term)
+        except ValueError as error:
+            return NotDone(ErrorCode.message_too_large, str(error))
+        # A future of its own: the log's is neither cancelled with whoever waits, nor always waited for.
+        answer: asyncio.Future[Outcome] = self._loop.create_future()
+        self._in_log[answer] = None
+        future.add_done_callback(partial(self._ended, answer))
+        return _result(await answer)
+
+    async def confirm(self) -> bool:
+        """Wait until this node is known to lead, with all applied that was committed before the call."""
+        if self._closed:
+            return False
+        return isinstance(await self.group.barrier(), Applied)
+
+    def follow(self, started: Callable[[int], None], stopped: Callable[[str], None]) -> None:
+        """Tell a runtime: `started(term)` once this node leads and has applied all of earlier terms, and
+        `stopped(reason)` when that ends, by a change of leader or because the replica goes."""
+        self._followers.append((started, stopped))
+        if self.term:
+            started(self.term)
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back, at most once a turn of the loop, when the state, the leadership or the existence of the
+        replica may have changed, until `unwatch`."""
+        self._watchers[callback] = None
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        self._watchers.pop(callback, None)
+
+    # Its place in the node.
+
+    def attach(self, group: RaftGroup) -> None:
+        """Follow this replica's leadership from now on."""
+        self.group = group
+        group.on_leadership(self._on_leadership)
+        if group.is_leader:
+            self._on_leadership(True, group.term)
+
+    def close(self) -> None:
+        """The replica goes, or the node stops: nothing new is taken."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_term("the replica is leaving this node")
+        self._changed()
+
+    # Leadership.
+
+    def _on_leadership(self, leading: bool, term: int) -> None:
+        if self._closed:
+            return
+        if leading:
+            self._taking_up = self._loop.create_task(self._take_up(term))
+        else:
+            self._end_term("this node does not lead the coordinator any more")
+            self._changed()
+
+    async def _take_up(self, term: int) -> None:
+        # What earlier leaders decided has to be here before anything is decided upon it. Should the term end
+        # meanwhile, this task is cancelled.
+        if isinstance(await self.group.barrier(), Applied):
+            self.term = term
+            for started, _ in self._followers:
+                started(term)
+            self._changed()
+
+    def _end_term(self, reason: str) -> None:
+        if self._taking_up is not None:
+            self._taking_up.cancel()
+            self._taking_up = None
+        if self.term:
+            self.term = 0
+            if self._in_log:
+                self._loop.call_later(ANSWER_SECONDS, self._answer_unknown, [*self._in_log], reason)
+            for _, stopped in self._followers:
+                stopped(reason)
+
+    # The answers.
+
+    def _ended(self, answer: asyncio.Future[Outcome], outcome: asyncio.Future[Outcome]) -> None:
+        self._in_log.pop(answer, None)
+        if not answer.done():
+            answer.set_result(outcome.result())
+
+    def _answer_unknown(self, answers: list[asyncio.Future[Outcome]], reason: str) -> None:
+        """Tell those who may ask again that nobody knows what became of it, and perhaps not soon."""
+        for answer in answers:
+            if not answer.done():
+                answer.set_result(Unknown(reason))
+
+    # Watchers.
+
+    def _changed(self) -> None:
+        if self._watchers and not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        for callback in [*self._watchers]:
+            try:
+                callback()
+            except Exception as error:
+                # The others must hear of it all the same: nothing else would wake them.
+                message = f"a watcher of {self.place.topic}-{self.number} failed"
+                self._loop.call_exception_handler({"message": message, "exception": error})
+
+
+def _result(outcome: Outcome) -> Any | NotDone:
+    if isinstance(outcome, Applied):
+        if isinstance(outcome.value, OlderTerm):
+            reason = f"the entry is of a term before {outcome.value.term}"
+            return NotDone(ErrorCode.not_coordinator, reason)
+        return outcome.value
+    if isinstance(outcome, Overloaded):
+        return NotDone(ErrorCode.coordinator_load_in_progress, outcome.reason)
+    return NotDone(ErrorCode.not_coordinator, outcome.reason, unknown=isinstance(outcome, Unknown))

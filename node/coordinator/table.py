@@ -1,0 +1,190 @@
+"""Finds the coordinators: which partition has a key, whether this node leads it, and what answers for it.
+
+The topics whose partitions they are come into being when somebody first asks where a coordinator is, as
+Kafka's do: a cluster without groups and transactions has no replicas for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from node.controller.client import Unavailable
+from node.coordinator.groups.coordinator import GroupCoordinator
+from node.coordinator.replica import CoordinatorReplica
+from node.coordinator.transactions.coordinator import TransactionCoordinator
+from node.kafka.requests.outcomes import Failure
+from node.replica_machine import Recorder
+from statemachine.controller import PartitionGroup
+from statemachine.controller_commands import CreateInternalTopic, Refused
+from statemachine.controller_state import Topic
+from statemachine.groups import GroupsMachine
+from statemachine.internal_topics import GROUPS_KIND, GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
+from statemachine.transactions import TransactionsMachine
+
+if TYPE_CHECKING:
+    from node.kafka.requests.context import BrokerContext
+
+CREATE_SECONDS: Final = 5.0
+"""How long whoever asks first waits for the controller to create the topic."""
+REPLICAS: Final = 3
+"""Of each coordinator, or as many as there are nodes. It is not configured: what a group committed must not
+be less safe than what it read."""
+
+
+class CoordinatorPlace(NamedTuple):
+    """The partition that coordinates a key: its Raft group, whose leader answers for it, and its number."""
+
+    raft_group: int
+    number: int
+
+
+class _Hosted(NamedTuple):
+    replica: CoordinatorReplica[Any]
+    runtime: Any
+
+
+class Coordinators:
+    """The coordinators as one node sees them. Everything belongs on the context's loop."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._groups: dict[int, _Hosted] = {}
+        self._transactions: dict[int, _Hosted] = {}
+        """By Raft group, in the order in which they came."""
+        self._by_place: dict[tuple[str, int], _Hosted] = {}
+        """By topic and number: there is one topic of each name, and it is never deleted."""
+        self._creating: dict[str, asyncio.Task[Topic | Failure]] = {}
+        self._closed = False
+
+    # Where a key is coordinated.
+
+    async def group_place(self, group_id: str) -> CoordinatorPlace | Failure:
+        """The partition that has a consumer group; creates the internal topic when it is missing.
+
+        COORDINATOR_NOT_AVAILABLE when that cannot be done now.
+        """
+        return await self._place(GROUPS_TOPIC, group_id)
+
+    async def transaction_place(self, transactional_id: str) -> CoordinatorPlace | Failure:
+        """As `group_place`, for a transactional id."""
+        return await self._place(TRANSACTIONS_TOPIC, transactional_id)
+
+    async def _place(self, name: str, key: str) -> CoordinatorPlace | Failure:
+        topic = self._context.controller.machine.topic(name) or await self._created(name)
+        if isinstance(topic, Failure):
+            return topic
+        number = coordinator_of(key, len(topic.partitions))
+        return CoordinatorPlace(topic.partitions[number].group, number)
+
+    async def _created(self, name: str) -> Topic | Failure:
+        """The topic once it is created: asked for once, however many wait for it here."""
+        task = self._creating.get(name)
+        if task is None:
+            if self._closed:
+                return Failure(ErrorCode.coordinator_not_available, "This node is stopping.")
+            task = self._creating[name] = self._context.loop.create_task(self._create(name))
+            task.add_done_callback(lambda _: self._creating.pop(name))
+        # Whoever gives up must not take it from the others.
+        return await asyncio.shield(task)
+
+    async def _create(self, name: str) -> Topic | Failure:
+        context = self._context
+        topic_id = uuid.UUID(bytes=context.rng.randbytes(16), version=4).bytes
+        replicas = min(REPLICAS, len(context.config.cluster.nodes))
+        command = CreateInternalTopic(topic_id, name, context.config.coordinator.partitions, replicas)
+        made = await context.controller.submit(command, CREATE_SECONDS)
+        if isinstance(made, Topic):
+            return made
+        assert isinstance(made, (Unavailable, Refused)), made
+        reason = made.reason if isinstance(made, Unavailable) else made.message
+        return Failure(ErrorCode.coordinator_not_available, f"Topic '{name}' cannot be created yet: {reason}")
+
+    # What answers here.
+
+    def groups_for(self, group_id: str) -> GroupCoordinator | ErrorCode:
+        """The coordinator of a group, led and ready on this node; otherwise NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE, as Kafka's coordinator says."""
+        found: GroupCoordinator | ErrorCode = self._ready(GROUPS_TOPIC, group_id)
+        return found
+
+    def transactions_for(self, transactional_id: str) -> TransactionCoordinator | ErrorCode:
+        """As `groups_for`, for a transactional id."""
+        found: TransactionCoordinator | ErrorCode = self._ready(TRANSACTIONS_TOPIC, transactional_id)
+        return found
+
+    def _ready(self, name: str, key: str) -> Any:
+        if self._closed:
+            return ErrorCode.coordinator_not_available
+        topic = self._context.controller.machine.topic(name)
+        if topic is None:
+            return ErrorCode.not_coordinator
+        hosted = self._by_place.get((name, coordinator_of(key, len(topic.partitions))))
+        if hosted is None:
+            return ErrorCode.not_coordinator
+        if hosted.replica.leads:
+            return hosted.runtime
+        loading = hosted.replica.loading
+        return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.not_coordinator
+
+    def led_groups(self) -> list[GroupCoordinator]:
+        """The groups' coordinators that this node leads, in the order in which their replicas came."""
+        return [hosted.runtime for hosted in self._groups.values() if hosted.replica.leads]
+
+    def led_transactions(self) -> list[TransactionCoordinator]:
+        """The transactions' coordinators that this node leads, in the order in which their replicas came."""
+        return [hosted.runtime for hosted in self._transactions.values() if hosted.replica.leads]
+
+    def groups_by_raft_group(self, group: int) -> GroupCoordinator | None:
+        """The groups' coordinator of a Raft group, led and ready on this node."""
+        hosted = self._groups.get(group)
+        return hosted.runtime if hosted is not None and hosted.replica.leads else None
+
+    # The replicas here.
+
+    def by_group(self, group: int) -> CoordinatorReplica[Any] | None:
+        """The replica here of one Raft group."""
+        hosted = self._groups.get(group) or self._transactions.get(group)
+        return None if hosted is None else hosted.replica
+
+    def __iter__(self) -> Iterator[CoordinatorReplica[Any]]:
+        for hosted in (*self._groups.values(), *self._transactions.values()):
+            yield hosted.replica
+
+    def host(self, place: PartitionGroup, kind: str, recorder: Recorder) -> CoordinatorReplica[Any]:
+        """Make a replica of a coordinator's partition, and what answers for it; it is still without a log."""
+        context = self._context
+        machine: type[GroupsMachine | TransactionsMachine] = (
+            GroupsMachine if kind == GROUPS_KIND else TransactionsMachine
+        )
+        replica: CoordinatorReplica[Any] = CoordinatorReplica(
+            machine, place=place, loop=context.loop, wall_ms=context.wall_ms, recorder=recorder
+        )
+        if kind == GROUPS_KIND:
+            hosted = self._groups[place.group] = _Hosted(replica, GroupCoordinator(replica, context))
+        else:
+            hosted = self._transactions[place.group] = _Hosted(
+                replica, TransactionCoordinator(replica, context)
+            )
+        self._by_place[place.topic, place.partition] = hosted
+        return replica
+
+    def remove(self, group: int) -> CoordinatorReplica[Any] | None:
+        """A replica goes; None when there was none."""
+        hosted = self._groups.pop(group, None) or self._transactions.pop(group, None)
+        if hosted is None:
+            return None
+        del self._by_place[hosted.replica.place.topic, hosted.replica.number]
+        return hosted.replica
+
+    def close(self) -> None:
+        """The node stops: nothing is answered any more."""
+        self._closed = True
+        for task in self._creating.values():
+            task.cancel()
+        for replica in self:
+            replica.close()

@@ -1,0 +1,258 @@
+"""The coordinator of transactions at the node that leads it, as requests use it.
+
+The state machine decides; this asks it, in the log. While a transaction is being completed the requests that
+need its end wait, for a while, before they are told to ask again. What the leader does without being asked is
+in upkeep.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from node.controller.client import Unavailable
+from node.coordinator.replica import CoordinatorReplica, NotDone
+from node.coordinator.transactions.upkeep import Upkeep
+from node.kafka.requests.outcomes import Failure
+from statemachine.controller_commands import Refused
+from statemachine.transaction_commands import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Abort,
+    End,
+    Enlist,
+    Enlisted,
+    Initialized,
+    InitializeProducer,
+    Prepared,
+    ProducerIdNeeded,
+    TransactionCommand,
+)
+from statemachine.transaction_state import PREPARED, Transaction
+from statemachine.transactions import TransactionsMachine
+
+if TYPE_CHECKING:
+    from node.kafka.requests.context import BrokerContext
+
+COMPLETING_SECONDS: Final = 2.0
+"""How long a request waits for the transaction before to be complete. Clients ask again after a pause that is
+longer than markers usually take."""
+MAX_WAITING: Final = 10_000
+"""Requests that wait so, of one coordinator."""
+
+
+class ProducerIdentity(NamedTuple):
+    """What a producer is to use from now on."""
+
+    producer_id: int
+    epoch: int
+
+
+class TransactionCoordinator:
+    """The transactional ids of one coordinator. Belongs to one event loop; there as long as the replica is.
+
+    A request gets it from `Coordinators.transactions_for`, which gives it out while it leads only. A Failure
+    with a code that clients do not ask again after is certain; an outcome that nobody knows never has one.
+    """
+
+    def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: BrokerContext) -> None:
+        self.replica = replica
+        self._context = context
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        """Requests that wait until the transaction of an id is complete."""
+        self._waits = 0
+        # It follows the replica as this does, and needs nothing more.
+        Upkeep(replica, context)
+        replica.watch(self._changed)
+        replica.follow(lambda term: None, self._stopped)
+
+    @property
+    def number(self) -> int:
+        """Of the internal topic's partition."""
+        return self.replica.number
+
+    @property
+    def machine(self) -> TransactionsMachine:
+        """The state of this replica, to be read only."""
+        return self.replica.machine
+
+    # What producers ask.
+
+    async def init_producer(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        epoch: int = NO_EPOCH,
+    ) -> ProducerIdentity | Failure:
+        """Identify a producer, which fences all before it; `producer_id` and `epoch`: its own, if any.
+
+        What is open is aborted first. CONCURRENT_TRANSACTIONS when that takes longer than requests wait.
+        """
+        if not 0 < timeout_ms <= self._context.config.transactions.max_timeout_seconds * 1000:
+            return Failure(
+                ErrorCode.invalid_transaction_timeout, f"{timeout_ms} ms is no transaction timeout here."
+            )
+
+        def command(new_id: int) -> InitializeProducer:
+            return InitializeProducer(transactional_id, timeout_ms, producer_id, epoch, new_id)
+
+        known = self.machine.transactions.get(transactional_id)
+        result = await self._decide(transactional_id, command, known is None or known.is_exhausted)
+        return ProducerIdentity(*result) if isinstance(result, Initialized) else _failure(result)
+
+    async def enlist(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Sequence[tuple[bytes, int]] = (),
+        groups: Sequence[str] = (),
+    ) -> int | Failure:
+        """Add partitions (by topic id) and groups to the open transaction, or begin one; its number.
+
+        All of them are added or none. Adding what is there already writes nothing.
+        """
+        asked = (transactional_id, producer_id, epoch, partitions, groups)
+        if isinstance(self.machine.verify(*asked), Enlisted):
+            there = await self.verify(*asked)
+            if not isinstance(there, Failure):
+                return there
+        result = await self._decide(transactional_id, lambda _: Enlist(*asked), False)
+        return result.number if isinstance(result, Enlisted) else _failure(result)
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Sequence[tuple[bytes, int]] = (),
+        groups: Sequence[str] = (),
+    ) -> int | Failure:
+        """The number of the open transaction that has all of these; INVALID_TXN_STATE when there is none."""
+        if not await self.replica.confirm():
+            return Failure(ErrorCode.not_coordinator, "This node does not lead the coordinator any more.")
+        result = self.machine.verify(transactional_id, producer_id, epoch, partitions, groups)
+        return result.number if isinstance(result, Enlisted) else _failure(result)
+
+    async def end(
+        self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, raises: bool
+    ) -> ProducerIdentity | Failure:
+        """Commit or abort; what the producer is to use next. `raises`: transactions version 2 (KIP-890).
+
+        Answered once it is decided: from then on it is carried out, whatever fails. The next one begins when
+        it was.
+        """
+
+        def command(new_id: int) -> End:
+            return End(transactional_id, producer_id, epoch, commit, raises, new_id)
+
+        known = self.machine.transactions.get(transactional_id)
+        wants_id = raises and known is not None and known.is_exhausted
+        result = await self._decide(transactional_id, command, wants_id)
+        return ProducerIdentity(*result[1:]) if isinstance(result, Prepared) else _failure(result)
+
+    # What operators ask.
+
+    async def describe(self, transactional_id: str) -> Transaction | Failure:
+        """What is known of an id: to be read in the same turn of the loop."""
+        if not await self.replica.confirm():
+            return Failure(ErrorCode.not_coordinator, "This node does not lead the coordinator any more.")
+        found = self.machine.transactions.get(transactional_id)
+        return found or Failure(ErrorCode.transactional_id_not_found, "No such transactional id is known.")
+
+    async def abort(self, transactional_id: str, number: int) -> ProducerIdentity | Failure:
+        """Abort the open transaction of this number, against its producer, which is fenced."""
+        result = await self.replica.execute(Abort(transactional_id, number))
+        return ProducerIdentity(*result[1:]) if isinstance(result, Prepared) else _failure(result)
+
+    # Deciding.
+
+    async def _decide(
+        self, transactional_id: str, command: Callable[[int], TransactionCommand], wants_id: bool
+    ) -> Any:
+        """The machine's answer to a command, made of a new producer id (`wants_id`: expected to be needed).
+
+        While it has to wait for a transaction that is being completed it is asked again, up to
+        COMPLETING_SECONDS; what was aborted on behalf of this very request counts as such.
+        """
+        deadline = self._context.loop.time() + COMPLETING_SECONDS
+        new_id = NO_PRODUCER_ID
+        while True:
+            if wants_id and new_id == NO_PRODUCER_ID:
+                given = await self._context.producer_ids.next()
+                if isinstance(given, Unavailable):
+                    return Failure(ErrorCode.coordinator_load_in_progress, f"No producer id: {given.reason}.")
+                new_id = given
+            made = command(new_id)
+            result = await self.replica.execute(made)
+            wants_id = isinstance(result, ProducerIdNeeded)
+            if wants_id:
+                continue
+            if not _has_to_wait(made, result):
+                return result
+            if not await self._completed(transactional_id, deadline):
+                return Failure(
+                    ErrorCode.concurrent_transactions, "The transaction before is being completed."
+                )
+
+    async def _completed(self, transactional_id: str, deadline: float) -> bool:
+        """Whether it is of use to ask again: the transaction of an id was completed before the deadline, or
+        this node does not lead any more."""
+        if self._waits >= MAX_WAITING:
+            return False
+        known = self.machine.transactions.get(transactional_id)
+        if known is None or known.state not in PREPARED or not self.replica.leads:
+            return True
+        future: asyncio.Future[None] = self._context.loop.create_future()
+        self._waiting.setdefault(transactional_id, []).append(future)
+        self._waits += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            self._waits -= 1
+            waiting = self._waiting.get(transactional_id)
+            if waiting is not None and future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del self._waiting[transactional_id]
+        return True
+
+    def _stopped(self, reason: str) -> None:
+        for transactional_id in [*self._waiting]:
+            self._wake(transactional_id)
+
+    def _changed(self) -> None:
+        """Something was applied: let those go on who waited for what is complete now."""
+        transactions = self.machine.transactions
+        for transactional_id in [*self._waiting]:
+            one = transactions.get(transactional_id)
+            if one is None or one.state not in PREPARED:
+                self._wake(transactional_id)
+
+    def _wake(self, transactional_id: str) -> None:
+        for future in self._waiting.pop(transactional_id):
+            if not future.done():
+                future.set_result(None)
+
+
+def _has_to_wait(command: TransactionCommand, result: Any) -> bool:
+    """Whether the command is to be said again once what is being completed is complete."""
+    if isinstance(result, Refused):
+        return int(result.error) == ErrorCode.concurrent_transactions
+    return isinstance(result, Prepared) and isinstance(command, InitializeProducer)
+
+
+def _failure(result: Any) -> Failure:
+    if isinstance(result, Failure):
+        return result
+    if isinstance(result, NotDone):
+        return Failure(result.code, result.reason)
+    assert isinstance(result, Refused)
+    return Failure(ErrorCode(int(result.error)), result.message)

@@ -1,0 +1,201 @@
+"""Brings the markers of decided transactions to every partition and group in them, for as long as it takes.
+
+A transaction is decided once it is prepared; nothing may be left open by it after that, whoever is down. So
+each marker is sent until its place says that it is there, with pauses in between, by whichever node leads the
+coordinator at the time. Places ignore what they have had already, so sending again does no harm.
+
+What goes to one node is sent together: the markers of all transactions that were decided while the calls
+before were under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from node.kafka.requests.outcomes import Failure
+from node.mesh_calls import CallFailed
+from node.transaction_markers import MAX_MARKERS, METHOD, Marker, MarkerAnswer
+from statemachine.transaction_commands import TopicPartition
+from statemachine.transaction_state import PREPARED, Transaction
+
+if TYPE_CHECKING:
+    from node.kafka.requests.context import BrokerContext
+
+log = logging.getLogger(__name__)
+
+CALLS_AT_ONCE: Final = 4
+"""Calls to one node without an answer yet."""
+CALL_SECONDS: Final = 5.0
+FIRST_PAUSE_SECONDS: Final = 0.02
+LAST_PAUSE_SECONDS: Final = 1.0
+CATCH_UP_SECONDS: Final = 3.0
+
+Place = TopicPartition | str
+"""A partition, or the id of a consumer group."""
+
+
+class Decided(NamedTuple):
+    """A prepared transaction, as it is to be told to every partition and group in it."""
+
+    producer_id: int
+    producer_epoch: int
+    number: int
+    commit: bool
+    places: tuple[Place, ...]
+
+
+def decided(transaction: Transaction) -> Decided:
+    """What is told of a prepared transaction; its row in the state is another one's before long."""
+    assert transaction.state in PREPARED
+    return Decided(
+        transaction.marker_producer_id,
+        transaction.marker_epoch,
+        transaction.number,
+        transaction.commits,
+        (*transaction.partitions, *transaction.groups),
+    )
+
+
+class Markers:
+    """The markers that one leadership of a coordinator sends. Belongs to the context's loop."""
+
+    def __init__(self, context: BrokerContext, coordinator_term: int) -> None:
+        self._context = context
+        self._term = coordinator_term
+        self._outboxes: dict[int, _Outbox] = {}
+        """By node."""
+
+    def close(self) -> None:
+        """Send nothing more."""
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+    async def deliver(self, decided: Decided) -> None:
+        """Return once every place has its marker, or is gone; until then, never."""
+        places = decided.places
+        pause = FIRST_PAUSE_SECONDS
+        while places := await self._round(decided, places):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+    async def _round(self, decided: Decided, places: tuple[Place, ...]) -> tuple[Place, ...]:
+        """Send to each place once; those that are still without it.
+
+        What is known is sent before anything is waited for: a topic that is gone holds up no other.
+        """
+        machine = self._context.controller.machine
+        sent: list[tuple[list[Place], asyncio.Future[int]]] = []
+        unknown: list[TopicPartition] = []
+        groups: list[str] = []
+        for place in places:
+            if isinstance(place, str):
+                groups.append(place)
+            elif (partition := machine.partition(*place)) is None:
+                unknown.append(place)
+            else:
+                sent.append(([place], self._post(partition.group, decided)))
+        left: list[Place] = []
+        coordinated, nowhere = await self._coordinators(groups)
+        left += nowhere
+        sent += [(list(there), self._post(group, decided)) for group, there in coordinated.items()]
+        if unknown:
+            left += await self._not_gone(unknown)
+        for there, answer in sent:
+            if await answer not in (MarkerAnswer.DONE, MarkerAnswer.GONE):
+                left += there
+        return tuple(left)
+
+    async def _coordinators(self, groups: list[str]) -> tuple[dict[int, list[str]], list[str]]:
+        """Consumer groups by their coordinator's Raft group, for one marker is for all of its groups; and the
+        ones whose coordinator is not known now."""
+        found: dict[int, list[str]] = {}
+        for position, group in enumerate(groups):
+            place = await self._context.coordinators.group_place(group)
+            if isinstance(place, Failure):
+                return found, groups[position:]
+            found.setdefault(place.raft_group, []).append(group)
+        return found, []
+
+    async def _not_gone(self, unknown: list[TopicPartition]) -> list[TopicPartition]:
+        """Of partitions that this node does not know those that may be there all the same.
+
+        They were there when they were added. This node's replica of the controller may be behind; only once
+        it is not is it certain that their topics were deleted.
+        """
+        controller = self._context.controller
+        if not await controller.catch_up(CATCH_UP_SECONDS):
+            return unknown
+        return [place for place in unknown if controller.machine.partition(*place) is not None]
+
+    def _post(self, group: int, decided: Decided) -> asyncio.Future[int]:
+        leader = self._context.leaders.leader_of(group)
+        if leader is None:
+            answer: asyncio.Future[int] = self._context.loop.create_future()
+            answer.set_result(MarkerAnswer.AGAIN)
+            return answer
+        outbox = self._outboxes.get(leader.node)
+        if outbox is None:
+            outbox = self._outboxes[leader.node] = _Outbox(self._context, leader.node)
+        return outbox.post(Marker(group, *decided[:4], self._term))
+
+
+class _Outbox:
+    """Markers on their way to one node."""
+
+    def __init__(self, context: BrokerContext, node: int) -> None:
+        self._context = context
+        self._node = node
+        self._waiting: deque[tuple[Marker, asyncio.Future[int]]] = deque()
+        self._turn: asyncio.Handle | None = None
+        self._calls: dict[asyncio.Task[None], None] = {}
+        self._closed = False
+
+    def post(self, marker: Marker) -> asyncio.Future[int]:
+        """What the place answers; asked for together with all that is posted in the same turn of the loop."""
+        answer: asyncio.Future[int] = self._context.loop.create_future()
+        self._waiting.append((marker, answer))
+        if self._turn is None and not self._closed:
+            self._turn = self._context.loop.call_soon(self._flush)
+        return answer
+
+    def close(self) -> None:
+        self._closed = True
+        if self._turn is not None:
+            self._turn.cancel()
+        for call in self._calls:
+            call.cancel()
+
+    def _flush(self) -> None:
+        self._turn = None
+        while self._waiting and len(self._calls) < CALLS_AT_ONCE and not self._closed:
+            count = min(len(self._waiting), MAX_MARKERS)
+            call = self._context.loop.create_task(self._call([self._waiting.popleft() for _ in range(count)]))
+            self._calls[call] = None
+            call.add_done_callback(self._called)
+
+    def _called(self, call: asyncio.Task[None]) -> None:
+        del self._calls[call]
+        if not call.cancelled() and (error := call.exception()) is not None:
+            log.error("markers for node %d: %r", self._node, error)
+        self._flush()
+
+    async def _call(self, posted: list[tuple[Marker, asyncio.Future[int]]]) -> None:
+        answers: Sequence[int] = ()
+        try:
+            markers = [list(marker) for marker, _ in posted]
+            given = await self._context.calls.call(self._node, METHOD, markers, CALL_SECONDS)
+            if isinstance(given, list | tuple) and len(given) == len(posted):
+                answers = given
+        except CallFailed as failed:
+            # It may have arrived: sending it again does no harm.
+            log.debug("markers for node %d: %s", self._node, failed)
+        finally:
+            for (_, waiting), answer in zip(
+                posted, answers or [MarkerAnswer.AGAIN] * len(posted), strict=True
+            ):
+                if not waiting.done():
+                    waiting.set_result(answer)

@@ -1,0 +1,132 @@
+"""What the leader of a coordinator of transactions does by itself, from its election to its end.
+
+It brings to an end what was decided: the markers of every prepared transaction that the state shows, also of
+those an earlier leader prepared. It aborts what takes longer than its producer asked for, and forgets
+transactional ids that nobody uses. All of it follows from the applied state, so a new leader needs no word
+from the one before, and what is done twice is done once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from node.coordinator.replica import CoordinatorReplica, NotDone
+from node.coordinator.transactions.markers import Decided, Markers, decided
+from node.kafka.requests.outcomes import each
+from statemachine.transaction_commands import Abort, Complete, ExpireIds, Prepared
+from statemachine.transactions import TransactionsMachine
+
+if TYPE_CHECKING:
+    from node.kafka.requests.context import BrokerContext
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS: Final = 1.0
+"""How often it is looked for transactions that take too long (Kafka: 10 s,
+transaction.abort.timed.out.transaction.cleanup.interval.ms)."""
+EXPIRE_SECONDS: Final = 600.0
+"""How often it is looked for transactional ids that nobody uses."""
+RETRY_SECONDS: Final = 0.1
+
+
+class Upkeep:
+    """Works while the replica leads. Belongs to the context's loop."""
+
+    def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: BrokerContext) -> None:
+        self._replica = replica
+        self._context = context
+        self._markers: Markers | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._delivering: dict[tuple[str, int], None] = {}
+        """Transactional ids and numbers whose markers are on their way."""
+        self._open_since: dict[tuple[str, int], float] = {}
+        """When this leadership saw each open transaction first, by the loop's time."""
+        replica.watch(self._changed)
+        replica.follow(self._started, self._stopped)
+
+    def _started(self, term: int) -> None:
+        self._markers = Markers(self._context, term)
+        self._spawn(self._every(CHECK_SECONDS, self._end_overdue))
+        self._spawn(self._every(EXPIRE_SECONDS, self._expire_ids))
+        self._changed()
+
+    def _stopped(self, reason: str) -> None:
+        if self._markers is not None:
+            self._markers.close()
+            self._markers = None
+        for task in self._tasks:
+            task.cancel()
+        self._delivering.clear()
+        self._open_since.clear()
+
+    def _spawn(self, work: Any) -> None:
+        task = self._context.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def _changed(self) -> None:
+        """Something was applied: send the markers of what is prepared and not on its way yet."""
+        if self._markers is None:
+            return
+        for one in self._replica.machine.prepared:
+            key = (one.transactional_id, one.number)
+            if key not in self._delivering:
+                self._delivering[key] = None
+                self._spawn(self._carry_out(self._markers, one.transactional_id, decided(one)))
+
+    async def _carry_out(self, markers: Markers, transactional_id: str, what: Decided) -> None:
+        """Deliver the markers of a prepared transaction, and say so in the log."""
+        complete = Complete(transactional_id, what.number)
+        told = False
+        while True:
+            try:
+                await markers.deliver(what)
+                if not isinstance(await self._replica.execute(complete), NotDone):
+                    break
+            except Exception:
+                if not told:
+                    log.exception("transaction %d of %r is not completed yet", what.number, transactional_id)
+                told = True
+            await asyncio.sleep(RETRY_SECONDS)
+        self._delivering.pop((transactional_id, what.number), None)
+
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except Exception:
+                log.exception("%s-%d: to be tried again", self._replica.place.topic, self._replica.number)
+
+    async def _end_overdue(self) -> None:
+        """Abort what takes longer than its producer asked for. What fails is for the next look."""
+
+        async def abort(one: tuple[str, int]) -> None:
+            result = await self._replica.execute(Abort(*one))
+            if isinstance(result, Prepared):
+                log.info("transaction %d of %r took too long and is aborted", one[1], one[0])
+
+        await each(self._overdue(), abort)
+
+    def _overdue(self) -> list[tuple[str, int]]:
+        """Ids and numbers of what is open for too long, by the clock or since this node saw it first.
+
+        The clock may be behind that of the leader before, and time in the state stands still until it is not.
+        """
+        now, wall = self._context.loop.time(), self._context.wall_ms()
+        seen, overdue = self._open_since, []
+        self._open_since = {}
+        for one in self._replica.machine.ongoing:
+            key = (one.transactional_id, one.number)
+            since = self._open_since[key] = seen.get(key, now)
+            if max(wall - one.started, (now - since) * 1000) >= one.timeout_ms:
+                overdue.append(key)
+        return overdue
+
+    async def _expire_ids(self) -> None:
+        expiration = int(self._context.config.transactions.id_expiration_seconds * 1000)
+        if self._replica.machine.expires(expiration, self._context.wall_ms()):
+            await self._replica.execute(ExpireIds(expiration))

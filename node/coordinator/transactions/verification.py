@@ -1,0 +1,169 @@
+"""Asks the coordinator of a transaction, wherever it leads, whether a partition or group is in it.
+
+Kafka's protocol trusts that a transactional batch comes after the request that added its partition. It may
+come late instead, when the transaction it was made for is long over, and would then begin one that nobody
+ever ends. So whoever is to write it asks first (KIP-890), and gets the number of the transaction it belongs
+to. For clients that leave the adding to the broker, asking is adding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from node.kafka.requests.outcomes import Failure
+from node.mesh_calls import CallFailed
+
+if TYPE_CHECKING:
+    from node.kafka.requests.context import BrokerContext
+
+VERIFY: Final = "transactions.verify"
+VERIFY_SECONDS: Final = 5.0
+"""All a batch waits for, what is being completed before it included."""
+ATTEMPT_SECONDS: Final = 3.0
+"""How long one node is waited for."""
+RETRY_SECONDS: Final = 0.05
+_ASKED_AGAIN: Final = (
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.concurrent_transactions,
+)
+
+Partitions = Sequence[tuple[bytes, int]]
+
+
+class Verified(NamedTuple):
+    """It is in the open transaction, which has this number."""
+
+    number: int
+
+
+class _Gathering(NamedTuple):
+    """What is added for one producer in one go: all that came in a turn of the loop."""
+
+    partitions: dict[tuple[bytes, int], None]
+    answer: asyncio.Task[Verified | Failure]
+
+
+class Verifier:
+    """One node's questions to the coordinators, and its answers as one. Belongs to the context's loop.
+
+    Every Failure whose code is among Kafka's retriable ones says that nobody knows (yet); all others are
+    the coordinator's own refusal, and certain.
+    """
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._gathering: dict[tuple[str, int, int], _Gathering] = {}
+        self._closed = False
+        context.calls.serve(VERIFY, self._asked)
+
+    def close(self) -> None:
+        """The node stops: nobody is asked any more, and nobody waits."""
+        self._closed = True
+
+    async def partitions(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Partitions, *, add: bool
+    ) -> Verified | Failure:
+        """The number of the open transaction that has all these partitions, `add`: once they are in it.
+
+        Answers within 5 s, with CONCURRENT_TRANSACTIONS when the one before is still being completed, and
+        with INVALID_TXN_STATE when a partition is in no open transaction and is not to be added.
+        """
+        if not add:
+            return await self._ask(transactional_id, producer_id, epoch, partitions, (), False)
+        key = (transactional_id, producer_id, epoch)
+        gathering = self._gathering.get(key)
+        if gathering is None:
+            together: dict[tuple[bytes, int], None] = {}
+            task = self._context.loop.create_task(self._add_together(key, together))
+            gathering = self._gathering[key] = _Gathering(together, task)
+        gathering.partitions.update(dict.fromkeys((topic, number) for topic, number in partitions))
+        # Shielded: a request that is given up must not take the answer from the others.
+        return await asyncio.shield(gathering.answer)
+
+    async def group(
+        self, transactional_id: str, producer_id: int, epoch: int, group_id: str, *, add: bool
+    ) -> Verified | Failure:
+        """As `partitions`, for the offsets of a consumer group."""
+        return await self._ask(transactional_id, producer_id, epoch, (), (group_id,), add)
+
+    async def _add_together(
+        self, key: tuple[str, int, int], together: dict[tuple[bytes, int], None]
+    ) -> Verified | Failure:
+        del self._gathering[key]
+        return await self._ask(*key, list(together), (), True)
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Partitions,
+        groups: Sequence[str],
+        add: bool,
+    ) -> Verified | Failure:
+        loop = self._context.loop
+        deadline = loop.time() + VERIFY_SECONDS
+        question = [
+            transactional_id,
+            producer_id,
+            epoch,
+            [list(one) for one in partitions],
+            list(groups),
+            add,
+        ]
+        failed = Failure(ErrorCode.coordinator_not_available, "The transaction's coordinator has no leader.")
+        while (left := deadline - loop.time()) > 0 and not self._closed:
+            answer = await self._attempt(transactional_id, question, left)
+            if isinstance(answer, Verified):
+                return answer
+            if answer is not None:
+                failed = answer
+                if answer.code not in _ASKED_AGAIN:
+                    break
+            await asyncio.sleep(min(RETRY_SECONDS, max(0.0, deadline - loop.time())))
+        return failed
+
+    async def _attempt(
+        self, transactional_id: str, question: list[Any], left: float
+    ) -> Verified | Failure | None:
+        """One question to the leader; None when there is none."""
+        context = self._context
+        try:
+            async with asyncio.timeout(left):
+                place = await context.coordinators.transaction_place(transactional_id)
+        except TimeoutError:
+            return None
+        if isinstance(place, Failure):
+            return place
+        leader = context.leaders.leader_of(place.raft_group)
+        if leader is None:
+            return None
+        try:
+            code, message, number = await context.calls.call(
+                leader.node, VERIFY, question, min(left, ATTEMPT_SECONDS)
+            )
+            if code == ErrorCode.none:
+                return Verified(int(number))
+            return Failure(ErrorCode(code), message)
+        except (CallFailed, TypeError, ValueError) as error:
+            return Failure(ErrorCode.coordinator_not_available, f"The transaction's coordinator: {error}")
+
+    # As the coordinator.
+
+    async def _asked(self, peer: int, question: Any) -> Any:
+        transactional_id, producer_id, epoch, partitions, groups, add = question
+        coordinator = self._context.coordinators.transactions_for(transactional_id)
+        if isinstance(coordinator, ErrorCode):
+            return [int(coordinator), "this node does not coordinate the transactional id", -1]
+        ask = coordinator.enlist if add else coordinator.verify
+        pairs = [(topic_id, number) for topic_id, number in partitions]
+        answer = await ask(transactional_id, producer_id, epoch, pairs, groups)
+        if isinstance(answer, Failure):
+            return [int(answer.code), answer.message, -1]
+        return [int(ErrorCode.none), None, answer]

@@ -1,0 +1,37 @@
+"""LeaveGroup: members go, or somebody removes static members by their instance ids (KIP-345)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups.classic_state import Leaving
+from node.kafka.answers import Answers
+from node.kafka.handler import Request
+from node.kafka.requests.context import BrokerContext
+from node.kafka.requests.group_coordinators import group_coordinator
+from node.kafka.requests.outcomes import NO_THROTTLE
+
+
+async def leave_group(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """What it comes to for each; before version 3 there is one, and its code is the answer's."""
+    payload = request.payload
+    asked = getattr(payload, "members", None)
+    leaving = (
+        [Leaving(payload.member_id, None)]
+        if asked is None
+        else [Leaving(member.member_id, member.group_instance_id) for member in asked]
+    )
+    found = group_coordinator(context, payload.group_id)
+    if isinstance(found, ErrorCode):
+        return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=found, members=())
+    codes = found.classic.leave(payload.group_id, leaving)
+    return a.LeaveGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=codes[0] if asked is None else ErrorCode.none,
+        members=tuple(
+            a.MemberResponse(member_id=one.member_id, group_instance_id=one.instance_id, error_code=code)
+            for one, code in zip(leaving, codes, strict=True)
+        ),
+    )

@@ -1,0 +1,31 @@
+"""ListGroups: the groups whose coordinators this node leads; a client asks every node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups.views import group_views
+from node.kafka.answers import Answers
+from node.kafka.handler import Request
+from node.kafka.requests.context import BrokerContext
+from node.kafka.requests.outcomes import NO_THROTTLE
+
+
+async def list_groups(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """All of them, or those in the states (KIP-518) and of the kinds (KIP-848) that were asked for."""
+    states = [state.lower() for state in getattr(request.payload, "states_filter", ())]
+    kinds = [kind.lower() for kind in getattr(request.payload, "types_filter", ())]
+    groups = tuple(
+        a.ListedGroup(
+            group_id=view.group_id,
+            protocol_type=view.protocol_type,
+            group_state=view.state,
+            group_type=view.kind,
+        )
+        for coordinator in context.coordinators.led_groups()
+        for view in group_views(coordinator)
+        if (not states or view.state.lower() in states) and (not kinds or view.kind in kinds)
+    )
+    return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=groups)

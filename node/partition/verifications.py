@@ -1,0 +1,64 @@
+"""Which of a partition's producers are being verified: what the applied state does not show yet.
+
+Whether a producer's transaction is open, the applied state tells. Until its first batch is applied, the
+leader alone knows that the transaction coordinator was asked, or what it said; the batches that come
+meanwhile share that answer, so a producer with several in flight asks once.
+"""
+
+from __future__ import annotations
+
+from node.partition.batch import AppendFailed, Verification
+
+
+class _Asked:
+    __slots__ = ("batches", "epoch", "verification")
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.verification: Verification | None = None
+        self.batches = 0
+        """Accepted with a verification and not yet answered, of whatever epoch."""
+
+
+class Verifications:
+    """By producer id; there as long as a batch of the producer that was to be verified is unanswered."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, _Asked] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def of(self, producer_id: int, epoch: int, ended: int) -> Verification | None:
+        """The verification that a batch may share; None: the coordinator is to be asked.
+
+        One that failed helps nobody, and neither does the number of a transaction that has ended here
+        (`ended` is the highest): the producer has gone on to its next one.
+        """
+        asked = self._asked.get(producer_id)
+        if asked is None or asked.epoch != epoch:
+            return None
+        verification = asked.verification
+        assert verification is not None
+        if verification.done():
+            if verification.cancelled() or verification.exception() is not None:
+                return None
+            verified = verification.result()
+            if isinstance(verified, AppendFailed) or verified.number <= ended:
+                return None
+        return verification
+
+    def begin(self, producer_id: int, epoch: int, verification: Verification) -> None:
+        """A batch that waits for this verification was accepted; the newest one is shared."""
+        asked = self._asked.get(producer_id)
+        if asked is None:
+            asked = self._asked[producer_id] = _Asked()
+        asked.epoch, asked.verification = epoch, verification
+        asked.batches += 1
+
+    def end(self, producer_id: int) -> None:
+        """Such a batch was answered."""
+        asked = self._asked[producer_id]
+        asked.batches -= 1
+        if not asked.batches:
+            del self._asked[producer_id]

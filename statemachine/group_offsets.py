@@ -1,0 +1,211 @@
+"""The commands on a group's offsets, whatever its kind: commit, transaction, marker, deletion, expiry.
+
+Each is judged here, when it is applied: what its proposer saw may be out of date, and only the log knows
+whether a commit came before the generation that took its partitions away, or after its transaction's marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from statemachine.group_commands import (
+    NO_RETENTION,
+    Expired,
+    GroupDeleted,
+    GroupKind,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    Refused,
+    TopicsForgotten,
+    TransactionEnded,
+)
+from statemachine.group_state import GroupsState
+from statemachine.kafka_errors import KafkaError
+from statemachine.offsets import NO_EXPIRY, NOTHING_OPEN, CommittedOffset
+
+_TO_A_PRODUCER: Final[Mapping[KafkaError, KafkaError]] = MappingProxyType(
+    {
+        KafkaError.STALE_MEMBER_EPOCH: KafkaError.ILLEGAL_GENERATION,
+        KafkaError.GROUP_ID_NOT_FOUND: KafkaError.ILLEGAL_GENERATION,
+    }
+)
+"""A producer has never heard of some of a member's errors: to it, the generation is over."""
+
+Topics = Sequence[tuple[bytes, str, Sequence[tuple[int, int, int, str]]]]
+
+
+def _refuse_commit(
+    state: GroupsState,
+    group_id: str,
+    member_id: str,
+    generation: int,
+    instance_id: str | None,
+    *,
+    transactional: bool,
+) -> KafkaError | None:
+    group = state.groups.get(group_id)
+    if group is None or group.membership is None:
+        # Nobody is a member: whoever assigns itself its partitions may commit, a member of old may not.
+        if generation < 0:
+            return None
+        return KafkaError.GROUP_ID_NOT_FOUND if group is None else KafkaError.UNKNOWN_MEMBER_ID
+    return group.membership.refuse_commit(member_id, instance_id, generation, transactional=transactional)
+
+
+def _rows(
+    topics: Topics, time: int, expires_at: int, index: int
+) -> Iterator[tuple[bytes, str, int, CommittedOffset]]:
+    for topic_id, topic, partitions in topics:
+        for partition, offset, leader_epoch, metadata in partitions:
+            committed = CommittedOffset(offset, leader_epoch, metadata, time, expires_at, index)
+            yield topic_id, topic, partition, committed
+
+
+def _commit_offsets(
+    state: GroupsState,
+    index: int,
+    group_id: str,
+    member_id: str,
+    generation: int,
+    instance_id: str | None,
+    topics: Topics,
+    retention: int,
+) -> OffsetsCommitted | Refused:
+    refusal = _refuse_commit(state, group_id, member_id, generation, instance_id, transactional=False)
+    if refusal is not None:
+        return Refused(refusal)
+    offsets = state.group_for(group_id).offsets
+    expires_at = NO_EXPIRY if retention == NO_RETENTION else state.time + retention
+    for row in _rows(topics, state.time, expires_at, index):
+        offsets.commit(*row)
+    return OffsetsCommitted(index)
+
+
+def _commit_transaction_offsets(
+    state: GroupsState,
+    index: int,
+    group_id: str,
+    member_id: str,
+    generation: int,
+    instance_id: str | None,
+    producer_id: int,
+    epoch: int,
+    number: int,
+    topics: Topics,
+) -> OffsetsCommitted | Refused:
+    refusal = _refuse_transaction(state, producer_id, epoch, number)
+    if refusal is None:
+        refusal = _refuse_commit(state, group_id, member_id, generation, instance_id, transactional=True)
+    if refusal is not None:
+        return Refused(_TO_A_PRODUCER.get(refusal, refusal))
+    producer = state.producers.touched(producer_id, epoch, state.time)
+    producer.open = number
+    producer.groups[group_id] = None
+    offsets = state.group_for(group_id).offsets
+    for row in _rows(topics, state.time, NO_EXPIRY, index):
+        offsets.add_pending(producer_id, *row)
+    return OffsetsCommitted(index)
+
+
+def _refuse_transaction(state: GroupsState, producer_id: int, epoch: int, number: int) -> KafkaError | None:
+    """Why offsets must not become part of this transaction: a producer or a transaction that is over."""
+    known = state.producers.get(producer_id)
+    if known is None:
+        return None
+    if epoch < known.epoch:
+        return KafkaError.INVALID_PRODUCER_EPOCH
+    if number <= known.ended or number < known.open:
+        return KafkaError.INVALID_TXN_STATE
+    if known.open not in (NOTHING_OPEN, number):
+        return KafkaError.CONCURRENT_TRANSACTIONS
+    return None
+
+
+def _end_transaction(
+    state: GroupsState,
+    index: int,
+    producer_id: int,
+    epoch: int,
+    number: int,
+    commit: bool,
+    coordinator_term: int,
+) -> TransactionEnded:
+    known = state.producers.get(producer_id)
+    if known is not None and number <= known.ended:
+        return TransactionEnded(0, ignored=True)
+    producer = state.producers.touched(producer_id, epoch, state.time)
+    producer.ended, producer.coordinator_term = number, coordinator_term
+    committed = 0
+    if producer.open <= number:
+        # The marker decides its own transaction. One before it that is open still is over, undecided.
+        commits = commit and producer.open == number
+        for group_id in producer.groups:
+            group = state.groups.get(group_id)
+            if group is not None:
+                committed += group.offsets.end(producer_id, commit=commits)
+        producer.open = NOTHING_OPEN
+        producer.groups = {}
+    return TransactionEnded(committed)
+
+
+def _delete_group(state: GroupsState, index: int, group_id: str) -> GroupDeleted | Refused:
+    group = state.groups.get(group_id)
+    if group is None:
+        return Refused(KafkaError.GROUP_ID_NOT_FOUND)
+    if not group.is_empty:
+        return Refused(KafkaError.NON_EMPTY_GROUP)
+    del state.groups[group_id]
+    return GroupDeleted(len(group.offsets))
+
+
+def _delete_offsets(
+    state: GroupsState, index: int, group_id: str, topics: Sequence[tuple[bytes, str, Sequence[int]]]
+) -> OffsetsDeleted | Refused:
+    group = state.groups.get(group_id)
+    if group is None:
+        return Refused(KafkaError.GROUP_ID_NOT_FOUND)
+    subscribed = []
+    deleted = 0
+    for topic_id, topic, partitions in topics:
+        uses = group.membership is not None and group.membership.subscribes(topic)
+        if uses is None:
+            return Refused(KafkaError.NON_EMPTY_GROUP)
+        if uses:
+            subscribed.append(topic_id)
+            continue
+        deleted += sum(group.offsets.delete(topic_id, partition) for partition in partitions)
+    return OffsetsDeleted(deleted, subscribed)
+
+
+def _expire_offsets(state: GroupsState, index: int, retention: int, producer_expiry: int) -> Expired:
+    expired = 0
+    gone = []
+    for group_id, group in state.groups.items():
+        if not group.is_empty:
+            continue
+        since = 0 if group.membership is None else group.membership.empty_since
+        expired += group.offsets.expire(state.time, retention, since)
+        if group.offsets.is_empty:
+            gone.append(group_id)
+    for group_id in gone:
+        del state.groups[group_id]
+    return Expired(expired, gone, state.producers.expire(state.time - producer_expiry))
+
+
+def _forget_topics(state: GroupsState, index: int, topic_ids: Sequence[bytes]) -> TopicsForgotten:
+    return TopicsForgotten(
+        sum(group.offsets.forget_topic(topic_id) for group in state.groups.values() for topic_id in topic_ids)
+    )
+
+
+HANDLERS: Mapping[int, Callable[..., Any]] = {
+    GroupKind.COMMIT_OFFSETS: _commit_offsets,
+    GroupKind.COMMIT_TRANSACTION_OFFSETS: _commit_transaction_offsets,
+    GroupKind.END_TRANSACTION: _end_transaction,
+    GroupKind.DELETE_GROUP: _delete_group,
+    GroupKind.DELETE_OFFSETS: _delete_offsets,
+    GroupKind.EXPIRE_OFFSETS: _expire_offsets,
+    GroupKind.FORGET_TOPICS: _forget_topics,
+}

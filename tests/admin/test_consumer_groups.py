@@ -1,0 +1,72 @@
+"""Consumer groups over HTTP: those this node coordinates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from node.coordinator.groups.classic_group import LiveGroup
+from node.coordinator.groups.classic_members import LiveMember
+from node.coordinator.groups.classic_state import State
+from statemachine.consumer_group import ConsumerGroup
+from statemachine.group_commands import CommitOffsets, Member, PartitionOffset, StartGeneration, TopicOffsets
+from statemachine.group_state import Group
+from tests.admin.small_node import small_node
+from tests.admin.test_api import check, schema_of
+from tests.mesh_nodes import on_loop
+from tests.statemachine.groups_harness import Groups
+
+PATH = "/api/consumer-groups"
+
+
+def member(name: str) -> Member:
+    return Member(name, None, "client", "/10.0.0.1", 10_000, 60_000, [("range", b"")])
+
+
+def coordinator(number: int, groups: Groups, *live: LiveGroup) -> Any:
+    on_the_move = {group.group_id: group for group in live}
+    classic = SimpleNamespace(get=on_the_move.get, group_ids=list(on_the_move))
+    return SimpleNamespace(number=number, machine=groups.machine, classic=classic)
+
+
+def joining(name: str, members: int) -> LiveGroup:
+    group = LiveGroup(name, None, None)  # type: ignore[arg-type]
+    group.state, group.generation, group.protocol_type = State.PREPARING_REBALANCE, 4, "consumer"
+    for each in range(members):
+        group.members.add(LiveMember(f"m{each}", None, "client", "/10.0.0.1", 10.0, 60.0, [("range", b"")]))
+    return group
+
+
+@on_loop
+async def test_groups_are_shown_with_what_they_have(tmp_path: Path) -> None:
+    first, second = Groups(), Groups()
+    first.do(StartGeneration("moving", 3, "consumer", "range", "a", [member("a")]))
+    rows = [TopicOffsets(b"t" * 16, "t", [PartitionOffset(0, 5, -1, ""), PartitionOffset(1, 5, -1, "")])]
+    first.do(CommitOffsets("simple", "", -1, None, rows))
+    first.do(StartGeneration("left", 1, "consumer", "range", "a", [member("a")]))
+    first.do(StartGeneration("left", 2, "consumer", "", "", []))
+    second.machine.groups["new"] = Group(ConsumerGroup())
+    async with small_node(tmp_path, {}) as (node, _, client):
+        assert (await client.get(PATH)) == {"consumer_groups": [], "next": None}
+        node.coordinators.groups = [
+            coordinator(3, first, joining("moving", 2), joining("first", 1), joining("nobody", 0)),
+            coordinator(9, second),
+        ]
+        answer = await client.get(PATH)
+        check(answer, schema_of(PATH), PATH)
+        keys = ("group", "coordinator", "protocol", "state", "generation", "members", "offsets")
+        assert [tuple(row[key] for key in keys) for row in answer["consumer_groups"]] == [
+            ("first", 3, "classic", "PreparingRebalance", 4, 1, 0),
+            ("left", 3, "classic", "Empty", 2, 0, 0),
+            ("moving", 3, "classic", "PreparingRebalance", 4, 2, 0),
+            ("new", 9, "consumer", "Empty", 0, 0, 0),
+            ("simple", 3, "classic", "Empty", 0, 0, 2),
+        ]
+        page = await client.get(f"{PATH}?limit=2&after=left")
+        assert [row["group"] for row in page["consumer_groups"]] == ["moving", "new"]
+        assert page["next"] == "new"
+        empty = await client.get(f"{PATH}?state=Empty")
+        assert [row["group"] for row in empty["consumer_groups"]] == ["left", "new", "simple"]
+        assert len((await client.get(f"{PATH}?group=new"))["consumer_groups"]) == 1
+        assert (await client.ask("GET", f"{PATH}?topic=t")).status == 400

@@ -1,0 +1,143 @@
+"""However many join, with however much: a group has its bounds, and what is over gives everything back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups import classic
+from node.coordinator.groups.classic_state import State
+from tests.coordinator.classic_house import DELAY, House, rejoin, sync
+
+STORM = 10_000
+CPU_SECONDS = 30.0
+"""What a storm may take of this machine at most; it takes a tenth."""
+
+
+def storm(house: House, **settings: object) -> list[ErrorCode | None]:
+    """Ten thousand clients join a group at once: what each was told, None for those that wait."""
+    clients = house.clients(["m"] * STORM, **settings)  # type: ignore[arg-type]
+    tasks = [
+        house.loop.create_task(house.coordinator.classic.join("g", client.join_ask())) for client in clients
+    ]
+    house.turn()
+    return [task.result().code if task.done() else None for task in tasks]
+
+
+def test_ten_thousand_members_are_one_generation_at_a_cost_that_grows_with_them(house: House) -> None:
+    began = time.process_time()
+    assert storm(house) == [None] * STORM
+    house.advance(2 * DELAY)
+    assert len(house.logged().members) == STORM
+    assert house.coordinator.classic.waiting == 0
+    live = house.live()
+    for member in [*live.members][1:]:
+        house.coordinator.classic.heartbeat("g", member.member_id, None, 1)
+    house.advance(9.0)
+    for member in [*live.members]:
+        assert live.heartbeat(member.member_id, None, 1) is ErrorCode.none
+    house.advance(61.0)
+    assert house.nothing_is_left(), "nobody ever synced"
+    assert house.logged().is_empty
+    assert len(house.log.proposed) == 2
+    assert time.process_time() - began < CPU_SECONDS
+
+
+@pytest.mark.parametrize("takes_member_id", [True, False])
+def test_a_storm_of_joins_is_bounded(build: Callable[..., House], takes_member_id: bool) -> None:
+    house = build(max_members=1000)
+    told = storm(house, takes_member_id=takes_member_id)
+    first = ErrorCode.member_id_required if takes_member_id else None
+    assert told == [first] * 1000 + [ErrorCode.group_max_size_reached] * 9000
+    assert house.coordinator.classic.bytes < 1000 * 1024
+    assert house.coordinator.classic.waiting == (0 if takes_member_id else 1000)
+    house.advance(200.0)
+    assert house.nothing_is_left()
+
+
+def test_thousands_of_connections_that_break_leave_nothing(house: House) -> None:
+    clients = house.clients(["m"] * (STORM // 3))  # type: ignore[arg-type]
+    began = time.process_time()
+    tasks = [
+        house.loop.create_task(house.coordinator.classic.join("g", client.join_ask())) for client in clients
+    ]
+    house.turn()
+    for task in tasks:
+        task.cancel()
+    house.turn()
+    assert house.coordinator.classic.waiting == 0
+    house.advance(300.0)
+    assert house.nothing_is_left()
+    assert time.process_time() - began < CPU_SECONDS
+
+
+def test_a_full_group_takes_back_whoever_is_in_it(build: Callable[..., House]) -> None:
+    house = build(max_members=3)
+    clients = a, b = house.stable("ab")
+    static = house.client("c", instance="c")
+    static.begin_join()
+    rejoin(clients)
+    assert static.joined().generation == 2
+    assert house.client("d").join_code() is ErrorCode.group_max_size_reached
+    assert house.client("d", takes_member_id=True).join_code() is ErrorCode.group_max_size_reached
+    again = house.client("c", instance="c")
+    again.begin_join()
+    a.begin_join()
+    b.begin_join()
+    assert again.joined().generation == 3
+    assert house.client("e", instance="e").join_code() is ErrorCode.group_max_size_reached
+
+
+def test_members_that_bring_too_much_are_refused(
+    build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classic, "MAX_GROUP_BYTES", 20_000)
+    house = build()
+    (a,) = house.stable("a")
+    fat = house.client("b")
+    fat.metadata = bytes(10_000)
+    assert fat.join_code() is ErrorCode.group_max_size_reached
+    assert house.state() is State.STABLE
+    a.metadata = bytes(10_000)
+    assert a.join_code() is ErrorCode.group_max_size_reached
+    a.metadata = bytes(9_000)
+    a.begin_join()
+    assert a.joined().generation == 2
+    sync([a])
+    a.begin_join()
+    assert a.joined().generation == 3, "what it had before does not count twice"
+
+
+def test_names_count_as_the_bytes_they_are(
+    build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classic, "MAX_GROUP_BYTES", 20_000)
+    house = build()
+    assert house.client("ü" * 6_000).join_code() is ErrorCode.group_max_size_reached
+
+
+def test_all_groups_together_are_bounded(
+    build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classic, "MAX_BYTES", 50_000)
+    house = build()
+    codes = []
+    for number in range(20):
+        client = house.client("a", group=f"g{number}", takes_member_id=True)
+        codes.append(client.join_code())
+    full = codes.index(ErrorCode.coordinator_load_in_progress)
+    assert 5 < full < 15
+    assert codes == [ErrorCode.member_id_required] * full + [ErrorCode.coordinator_load_in_progress] * (
+        20 - full
+    )
+    assert house.coordinator.classic.bytes <= 50_000
+    assert len(house.coordinator.classic) == full
+    house.advance(11.0)
+    assert house.nothing_is_left()
+    fat = house.client("a")
+    fat.metadata = bytes(25_000)
+    assert fat.join_code() is ErrorCode.coordinator_load_in_progress
+    assert house.nothing_is_left()

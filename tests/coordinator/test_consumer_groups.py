@@ -1,0 +1,456 @@
+"""Consumer groups at their coordinator's leader: turns, timers, leadership, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.groups import consumer_groups
+from node.coordinator.groups.consumer_groups import Beat, ConsumerGroups
+from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
+from node.raft.outcome import NotLeader, Overloaded
+from statemachine.consumer_group import ConsumerGroup
+from statemachine.consumer_group_commands import (
+    LEFT_FOR_A_WHILE,
+    STABLE,
+    UNRELEASED,
+    UNREVOKED,
+    partitions_of,
+)
+from statemachine.group_commands import DeleteGroup, StartGeneration
+from tests.coordinator.classic_house import House
+from tests.coordinator.consumers import GROUP, Cluster, Consumer
+from tests.statemachine.groups_harness import member
+
+SESSION = 45.0
+
+
+class ConsumerHouse(House):
+    """A coordinator whose groups are of KIP-848, with topics."""
+
+    def __init__(self, **groups: Any) -> None:
+        super().__init__(**groups)
+        self.cluster = Cluster(events=4, clicks=2)
+        self.context.controller.machine = self.cluster
+        self.groups = self.coordinator.consumer = ConsumerGroups(self.coordinator)
+        self.groups.started()
+
+    def say(self, heartbeat: Heartbeat, group: str = GROUP) -> asyncio.Task[Beat | Refusal]:
+        return self.ask(self.groups.heartbeat(group, heartbeat))
+
+    def told(self, heartbeat: Heartbeat) -> Beat | Refusal:
+        task = self.say(heartbeat)
+        assert task.done()
+        return task.result()
+
+    def code(self, heartbeat: Heartbeat) -> ErrorCode:
+        refusal = self.told(heartbeat)
+        assert isinstance(refusal, Refusal), refusal
+        return refusal.code
+
+    def beat(self, consumer: Consumer) -> Beat:
+        """A heartbeat that is taken, and obeyed."""
+        told = self.told(consumer.word())
+        assert isinstance(told, Beat), told
+        consumer.hear(told.reply)
+        return told
+
+    def consumer(self, name: str, **settings: Any) -> Consumer:
+        consumer = Consumer(name, ("events",), **settings)
+        self.beat(consumer)
+        consumer.obey()
+        return consumer
+
+    def settle(self, *consumers: Consumer) -> None:
+        for _ in range(4):
+            for consumer in consumers:
+                self.beat(consumer)
+                consumer.obey()
+
+    @property
+    def group(self) -> ConsumerGroup:
+        found = self.groups.get(GROUP)
+        assert found is not None
+        return found
+
+    @property
+    def logged_entries(self) -> int:
+        return len(self.log.proposed)
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., ConsumerHouse]]:
+    houses: list[ConsumerHouse] = []
+
+    def make(**groups: Any) -> ConsumerHouse:
+        houses.append(ConsumerHouse(**groups))
+        return houses[-1]
+
+    yield make
+    for house in houses:
+        house.close()
+        assert house.groups.waiting == 0
+
+
+@pytest.fixture
+def home(made: Callable[..., ConsumerHouse]) -> ConsumerHouse:
+    return made()
+
+
+# Turns.
+
+
+def test_a_member_is_answered_once_what_it_changes_is_in_the_log(home: ConsumerHouse) -> None:
+    home.by_hand = True
+    task = home.say(Consumer("a", ("events",)).word())
+    assert not task.done()
+    assert home.groups.waiting == 1
+    home.commit()
+    told = task.result()
+    assert isinstance(told, Beat)
+    assert (told.reply.epoch, told.reply.state) == (1, STABLE)
+
+
+def test_steady_heartbeats_leave_no_trace_in_the_log(home: ConsumerHouse) -> None:
+    a, b = home.consumer("a"), home.consumer("b")
+    home.settle(a, b)
+    before = home.logged_entries
+    for _ in range(100):
+        home.advance(1.0)
+        home.beat(a)
+        home.beat(b)
+    assert home.logged_entries == before
+
+
+def test_all_that_waits_becomes_one_entry(home: ConsumerHouse) -> None:
+    home.by_hand = True
+    tasks = [home.say(Consumer(f"m{number}", ("events",)).word()) for number in range(500)]
+    home.commit()  # the first had its turn alone
+    home.commit()
+    assert [task.result().reply.epoch for task in tasks] == [1] + [2] * 499  # type: ignore[union-attr]
+    assert home.logged_entries == 2
+
+
+def test_a_members_second_word_waits_for_the_answer_to_its_first(home: ConsumerHouse) -> None:
+    a, b = home.consumer("a"), home.consumer("b")
+    home.by_hand = True
+    blocker = home.say(Consumer("z", ("clicks",)).word())
+    a.says_all, a.topics = True, ("clicks",)
+    first = home.say(a.word())
+    a.topics = ("events",)
+    second = home.say(a.word())
+    home.commit()
+    assert (blocker.done(), first.done(), second.done()) == (True, False, False)
+    home.commit()
+    assert (first.done(), second.done()) == (True, False)
+    home.commit()
+    assert second.done()
+    home.by_hand = False
+    home.settle(b)
+
+
+def test_who_speaks_again_as_soon_as_it_is_answered_is_answered_again(home: ConsumerHouse) -> None:
+    async def joins_and_leaves() -> list[int]:
+        a = Consumer("a", ("events",))
+        told = [await home.groups.heartbeat(GROUP, a.word(epoch)) for epoch in (JOINING, JOINING, LEAVING)]
+        return [one.reply.epoch for one in told if isinstance(one, Beat)]
+
+    task = home.ask(joins_and_leaves())
+    assert task.done()
+    assert task.result() == [1, 1, LEAVING]
+
+
+def test_who_is_gone_when_its_turn_comes_does_not_join(home: ConsumerHouse) -> None:
+    home.by_hand = True
+    home.say(Consumer("a", ("events",)).word())
+    gone = home.say(Consumer("b", ("events",)).word())
+    gone.cancel()
+    home.turn()
+    home.by_hand = False
+    home.turn()
+    assert set(home.group.members) == {"a"}
+
+
+def test_a_turn_is_planned_anew_when_something_came_between(home: ConsumerHouse) -> None:
+    a = home.consumer("a")
+    home.told(a.word(LEAVING))
+    home.by_hand = True
+    task = home.say(Consumer("b", ("events",)).word())
+    home.apply_foreign(DeleteGroup(GROUP))
+    home.commit()
+    assert not task.done()
+    home.commit()
+    told = task.result()
+    assert isinstance(told, Beat)
+    assert told.reply.epoch == 1, "a new group"
+
+
+def test_a_group_that_changes_all_the_time_is_given_up(home: ConsumerHouse) -> None:
+    home.consumer("a")
+    home.by_hand = True
+    task = home.say(Consumer("b", ("events",)).word())
+    for _ in range(consumer_groups.ATTEMPTS):
+        assert not task.done()
+        group = home.group
+        group.version += 1000  # as if another command had changed it
+        home.commit()
+    assert isinstance(task.result(), Refusal)
+    assert task.result().code is ErrorCode.coordinator_load_in_progress  # type: ignore[union-attr]
+
+
+def test_a_turn_too_big_for_the_log_is_halved(made: Callable[..., ConsumerHouse]) -> None:
+    home = made()
+    replicate = home.log.replicate
+
+    def narrow(command: bytes, term: int) -> Any:
+        if len(command) > 3_000:
+            raise ValueError("an entry is too big")
+        return replicate(command, term)
+
+    home.log.replicate = narrow  # type: ignore[method-assign]
+    home.by_hand = True
+    tasks = [home.say(Consumer(f"m{number}", ("events",)).word()) for number in range(60)]
+    home.by_hand = False
+    home.turn()
+    assert all(isinstance(task.result(), Beat) for task in tasks)
+    assert len(home.group.members) == 60
+    wide = Consumer("wide", tuple(f"topic-{number}" for number in range(1000)))
+    assert home.code(wide.word()) is ErrorCode.unknown_server_error
+
+
+def test_what_waits_is_bounded(home: ConsumerHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_groups, "MAX_WAITING", 3)
+    home.by_hand = True
+    tasks = [home.say(Consumer(f"m{number}", ("events",)).word()) for number in range(6)]
+    refused = [task.result() for task in tasks if task.done()]
+    assert [answer.code for answer in refused] == [ErrorCode.coordinator_load_in_progress] * 2  # type: ignore[union-attr]
+    home.by_hand = False
+    home.turn()
+    assert len(home.group.members) == 4
+
+
+def test_a_turn_is_bounded(home: ConsumerHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_groups, "MAX_TURN_WORDS", 4)
+    home.by_hand = True
+    tasks = [home.say(Consumer(f"m{number}", ("events",)).word()) for number in range(9)]
+    for done in (1, 5, 9):
+        home.commit()
+        assert sum(task.done() for task in tasks) == done
+
+
+def test_a_group_of_the_classic_protocol_is_none_of_these(home: ConsumerHouse) -> None:
+    join = home.client("m")
+    join.begin_join()
+    a = Consumer("a", ("events",))
+    assert home.code(a.word()) is ErrorCode.group_id_not_found, "one is joining it"
+    home.apply_foreign(StartGeneration("h", 1, "consumer", "range", "m", [member("m")]))
+    assert home.say(a.word(), "h").result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
+    assert home.say(a.word(3), "h").result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
+
+
+def test_a_classic_group_that_has_members_when_the_entry_is_applied_stays_one(home: ConsumerHouse) -> None:
+    home.by_hand = True
+    task = home.say(Consumer("a", ("events",)).word())
+    home.apply_foreign(StartGeneration(GROUP, 1, "consumer", "range", "m", [member("m")]))
+    home.commit()
+    assert task.result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
+
+
+# Times.
+
+
+def test_who_is_not_heard_is_fenced_and_the_others_have_its_partitions(home: ConsumerHouse) -> None:
+    a, b = home.consumer("a"), home.consumer("b")
+    home.settle(a, b)
+    for _ in range(9):
+        home.advance(SESSION / 9 + 0.1)
+        if "a" in home.group.members:
+            home.settle(b)
+    home.settle(b)
+    assert set(home.group.members) == {"b"}
+    assert b.owned == home.cluster.parts("events")
+    assert home.code(a.word()) is ErrorCode.unknown_member_id
+
+
+def test_a_word_in_time_is_enough(home: ConsumerHouse) -> None:
+    a = home.consumer("a")
+    home.advance(SESSION - 1)
+    home.beat(a)
+    home.advance(SESSION - 1)
+    assert "a" in home.group.members
+    assert home.code(Heartbeat("a", 9, "c", "/h")) is ErrorCode.fenced_member_epoch
+    home.advance(2)
+    assert "a" not in home.group.members, "a word that is refused keeps nobody in"
+
+
+def test_who_does_not_let_go_in_time_is_fenced(home: ConsumerHouse) -> None:
+    a = home.consumer("a")
+    b = home.consumer("b")
+    home.beat(a)
+    assert home.group.members["a"].state == UNREVOKED
+    home.advance(0.9)
+    home.beat(a)
+    home.told(Heartbeat("a", a.epoch, "c", "/elsewhere"))
+    home.advance(0.2)
+    assert set(home.group.members) == {"b"}, "its heartbeats do not help it, whatever they change"
+    home.settle(b)
+    assert b.owned == home.cluster.parts("events")
+
+
+def test_who_lets_go_in_time_stays(home: ConsumerHouse) -> None:
+    a = home.consumer("a")
+    b = home.consumer("b")
+    home.advance(0.5)
+    home.settle(a, b)
+    home.advance(5)
+    assert set(home.group.members) == {"a", "b"}
+
+
+def test_a_static_member_has_its_session_to_come_back(home: ConsumerHouse) -> None:
+    a = home.consumer("a", instance_id="i")
+    home.told(a.word(LEFT_FOR_A_WHILE))
+    home.advance(SESSION - 1)
+    assert set(home.group.members) == {"a"}
+    home.advance(2)
+    assert set(home.group.members) == set()
+
+
+def test_who_leaves_leaves_no_timer(home: ConsumerHouse) -> None:
+    idle = len(home.coordinator.timers)
+    a, b = home.consumer("a"), home.consumer("b")
+    home.beat(a)
+    assert len(home.coordinator.timers) == idle + 3
+    for consumer in (a, b):
+        home.told(consumer.word(LEAVING))
+    assert len(home.coordinator.timers) == idle
+
+
+def test_the_end_of_a_session_is_tried_again_until_the_log_takes_it(home: ConsumerHouse) -> None:
+    home.consumer("a")
+    home.log.refusal = Overloaded("too much")
+    home.advance(SESSION + 5)
+    assert set(home.group.members) == {"a"}
+    home.log.refusal = None
+    home.advance(2)
+    assert set(home.group.members) == set()
+
+
+def test_a_word_that_comes_while_the_end_waits_keeps_the_member(home: ConsumerHouse) -> None:
+    a = home.consumer("a")
+    home.advance(SESSION - 0.5)
+    home.by_hand = True
+    home.say(Consumer("z", ("clicks",)).word())  # holds the queue
+    home.advance(1.0)
+    assert home.groups.waiting == 2
+    told = home.say(a.word())
+    assert told.done(), "it is answered at once, and its session begins anew"
+    home.by_hand = False
+    home.turn()
+    assert set(home.group.members) == {"a", "z"}
+
+
+# Leadership.
+
+
+def test_who_waits_when_the_leadership_ends_looks_for_the_new_leader(home: ConsumerHouse) -> None:
+    home.by_hand = True
+    tasks = [home.say(Consumer(name, ("events",)).word()) for name in ("a", "b")]
+    home.log.lose()
+    assert [task.result().code for task in tasks] == [ErrorCode.not_coordinator] * 2  # type: ignore[union-attr]
+    assert home.groups.waiting == 0
+    assert home.code(Consumer("c", ("events",)).word()) is ErrorCode.not_coordinator
+    home.log.drop(NotLeader(2))
+
+
+def test_a_new_leader_goes_on_where_the_log_is_and_gives_everybody_time(home: ConsumerHouse) -> None:
+    a = home.consumer("a")
+    b = home.consumer("b")
+    home.beat(a)  # it has to let go, and has one second for it
+    home.advance(0.8)
+    home.new_leader()
+    home.advance(0.8)
+    assert set(home.group.members) == {"a", "b"}
+    home.settle(a, b)
+    assert a.owned | b.owned == home.cluster.parts("events")
+    home.advance(SESSION - 2)
+    home.new_leader()
+    home.advance(SESSION - 2)
+    assert set(home.group.members) == {"a", "b"}
+    home.advance(3)
+    assert set(home.group.members) == set()
+
+
+def test_a_new_leader_fences_who_still_does_not_let_go(home: ConsumerHouse) -> None:
+    a = home.consumer("a")
+    home.consumer("b")
+    home.beat(a)
+    home.new_leader()
+    home.advance(1.1)
+    assert set(home.group.members) == {"b"}
+
+
+# Topics, and how often a member is to speak.
+
+
+def test_a_steady_member_hears_of_new_topics(home: ConsumerHouse) -> None:
+    a = home.consumer("a")
+    home.cluster.grow("events", 6)
+    home.settle(a)
+    assert a.owned == home.cluster.parts("events")
+    before = home.logged_entries
+    home.cluster.create("other", 1)
+    home.settle(a)
+    assert home.logged_entries == before
+
+
+def test_topics_are_looked_at_once_for_each_version(
+    home: ConsumerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = home.consumer("a")
+    looks: list[str] = []
+    topic = home.cluster.topic
+
+    def looked(name: str) -> Any:
+        looks.append(name)
+        return topic(name)
+
+    monkeypatch.setattr(home.cluster, "topic", looked)
+    for _ in range(5):
+        home.beat(a)
+    assert looks == []
+    home.cluster.create("other", 1)
+    for _ in range(5):
+        home.beat(a)
+    assert looks == ["events"]
+
+
+def test_members_are_heard_more_often_while_they_are_few_or_wait(made: Callable[..., ConsumerHouse]) -> None:
+    home = made(consumer_heartbeat_seconds=3.0)
+    a = Consumer("a", ("events",))
+    assert home.beat(a).interval_seconds == consumer_groups.STEADY_SECONDS
+    a.obey()
+    b = Consumer("b", ("events",))
+    told = home.beat(b)
+    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_groups.SOON_SECONDS)
+    home.settle(a, b)
+    for number in range(1000):
+        home.coordinator.timers.set(("load", number), 999.0, lambda: None)
+    assert home.beat(a).interval_seconds == 3.0
+
+
+def test_a_turn_that_fails_ends_for_everybody_and_for_nobody_after(
+    home: ConsumerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Any] = []
+    monkeypatch.setattr(home.loop, "call_exception_handler", errors.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(home.groups, "_plan", lambda *_, **_look: 1 / 0)
+        assert home.code(Consumer("a", ("events",)).word()) is ErrorCode.unknown_server_error
+    assert isinstance(cast(Any, errors[0])["exception"], ZeroDivisionError)
+    told = home.told(Consumer("a", ("events",)).word())
+    assert isinstance(told, Beat)
+    assert partitions_of(told.reply.assignment or ())

@@ -1,0 +1,154 @@
+"""Timers that are put off, and what time and deleted topics take from the groups' offsets."""
+
+from __future__ import annotations
+
+from node.coordinator.groups.timers import Timers
+from node.coordinator.groups.upkeep import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
+from statemachine.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
+from tests.coordinator.classic_house import House
+from tests.manual_loop import manual_loop
+
+SPREAD = 1 + 5 / 64
+"""The coordinator has the number 5."""
+DAY_MS = 24 * 3600 * 1000
+
+
+def commit(house: House, *topics: bytes, group: str = "g") -> None:
+    rows = [TopicOffsets(topic, f"name of {topic[0]}", [PartitionOffset(0, 7, -1, "")]) for topic in topics]
+    house.ask(house.coordinator.execute(CommitOffsets(group, "", -1, None, rows)))
+
+
+def kept(house: House, group: str = "g") -> list[bytes]:
+    found = house.replica.machine.groups.get(group)
+    return [] if found is None else list(found.offsets.names)
+
+
+def topic(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+# Timers.
+
+
+def test_a_timer_that_is_put_off_costs_nothing_and_fires_once() -> None:
+    loop = manual_loop()
+    timers, fired = Timers(loop), []
+    for _ in range(100):
+        timers.set("a", 10.0, lambda: fired.append(loop.now))
+        loop.advance(1.0)
+    assert len(loop._timers) <= 2, "each word of a member would be a timer"
+    assert not fired
+    assert timers.remaining("a") == 9.0
+    began = loop.now
+    loop.advance(20.0)
+    assert fired == [began + 9.0]
+    assert (len(timers), timers.remaining("a")) == (0, None)
+
+
+def test_a_timer_may_be_brought_forward_and_called_off() -> None:
+    loop = manual_loop()
+    timers, fired = Timers(loop), []
+    timers.set("a", 10.0, lambda: fired.append("late"))
+    timers.set("a", 1.0, lambda: fired.append("early"))
+    timers.set("b", 2.0, lambda: fired.append("b"))
+    timers.set("c", 3.0, lambda: fired.append("c"))
+    timers.cancel("b")
+    timers.cancel("nothing")
+    loop.advance(2.5)
+    assert fired == ["early"]
+    timers.cancel_all()
+    loop.advance(20.0)
+    assert fired == ["early"]
+    assert len(timers) == 0
+
+
+def test_a_timer_may_be_set_again_by_what_it_calls() -> None:
+    loop = manual_loop()
+    timers, fired = Timers(loop), []
+
+    def again() -> None:
+        fired.append(loop.now)
+        timers.set("a", 5.0, again)
+
+    timers.set("a", 5.0, again)
+    loop.advance(16.0)
+    assert fired == [105.0, 110.0, 115.0]
+
+
+# Expiry.
+
+
+def test_offsets_expire_by_the_time_of_the_entries(house: House) -> None:
+    house.topics[topic(1)] = "it is there"
+    commit(house, topic(1))
+    house.advance(EXPIRY_SECONDS * SPREAD)
+    assert kept(house) == [topic(1)]
+    house.wall += 7 * DAY_MS - 1
+    house.advance(EXPIRY_SECONDS)
+    assert kept(house) == [topic(1)]
+    house.wall += 1
+    house.advance(EXPIRY_SECONDS)
+    assert kept(house) == []
+    assert "g" not in house.replica.machine.groups
+
+
+def test_a_coordinator_without_groups_writes_nothing(house: House) -> None:
+    house.advance(5 * EXPIRY_SECONDS)
+    assert house.log.proposed == []
+
+
+def test_only_a_leader_lets_time_pass(house: House) -> None:
+    house.topics[topic(1)] = "it is there"
+    commit(house, topic(1))
+    house.log.lose()
+    house.turn()
+    before = len(house.log.proposed)
+    house.advance(3 * EXPIRY_SECONDS)
+    assert len(house.log.proposed) == before
+    house.lead()
+    house.advance(EXPIRY_SECONDS * SPREAD)
+    assert len(house.log.proposed) == before + 1
+
+
+# Deleted topics.
+
+
+def test_offsets_of_deleted_topics_are_forgotten(house: House) -> None:
+    house.topics[topic(1)] = "it is there"
+    commit(house, topic(1), topic(2))
+    commit(house, topic(2), group="other")
+    house.advance(TOPICS_SECONDS * SPREAD)
+    assert (kept(house), kept(house, "other")) == ([topic(1)], [])
+    before = len(house.log.proposed)
+    house.advance(10 * TOPICS_SECONDS)
+    assert len(house.log.proposed) == before, "there is nothing more to forget"
+
+
+def test_a_topic_that_this_node_has_not_heard_of_yet_is_not_a_deleted_one(house: House) -> None:
+    commit(house, topic(1))
+    house.caught_up = False
+    house.advance(TOPICS_SECONDS * SPREAD)
+    assert kept(house) == [topic(1)]
+    house.caught_up = True
+    house.hears = {topic(1): "it is there"}
+    house.advance(TOPICS_SECONDS)
+    assert kept(house) == [topic(1)], "it was created, and this node lagged behind"
+
+
+def test_many_topics_go_in_commands_of_a_bounded_size(house: House) -> None:
+    commit(house, *(topic(number) for number in range(1, 2 * MAX_TOPICS + 2)))
+    before = len(house.log.proposed)
+    house.advance(TOPICS_SECONDS * SPREAD)
+    assert len(house.log.proposed) == before + 3
+    assert kept(house) == []
+
+
+def test_topics_stay_as_long_as_the_log_does_not_take_it(house: House) -> None:
+    commit(house, topic(1))
+    house.by_hand = True
+    house.advance(TOPICS_SECONDS * SPREAD)
+    for _ in range(5):
+        house.advance(TOPICS_SECONDS)
+    assert len(house.log.proposed) == 2, "one at a time"
+    house.commit()
+    assert kept(house) == []

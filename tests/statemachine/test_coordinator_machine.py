@@ -1,0 +1,154 @@
+"""What both coordinators' state machines have from their base, shown by one that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgpack
+import pytest
+
+from statemachine.coordinator_machine import Checkpoint, CoordinatorMachine, OlderTerm, encode
+from statemachine.groups import GroupsMachine
+from statemachine.machine import Corruption
+from statemachine.transactions import TransactionsMachine
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    kind: ClassVar[int] = 1
+    by: int
+
+    def fields(self) -> list[Any]:
+        return [self.by]
+
+
+class Counting(CoordinatorMachine):
+    kind = "counting"
+
+    def __init__(self, on_checkpoint: Callable[[int, bytes], None]) -> None:
+        super().__init__(on_checkpoint)
+        self.total = 0
+        self.indexes: list[int] = []
+
+    def _add(self, index: int, by: int) -> int:
+        if by < 0:
+            raise Corruption("a leader counted down")
+        self.total += by
+        self.indexes.append(index)
+        return self.total
+
+    HANDLERS: ClassVar[Mapping[int, Callable[..., Any]]] = {1: _add}
+
+    def fields(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load(self, fields: dict[str, Any]) -> None:
+        if set(fields) != {"total"}:
+            raise ValueError(f"fields {sorted(fields)}")
+        self.total = fields["total"]
+
+
+def counting() -> tuple[Counting, list[tuple[int, bytes]]]:
+    checkpoints: list[tuple[int, bytes]] = []
+    machine = Counting(lambda index, state: checkpoints.append((index, state)))
+    machine.begin_term(1, 3, 1)
+    return machine, checkpoints
+
+
+def test_a_command_reaches_its_handler_and_the_result_comes_back() -> None:
+    machine, _ = counting()
+    assert machine.apply(2, 3, encode(3, 1000, Add(4))) == 4
+    assert machine.apply(3, 3, encode(3, 1000, Add(5))) == 9
+    assert machine.indexes == [2, 3]
+
+
+def test_time_never_goes_back() -> None:
+    machine, _ = counting()
+    for time, expected in ((1000, 1000), (900, 1000), (1001, 1001)):
+        machine.apply(2, 3, encode(3, time, Add(0)))
+        assert machine.time == expected
+
+
+def test_an_entry_of_an_earlier_term_changes_nothing() -> None:
+    machine, _ = counting()
+    machine.begin_term(2, 5, 2)
+    assert machine.apply(3, 5, encode(3, 1000, Add(4))) == OlderTerm(5)
+    assert (machine.total, machine.time) == (0, 0)
+
+
+def test_terms_go_up() -> None:
+    machine, _ = counting()
+    for term in (2, 3):
+        with pytest.raises(Corruption, match=f"node 2 begins term {term} after term 3"):
+            machine.begin_term(2, term, 2)
+
+
+@pytest.mark.parametrize(
+    ("term", "entry", "reason"),
+    [
+        (3, encode(4, 0, Add(1)), "entry 2: made in term 4, logged in 3"),
+        (4, encode(4, 0, Add(1)), "entry 2: made in term 4, logged in 4, while 3 is present"),
+        (3, encode(3, 0, Add(-1)), "entry 2: a leader counted down"),
+        (3, msgpack.packb([3, 0, 9]), "command kind 9 is unknown"),
+        (3, msgpack.packb([3, 0, 1]), "is not one of counting: TypeError"),
+        (3, msgpack.packb([3, 0, 1, "x"]), "is not one of counting: TypeError"),
+        (3, msgpack.packb([3, 0]), "is not one of counting: ValueError"),
+        (3, b"", "is not one of counting"),
+    ],
+)
+def test_what_no_leader_writes_is_corruption(term: int, entry: bytes, reason: str) -> None:
+    machine, _ = counting()
+    with pytest.raises(Corruption, match=reason):
+        machine.apply(2, term, entry)
+
+
+def test_a_checkpoint_has_the_state_as_of_its_own_entry() -> None:
+    machine, checkpoints = counting()
+    machine.apply(2, 3, encode(3, 1000, Add(4)))
+    assert machine.apply(3, 3, encode(3, 2000, Checkpoint())) == 3
+    assert checkpoints == [(3, machine.snapshot())]
+    assert msgpack.unpackb(checkpoints[0][1]) == {"format": 1, "term": 3, "time": 2000, "total": 4}
+    machine.apply(4, 3, encode(3, 2000, Add(4)))
+    assert checkpoints[0][1] != machine.snapshot()
+
+
+def test_a_snapshot_gives_the_same_state_and_bytes() -> None:
+    machine, _ = counting()
+    machine.apply(2, 3, encode(3, 1000, Add(4)))
+    seen: list[int] = []
+    twin = Counting(lambda index, state: seen.append(index))
+    twin.restore(machine.snapshot())
+    assert twin.snapshot() == machine.snapshot()
+    assert twin.apply(3, 3, encode(3, 1000, Add(1))) == 5
+    twin.apply(4, 3, encode(3, 1000, Checkpoint()))
+    assert seen == [4]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (b"", "a state of counting cannot be read"),
+        (msgpack.packb({"term": 1, "time": 1, "total": 1}), "KeyError|format"),
+        (msgpack.packb({"format": 2, "term": 1, "time": 1, "total": 1}), "format 2, this release reads 1"),
+        (msgpack.packb({"format": 1, "term": "x", "time": 1, "total": 1}), "not a number"),
+        (msgpack.packb({"format": 1, "term": 1, "time": 1, "totals": 1}), "fields"),
+    ],
+)
+def test_what_is_no_snapshot_changes_nothing(state: bytes, reason: str) -> None:
+    machine, _ = counting()
+    machine.apply(2, 3, encode(3, 1000, Add(4)))
+    before = machine.snapshot()
+    with pytest.raises(ValueError, match=reason):
+        machine.restore(state)
+    assert machine.snapshot() == before
+
+
+@pytest.mark.parametrize("machine", [GroupsMachine, TransactionsMachine])
+def test_the_coordinators_own_kinds_stay_clear_of_the_checkpoint(machine: type[CoordinatorMachine]) -> None:
+    assert machine.kind in ("groups", "transactions")
+    assert min(machine.HANDLERS) > Checkpoint.kind
+    empty = machine(lambda index, state: None)
+    assert list(msgpack.unpackb(empty.snapshot()))[:3] == ["format", "term", "time"]
+    empty.restore(empty.snapshot())

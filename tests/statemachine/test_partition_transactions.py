@@ -1,0 +1,283 @@
+"""Transactions in a partition: what is stable, what was aborted, and late messages that must not land."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachine.aborted_transactions import ABORTED_ROW, AbortedTransaction, AbortedTransactions
+from statemachine.extents import InlineExtent
+from statemachine.partition_commands import (
+    NO_TRANSACTION,
+    Appended,
+    AppendInline,
+    CommandResult,
+    EndTransaction,
+    InlineBatch,
+    Placeholder,
+    Rejected,
+    Rejection,
+    SetStartOffset,
+    Tick,
+    Ticked,
+    TransactionEnded,
+)
+from statemachine.producers import OpenTransaction
+from tests.statemachine.partitions import NOW, Replica, placeholder
+
+PRODUCER = 70
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return Replica()
+
+
+def of(
+    sequence: int, transaction: int = 1, *, count: int = 1, producer: int = PRODUCER, epoch: int = 0
+) -> Placeholder:
+    """A batch in a transaction."""
+    return placeholder(
+        count, producer=producer, producer_epoch=epoch, sequence=sequence, transaction=transaction
+    )
+
+
+def end(
+    replica: Replica,
+    transaction: int = 1,
+    *,
+    commit: bool = True,
+    producer: int = PRODUCER,
+    epoch: int = 0,
+    time: int = NOW,
+) -> CommandResult:
+    marker = EndTransaction(producer, epoch, transaction, commit, 9, NOW + 1, b"marker")
+    results = replica.apply(marker, time=time)
+    assert isinstance(results, list)
+    return results[0]
+
+
+def test_a_marker_is_one_inline_record(replica: Replica) -> None:
+    replica.append(of(0, count=4))
+    assert end(replica) == TransactionEnded(4)
+    assert replica.machine.next_offset == 5
+    assert list(replica.machine.extents)[1] == InlineExtent(4, 1, 1, NOW + 1, 6, b"marker")
+
+
+def test_stable_is_what_lies_below_the_earliest_open_transaction(replica: Replica) -> None:
+    assert replica.machine.last_stable_offset == 0
+    replica.append(placeholder(3), of(0), of(0, producer=71), placeholder(2))
+    assert replica.machine.last_stable_offset == 3
+    assert replica.machine.open_transaction(PRODUCER) == OpenTransaction(1, 3, 0)
+    end(replica, producer=71)
+    assert replica.machine.last_stable_offset == 3
+    end(replica)
+    assert replica.machine.last_stable_offset == replica.machine.high_watermark == 9
+
+
+def test_what_was_deleted_is_stable(replica: Replica) -> None:
+    replica.append(of(0), placeholder(3))
+    replica.apply(SetStartOffset(2))
+    assert replica.machine.last_stable_offset == 2
+    assert end(replica, commit=False) == TransactionEnded(4)
+    assert replica.machine.aborted_between(2, 5) == [AbortedTransaction(PRODUCER, 0, 4)]
+
+
+def test_a_transaction_may_be_written_inline(replica: Replica) -> None:
+    batch = InlineBatch(2, NOW, b"batch", PRODUCER, 0, 0, 1)
+    assert replica.apply(AppendInline([batch])) == [[Appended(0)]]
+    assert replica.machine.open_transaction(PRODUCER) == OpenTransaction(1, 0, 0)
+    end(replica)
+    late = batch._replace(base_sequence=2)
+    assert replica.apply(AppendInline([late])) == [[Rejected(Rejection.TRANSACTION_ENDED, 1)]]
+
+
+# Late messages.
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_batch_that_was_staged_before_its_marker_does_not_land_after_it(
+    replica: Replica, commit: bool
+) -> None:
+    """It would hold the stable offset for ever, or end in a later transaction."""
+    replica.append(of(0))
+    end(replica, commit=commit)
+    assert replica.append(of(1)) == [Rejected(Rejection.TRANSACTION_ENDED, 1)]
+    assert replica.machine.last_stable_offset == replica.machine.high_watermark
+
+
+def test_the_marker_may_come_before_any_batch(replica: Replica) -> None:
+    assert end(replica, commit=False) == TransactionEnded(0)
+    assert replica.append(of(0)) == [Rejected(Rejection.TRANSACTION_ENDED, 1)]
+    assert replica.machine.aborted_between(0, 1) == []
+
+
+def test_a_late_batch_does_not_come_into_the_next_transaction(replica: Replica) -> None:
+    replica.append(of(0))
+    end(replica)
+    replica.append(of(1, 2))
+    assert replica.append(of(2, 1)) == [Rejected(Rejection.TRANSACTION_ENDED, 1)]
+    assert replica.append(of(2, 2)) == [Appended(3)]
+
+
+def test_a_batch_of_no_transaction_does_not_come_into_an_open_one(replica: Replica) -> None:
+    replica.append(of(0, 4))
+    assert replica.append(of(1, NO_TRANSACTION)) == [Rejected(Rejection.NOT_IN_TRANSACTION, 4)]
+    assert replica.append(of(1, 5)) == [Rejected(Rejection.NOT_IN_TRANSACTION, 4)]
+    assert replica.machine.next_offset == 1
+
+
+def test_a_doubled_marker_leaves_no_record(replica: Replica) -> None:
+    replica.append(of(0))
+    end(replica, commit=False)
+    assert end(replica, commit=True) == Rejected(Rejection.TRANSACTION_ENDED, 1)
+    assert replica.machine.next_offset == 2
+    assert replica.machine.aborted_between(0, 2) == [AbortedTransaction(PRODUCER, 0, 1)]
+
+
+def test_a_late_marker_does_not_end_the_next_transaction(replica: Replica) -> None:
+    replica.append(of(0))
+    end(replica)
+    replica.append(of(1, 3))
+    assert end(replica, 1, commit=False) == Rejected(Rejection.TRANSACTION_ENDED, 2)
+    assert end(replica, 2, commit=False) == Rejected(Rejection.TRANSACTION_ENDED, 2)
+    assert replica.machine.last_stable_offset == 2
+    assert end(replica, 3) == TransactionEnded(3)
+    assert replica.machine.aborted_between(0, 4) == []
+
+
+def test_a_retry_is_a_duplicate_whatever_became_of_its_transaction(replica: Replica) -> None:
+    replica.append(of(0, count=2))
+    end(replica)
+    assert replica.append(of(0, count=2)) == [Appended(0, duplicate=True)]
+    assert replica.machine.last_stable_offset == replica.machine.high_watermark == 3
+
+
+def test_the_raised_epoch_of_a_marker_fences_the_earlier_incarnation(replica: Replica) -> None:
+    replica.append(of(0, epoch=6))
+    end(replica, epoch=7, commit=False)
+    assert replica.append(of(1, 2, epoch=6)) == [Rejected(Rejection.INVALID_PRODUCER_EPOCH, 7)]
+    assert replica.append(of(0, 1, epoch=7)) == [Rejected(Rejection.TRANSACTION_ENDED, 1)]
+    assert replica.append(of(1, 2, epoch=7)) == [Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)]
+    assert replica.append(of(0, 2, epoch=7)) == [Appended(2)]
+
+
+def test_late_messages_are_told_after_a_restart_and_under_the_next_leader(replica: Replica) -> None:
+    replica.append(of(0, 3), of(0, 1, producer=71))
+    end(replica, 3, commit=False)
+    replica = replica.restored()
+    replica.begin_term(5)
+    assert replica.append(of(1, 3)) == [Rejected(Rejection.TRANSACTION_ENDED, 3)]
+    assert end(replica, 3) == Rejected(Rejection.TRANSACTION_ENDED, 3)
+    assert replica.machine.last_stable_offset == 1
+    assert replica.machine.aborted_between(0, 9) == [AbortedTransaction(PRODUCER, 0, 2)]
+
+
+def test_a_producer_with_an_open_transaction_does_not_expire(replica: Replica) -> None:
+    replica.append(of(0))
+    replica.append(of(0, NO_TRANSACTION, producer=71))
+    assert replica.apply(Tick(100), time=NOW + 1000) == [Ticked(NOW + 1000, 1)]
+    assert end(replica, commit=False, time=NOW + 2000) == TransactionEnded(2)
+    assert replica.apply(Tick(100), time=NOW + 2100) == [Ticked(NOW + 2100, 0)]
+    assert replica.apply(Tick(100), time=NOW + 2101) == [Ticked(NOW + 2101, 1)]
+
+
+# The aborted transactions.
+
+
+def test_an_aborted_transaction_reaches_from_its_first_batch_to_its_marker(replica: Replica) -> None:
+    replica.append(placeholder(), of(0), placeholder(2), of(1))
+    end(replica, commit=False)
+    one = AbortedTransaction(PRODUCER, 1, 5)
+    assert replica.machine.aborted_between(5, 6) == [one]
+    assert replica.machine.aborted_between(1, 2) == [one]
+    assert replica.machine.aborted_between(0, 1) == []
+    assert replica.machine.aborted_between(6, 9) == []
+
+
+def test_an_aborted_transaction_goes_with_its_marker(replica: Replica) -> None:
+    replica.append(of(0), placeholder(3))
+    end(replica, commit=False)
+    replica.append(placeholder(2))
+    replica.apply(SetStartOffset(4))
+    assert list(replica.machine.aborted) == [AbortedTransaction(PRODUCER, 0, 4)]
+    replica.apply(SetStartOffset(5))
+    assert list(replica.machine.aborted) == []
+    replica.restored()
+
+
+def test_a_lookup_does_not_look_at_what_comes_long_after(replica: Replica) -> None:
+    """The first row behind which nothing begins below the range ends it, else it would grow with the log."""
+    for number in range(100):
+        replica.append(of(number, number + 1))
+        end(replica, number + 1, commit=False)
+    aborted = replica.machine.aborted
+    # Rows that a lookup must not reach begin, against the rule, at offset 0.
+    late = bytearray(aborted.rows())
+    for number in range(2, 100):
+        ABORTED_ROW.pack_into(late, number * ABORTED_ROW.size, 1, 0, 2 * number + 1, 2 * number + 2)
+    aborted._rows = late
+    assert aborted.between(0, 4) == [
+        AbortedTransaction(PRODUCER, 0, 1),
+        AbortedTransaction(PRODUCER, 2, 3),
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=40), st.data())
+def test_lookups_find_what_a_search_through_all_finds(
+    steps: list[tuple[int, bool, bool]], data: st.DataObject
+) -> None:
+    """A step is a batch of one of five producers, or the end of its transaction, aborted or not."""
+    replica = Replica()
+    sequences, numbers = [0] * 5, [1] * 5
+    expected: list[AbortedTransaction] = []
+    for producer, writes, commit in steps:
+        if writes:
+            replica.append(of(sequences[producer], numbers[producer], producer=producer))
+            sequences[producer] += 1
+        else:
+            opened = replica.machine.open_transaction(producer)
+            ended = end(replica, numbers[producer], commit=commit, producer=producer)
+            numbers[producer] += 1
+            assert isinstance(ended, TransactionEnded)
+            if opened is not None and not commit:
+                expected.append(AbortedTransaction(producer, opened.first_offset, ended.base_offset))
+    start = data.draw(st.integers(0, replica.machine.next_offset), label="start offset")
+    replica.apply(SetStartOffset(start))
+    expected = [one for one in expected if one.last_offset >= start]
+    for machine in (replica.machine, replica.restored().machine):
+        assert list(machine.aborted) == expected
+        assert len(machine.aborted) == len(expected)
+        for first in range(start, machine.next_offset):
+            for upto in range(first + 1, machine.next_offset + 1):
+                assert machine.aborted_between(first, upto) == [
+                    one for one in expected if one.last_offset >= first and one.first_offset < upto
+                ]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(-1, 0, 4, 5)],
+        [(1, 4, 4, 5)],
+        [(1, -1, 4, 5)],
+        [(1, 0, 4, 0), (2, 1, 4, 5)],
+        [(1, 0, 4, 5), (2, 3, 7, 8)],
+        [(1, 0, 4, 6)],
+        [(1, 1, 4, 1), (2, 1, 7, 0)],
+    ],
+    ids=[
+        "no producer",
+        "empty",
+        "before the log",
+        "markers out of order",
+        "began below what was stable",
+        "open above the log",
+        "stable goes down",
+    ],
+)
+def test_aborted_transactions_that_cannot_be_are_not_restored(rows: list[tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match=r"transaction|open"):
+        AbortedTransactions.restored(b"".join(ABORTED_ROW.pack(*row) for row in rows))
