@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from statemachine.aborted_transactions import ABORTED_ROW
 from statemachine.extents import ROW_BYTES
 from statemachine.level_one import LEVEL_ONE_ROW, UNIQUE_BYTES
 from statemachine.object_names import OBJECT_ID_BYTES
@@ -39,3 +40,14 @@ LEVEL_ONE_ROWS: Final = np.dtype(
 )
 """A row of `statemachine.level_one.LEVEL_ONE_ROW`: an object in level one."""
 assert LEVEL_ONE_ROWS.itemsize == LEVEL_ONE_ROW.size
+
+ABORTED_ROWS: Final = np.dtype(
+    [
+        ("producer_id", "<i8"),
+        ("first_offset", "<i8"),
+        ("last_offset", "<i8"),
+        ("stable_offset", "<i8"),
+    ]
+)
+"""A row of `statemachine.aborted_transactions.ABORTED_ROW`: a transaction that was aborted."""
+assert ABORTED_ROWS.itemsize == ABORTED_ROW.size

@@ -5,13 +5,15 @@ wanted and no others. Keys, values and headers are copied once: Arrow sees the b
 every second element is a field, and takes those.
 
 Every batch is held against its CRC-32C before a byte of it is believed. Offsets and leader epoch come from
-the extent: the producer could not know them. Control batches have no rows.
+the extent: the producer could not know them. Control batches have no rows, nor have those of aborted
+transactions where they are told.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from snapshot.compression import Compression, DecompressionError, decompress
 from snapshot.level_zero_format import BATCH_HEADER_BYTES, BadObject, verify_batch
 from snapshot.spark.record_fields import Fields, Longs, Spans, WrongRecords, read_fields, record_ends
+from statemachine.aborted_transactions import ABORTED_ROW
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Decompressed bytes of an Arrow batch, at which it is closed: its arrays still fit the processor's cache."""
@@ -31,11 +34,13 @@ they are joined with what comes from elsewhere: numpy costs the same for few rec
 MAX_DECOMPRESSED_BYTES: Final = 1 << 30
 """The broker has judged each batch by the topic's own limit; this one is against damage."""
 
-_FIELDS: Final = struct.Struct(">hiqq14xi")
-"""After the CRC: attributes, last offset delta, base and newest timestamp, producer's fields, records."""
+_FIELDS: Final = struct.Struct(">hiqqq6xi")
+"""After the CRC: attributes, last offset delta, base and newest timestamp, producer id, the producer's other
+fields, records."""
 _FIELDS_AT: Final = 21
 _COMPRESSION: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _MOST_MS: Final = (1 << 63) // 1000 - 1
 
@@ -52,6 +57,27 @@ COLUMNS: Final[dict[str, Any]] = {
     "leader_epoch": pa.int32(),
 }
 """Every column and its type: those of Spark's Kafka source, in its order, and the leader epoch."""
+
+
+class Aborted:
+    """Aborted transactions of a partition: between the offsets of each, its producer's batches are of it."""
+
+    def __init__(self, rows: bytes) -> None:
+        self._spans: dict[int, list[tuple[int, int]]] = {}
+        """By producer id, first offset and marker's of each, in that order: one has one open at a time."""
+        for producer_id, first, last, _ in ABORTED_ROW.iter_unpack(rows):
+            self._spans.setdefault(producer_id, []).append((first, last))
+
+    def has(self, producer_id: int, offset: int) -> bool:
+        """Whether a transactional batch at this offset was aborted."""
+        spans = self._spans.get(producer_id)
+        if spans is None:
+            return False
+        at = bisect_right(spans, offset, key=lambda span: span[0]) - 1
+        return at >= 0 and offset < spans[at][1]
+
+
+NOTHING_ABORTED: Final = Aborted(b"")
 
 
 class StoredBatch(NamedTuple):
@@ -73,6 +99,7 @@ class StoredBatch(NamedTuple):
     leader_epoch: int
     first: int
     end: int
+    aborted: Aborted = NOTHING_ABORTED
 
 
 class Decoder:
@@ -131,13 +158,17 @@ class _Chunk:
         return self._size < JOIN_BELOW
 
     def add(self, batch: StoredBatch) -> None:
-        """Check a batch and take it in, unless it is a control batch; raises BadObject."""
+        """Check a batch and take it in, unless it has no rows; raises BadObject."""
         data, start = batch.data, batch.start
         verify_batch(batch.name, batch.position, batch.length, memoryview(data)[start : start + batch.length])
-        attributes, _, base_time, newest_time, count = _FIELDS.unpack_from(data, start + _FIELDS_AT)
+        attributes, _, base_time, newest_time, producer_id, count = _FIELDS.unpack_from(
+            data, start + _FIELDS_AT
+        )
         if count != batch.record_count:
             raise _bad(batch, f"{count} records, where its partition has {batch.record_count}")
         if attributes & _CONTROL:
+            return
+        if attributes & _TRANSACTIONAL and batch.aborted.has(producer_id, batch.base_offset):
             return
         payload = memoryview(data)[start + BATCH_HEADER_BYTES : start + batch.length]
         shared: bytes | None = data

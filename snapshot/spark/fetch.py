@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from snapshot.level_one_format import Block, batches_of, verify_block
-from snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from snapshot.spark.decode import COLUMNS, Aborted, Decoder, StoredBatch
 from snapshot.spark.pieces import PIECE, PieceKind, Slice
 from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.level_one import UNIQUE_BYTES, level_one_name
@@ -32,10 +32,11 @@ class _StoredBlock(NamedTuple):
     name: str
     block: Block
     piece: Slice
+    aborted: Aborted
 
     def batches(self, data: bytes, start: int) -> Iterator[StoredBatch]:
         """Its wanted batches; the block's bytes are those of `data` from `start` on. Raises BadObject."""
-        name, block, piece = self
+        name, block, piece, aborted = self
         content = memoryview(data)[start : start + block.length]
         verify_block(name, block, content)
         for span in batches_of(name, block, content):
@@ -53,6 +54,7 @@ class _StoredBlock(NamedTuple):
                     leader_epoch=span.leader_epoch,
                     first=piece.first,
                     end=piece.end,
+                    aborted=aborted,
                 )
 
 
@@ -75,8 +77,9 @@ class _Window:
         """Which range something stored is in, by number; inline batches are in none."""
         wanted: list[tuple[str, int, int, str, int]] = []
         for piece in slices:
+            aborted = Aborted(piece.aborted)
             for row in PIECE.iter_unpack(piece.pieces):
-                stored = _stored(piece, row)
+                stored = _stored(piece, row, aborted)
                 if row[0] != PieceKind.INLINE:
                     position, length = row[5:7]
                     wanted.append(
@@ -111,12 +114,12 @@ class _Window:
                 yield from stored.batches(data, stored.block.position - begin)
 
 
-def _stored(piece: Slice, row: Sequence[Any]) -> StoredBatch | _StoredBlock:
+def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> StoredBatch | _StoredBlock:
     """What a row of PIECE stands for; with its bytes if it is inline, otherwise without."""
     kind, base, end, term, timestamp, position, length, epoch, crc, batches, identity = row
     if kind == PieceKind.BLOCK:
         name = level_one_name(piece.topic_id, piece.partition, term, identity[:UNIQUE_BYTES])
-        return _StoredBlock(name, Block(base, end, position, length, crc, timestamp, batches), piece)
+        return _StoredBlock(name, Block(base, end, position, length, crc, timestamp, batches), piece, aborted)
     if kind == PieceKind.INLINE:
         data, name = piece.inline[base], f"{piece.document} (inline batch at offset {base})"
     else:
@@ -134,6 +137,7 @@ def _stored(piece: Slice, row: Sequence[Any]) -> StoredBatch | _StoredBlock:
         leader_epoch=term,
         first=piece.first,
         end=piece.end,
+        aborted=aborted,
     )
 
 

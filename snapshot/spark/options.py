@@ -15,6 +15,8 @@ from typing import Any
 
 EARLIEST = -2
 LATEST = -1
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 _STORAGE = "storage."
 ALIASES = {
@@ -36,6 +38,7 @@ KNOWN = (
     "startingtimestamp",
     "endingtimestamp",
     "minpartitions",
+    "isolationlevel",
 )
 
 
@@ -69,6 +72,8 @@ class ReadOptions:
     starting_timestamp: int | None
     ending_timestamp: int | None
     min_partitions: int | None
+    committed: bool
+    """Whether only what is decided is read, and nothing that was aborted."""
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -100,6 +105,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         starting_timestamp=_time(given, "startingtimestamp"),
         ending_timestamp=_time(given, "endingtimestamp"),
         min_partitions=_positive(given, "minpartitions"),
+        committed=_isolation(given) == READ_COMMITTED,
     )
 
 
@@ -183,6 +189,13 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     if not given[name].isdigit() or int(given[name]) < 1:
         raise _wrong(given, name, "a positive number")
     return int(given[name])
+
+
+def _isolation(given: Mapping[str, str]) -> str:
+    level = given.get("isolationlevel", READ_COMMITTED).strip().lower()
+    if level not in (READ_COMMITTED, READ_UNCOMMITTED):
+        raise _wrong(given, "isolationlevel", f"{READ_COMMITTED} or {READ_UNCOMMITTED}")
+    return level
 
 
 def _wrong(given: Mapping[str, str], name: str, like: str) -> SourceError:

@@ -64,6 +64,8 @@ class Slice:
     end: int
     pieces: bytes
     inline: dict[int, bytes]
+    aborted: bytes
+    """The aborted transactions that are to be left out, as bytes of ABORTED_ROWS."""
 
 
 def of_level_zero(extents: Rows) -> Rows:

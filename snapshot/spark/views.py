@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
-from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS
 from snapshot.level_one_format import LevelOneFooter, parse_footer
 from snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
 from snapshot.object_frame import BadObject
@@ -25,8 +25,10 @@ from snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
 from snapshot.spark.pieces import PieceKind, Rows, Slice, of_blocks, of_level_zero
 from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.controller_state import CONTROLLER_GROUP, ControllerState, Topic
+from statemachine.internal_topics import INTERNAL_TOPICS
 from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.partition_state import snapshot_fields
+from statemachine.partition_state import last_stable_offset, snapshot_fields
+from statemachine.producers import Producers
 
 LISTINGS: Final = 3
 """How often a group's checkpoints are listed when the newest is gone before it was read."""
@@ -48,6 +50,8 @@ class PartitionView:
     rows: Rows
     """Rows of PIECES."""
     inline: Mapping[int, bytes]
+    aborted: Rows
+    """Rows of ABORTED_ROWS that are to be left out, in the order of their markers."""
 
     def within(self, first: int, end: int) -> PartitionView:
         """The same with only the objects and pieces that hold offsets in `[first, end)`."""
@@ -78,7 +82,17 @@ class PartitionView:
             self.end,
             rows.tobytes(),
             inline,
+            self._aborted_in(rows).tobytes(),
         )
+
+    def _aborted_in(self, rows: Rows) -> Rows:
+        """The aborted transactions that some pieces may have batches of."""
+        if not self.aborted.size or not rows.size:
+            return self.aborted[:0]
+        aborted = self.aborted
+        first, end = rows["base_offset"][0], rows["end_offset"][-1]
+        within: Rows = aborted[(aborted["last_offset"] > first) & (aborted["first_offset"] < end)]
+        return within
 
 
 def partition_views(storage: Storage, options: ReadOptions) -> list[PartitionView]:
@@ -161,8 +175,10 @@ def _wanted_topics(storage: Storage, cluster: str, options: ReadOptions) -> list
     topics = []
     for name, chosen in options.topics.items():
         topic = state.by_name.get(name)
+        if name in INTERNAL_TOPICS:
+            raise SourceError(f"topic {name!r} is internal: it has no records, its state is all there is")
         if topic is None:
-            there = ", ".join(sorted(state.by_name)) or "none"
+            there = ", ".join(sorted(state.by_name.keys() - INTERNAL_TOPICS)) or "none"
             raise SourceError(
                 f"there is no topic {name!r} in the newest checkpoint, but {there}: if it is new, run "
                 "`strandline checkpoint`"
@@ -187,16 +203,23 @@ def _view(storage: Storage, cluster: str, options: ReadOptions, place: tuple[Top
         fields = snapshot_fields(document.state)
     except ValueError as error:
         raise SourceError(f"{key}: {error}") from error
+    end, aborted = fields["next_offset"], np.frombuffer(fields["aborted"], ABORTED_ROWS)
+    if options.committed:
+        first_open = Producers.restored(fields["producers"]).first_open_offset
+        end = last_stable_offset(fields["start_offset"], end, first_open)
+    else:
+        aborted = aborted[:0]
     view = PartitionView(
         topic.name,
         topic.topic_id,
         number,
         key,
         fields["start_offset"],
-        fields["next_offset"],
+        end,
         np.frombuffer(fields["level_one"], LEVEL_ONE_ROWS),
         of_level_zero(np.frombuffer(fields["extents"], EXTENT_ROWS)),
         dict(fields["inline"]),
+        aborted,
     )
     return _bounded(storage, options, view)
 

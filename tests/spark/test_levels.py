@@ -16,6 +16,7 @@ from snapshot.spark.audits.documents import listing
 from snapshot.spark.audits.level_one_objects import Said, found_batches
 from snapshot.spark.audits.levels import Beside, compare_object, first_difference
 from snapshot.spark.audits.replay import AGREES, NOT_COVERED, GroupReplay
+from snapshot.spark.audits.transaction_events import Targets
 from snapshot.spark.audits.work import ClusterStorage
 from snapshot.spark.decode import COLUMNS
 from snapshot.storage import open_storage
@@ -86,6 +87,7 @@ def replay_of(cluster: StoredCluster, partition: StoredPartition) -> GroupReplay
         open_storage(cluster.url),
         [tuple(name) for name in found.documents if name.group == partition.group],
         [tuple(name) for name in found.logs if name.group == partition.group],
+        Targets({}),
     )
 
 

@@ -17,6 +17,13 @@ def test_defaults() -> None:
     assert (options.starting.of("orders", 0), options.ending.of("orders", 0)) == (EARLIEST, LATEST)
     assert (options.starting_timestamp, options.ending_timestamp, options.min_partitions) == (None,) * 3
     assert options.cluster is None
+    assert options.committed
+
+
+@pytest.mark.parametrize("name", ["isolation_level", "isolationLevel"])
+def test_the_isolation_level_is_one_of_kafkas(name: str) -> None:
+    assert parse({**LEAST, name: "read_committed"}).committed
+    assert not parse({**LEAST, name: "READ_UNCOMMITTED"}).committed
 
 
 @pytest.mark.parametrize("name", ["starting_offset", "startingOffsets", "startingoffset"])
@@ -67,6 +74,7 @@ def test_assign() -> None:
         ({**LEAST, "starting_timestamp": "2026-01-31T12:00:00"}, "or a time with its zone"),
         ({**LEAST, "ending_timestamp": "soon"}, "or a time with its zone"),
         ({**LEAST, "min_partitions": "0"}, "not a positive number"),
+        ({**LEAST, "isolation_level": "snapshot"}, "is 'snapshot', not read_committed or read_uncommitted"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(options: dict[str, str], message: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.document import SnapshotDocument, decode
-from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS
 from snapshot.level_one_format import LevelOneWriter, batches_of
 from snapshot.level_one_format import parse as parse_level_one
 from snapshot.names import SnapshotName, parse_name
@@ -28,6 +28,7 @@ from snapshot.spark.plan import Window, plan
 from snapshot.spark.source import SCHEMA, arrow_schema
 from snapshot.spark.views import LISTINGS, PartitionView, newest_document
 from snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
+from statemachine.aborted_transactions import ABORTED_ROW
 from statemachine.extents import ROW, ObjectExtent
 from statemachine.level_one import LEVEL_ONE_ROW
 from statemachine.partition_commands import SetStartOffset
@@ -175,7 +176,9 @@ def test_tasks_are_few_and_even(
     rows["base_offset"] = range(total)
     rows["end_offset"] = range(1, total + 1)
     rows["identity"] = [bytes(16) + number.to_bytes(4, "big") for number in range(total)]
-    view = PartitionView("t", b"", 0, "d", 0, total, np.zeros(0, LEVEL_ONE_ROWS), rows, {})
+    view = PartitionView(
+        "t", b"", 0, "d", 0, total, np.zeros(0, LEVEL_ONE_ROWS), rows, {}, np.zeros(0, ABORTED_ROWS)
+    )
     packed = planning.pack([view], cores, least)
     sizes = [sum(len(piece.pieces) for window in task for piece in window) // PIECE.size for task in packed]
     assert len(sizes) == tasks
@@ -348,8 +351,8 @@ def test_damaged_documents_are_passed_over_while_one_is_whole(own: StoredCluster
 
 def test_a_newer_state_is_refused_by_name(own: StoredCluster) -> None:
     for path in documents(own, own.partitions["orders", 0].group):
-        rewrite(path, b"\xa6format\x02", b"\xa6format\x03")
-    refused(own, "snapshots/.*: it has format 3, this release reads up to 2: upgrade")
+        rewrite(path, b"\xa6format\x03", b"\xa6format\x04")
+    refused(own, "snapshots/.*: it has format 4, this release reads up to 3: upgrade")
     for path in documents(own, 0):
         rewrite(path, b"\xa6format\x02", b"\xa6format\x03")
     refused(own, "it has format 3, this release reads up to 2: upgrade")
@@ -443,6 +446,8 @@ def test_rows_are_the_state_machines() -> None:
     assert tuple(np.frombuffer(ROW.pack(*row), EXTENT_ROWS)[0].item()) == row
     one = (5, 8, 11, 13, 17, 19, bytes(range(16)))
     assert tuple(np.frombuffer(LEVEL_ONE_ROW.pack(*one), LEVEL_ONE_ROWS)[0].item()) == one
+    aborted = (5, 8, 11, 13)
+    assert tuple(np.frombuffer(ABORTED_ROW.pack(*aborted), ABORTED_ROWS)[0].item()) == aborted
     piece = (2, 5, 8, 7, 9, 11, 13, 17, 19, 23, bytes(range(20)))
     assert tuple(np.frombuffer(PIECE.pack(*piece), PIECES)[0].item()) == piece
 

@@ -27,6 +27,10 @@ class Frames(NamedTuple):
     replays: DataFrame
     written: DataFrame
     """Every batch that logs and checkpoints tell of, and where it lay in level zero."""
+    events: DataFrame
+    """What covered logs tell of transactions."""
+    said: DataFrame
+    """The open and the aborted transactions of partitions' newest states."""
     stored: DataFrame
     """The objects of both levels that storage lists."""
     comparisons: DataFrame

@@ -92,7 +92,7 @@ def producer_sequences(frames: Frames) -> Answer:
     in_group = Window.partitionBy("root", "group").orderBy("number")
     # A batch that cannot be read might be any producer's: nothing is said about a gap across it.
     unread = f.sum(f.col("header_records").isNull().cast("long")).over(in_group)
-    claimed = batches.withColumn("unread", unread).where("producer_id >= 0")
+    claimed = batches.withColumn("unread", unread).where("producer_id >= 0 and committed is null")
     order = Window.partitionBy("root", "group", "producer_id").orderBy("number")
     steps = (
         claimed.withColumn("epoch_before", f.lag("producer_epoch").over(order))
@@ -137,7 +137,7 @@ def producer_sequences(frames: Frames) -> Answer:
     )  # fmt: skip
     counts = batches.groupBy("root").agg(
         f.count("*").alias("batches"),
-        f.count_if(f.col("producer_id") >= 0).alias("batches of producers"),
+        f.count_if((f.col("producer_id") >= 0) & f.col("committed").isNull()).alias("batches of producers"),
         f.countDistinct("group", f.when(f.col("producer_id") >= 0, f.col("producer_id"))).alias("producers"),
         f.count_if(f.col("header_records").isNull()).alias("unreadable batches"),
     )

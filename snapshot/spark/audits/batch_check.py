@@ -9,6 +9,12 @@ from snapshot.level_zero_format import verify_batch
 from snapshot.object_frame import BadObject, Buffer
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_MARKER_KIND = struct.Struct(">h")
+_MARKER_END = _HEADER.size + 9
+"""Where the key of a marker's record ends (KIP-98): behind five fields of a byte each, version and kind."""
+_COMMIT = 1
 
 
 class Header(NamedTuple):
@@ -18,6 +24,9 @@ class Header(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    transactional: bool
+    committed: bool | None
+    """What a marker says; None for a batch of records."""
 
 
 NOT_READ = (None,) * len(Header._fields)
@@ -32,10 +41,18 @@ def check_batch(
         verify_batch(name, position, length, data)
     except BadObject as error:
         return error.reason, None
-    _, _, _, _, _, _, delta, _, newest, producer, epoch, sequence, records = _HEADER.unpack_from(data)
+    fields = _HEADER.unpack_from(data)
+    attributes, delta, _, newest, producer, epoch, sequence, records = fields[5:]
     problem = None
     if records != count or delta != count - 1:
         problem = f"the extent says {count} records, the batch {records}, the last with delta {delta}"
     elif newest != timestamp:
         problem = f"the extent's newest timestamp is {timestamp}, the batch's {newest}"
-    return problem, Header(records, producer, epoch, sequence)
+    committed = None
+    if attributes & _CONTROL:
+        if length < _MARKER_END:
+            return problem or "it is a control batch without a record", None
+        (kind,) = _MARKER_KIND.unpack_from(data, _MARKER_END - _MARKER_KIND.size)
+        committed = kind == _COMMIT
+    transactional = bool(attributes & _TRANSACTIONAL)
+    return problem, Header(records, producer, epoch, sequence, transactional, committed)

@@ -61,6 +61,8 @@ _CHECKED = [
     StructField("producer_id", LongType()),
     StructField("producer_epoch", LongType()),
     StructField("base_sequence", LongType()),
+    StructField("transactional", BooleanType()),
+    StructField("committed", BooleanType()),
 ]
 REFERENCE_SCHEMA = StructType(
     [
@@ -75,7 +77,8 @@ REFERENCE_SCHEMA = StructType(
 SCHEMA = StructType([*_REFERENCE, *_CHECKED])
 """A row for each batch. `number` is the place of its reference in the document, and of it in that; `newest`:
 the reference is one of the newest checkpoint's; `extent_end`: the offset after all that the reference holds;
-`problem`: what is wrong with the batch or what it lies in. The last four are null when it cannot be read."""
+`problem`: what is wrong with the batch or what it lies in. What follows is null when it cannot be read;
+`committed` is what a marker says, and null for batches of records."""
 _PLACES = 1 << 32
 """Batches that may have a place within one reference."""
 
@@ -155,6 +158,8 @@ class _Row(NamedTuple):
     producer_id: None
     producer_epoch: None
     base_sequence: None
+    transactional: None
+    committed: None
 
 
 _Reference = tuple[tuple[Any, ...], int | None, tuple[Any, ...]]
@@ -166,7 +171,7 @@ def _references(
     storage: Storage, names: list[SnapshotName], topic_id: bytes | None, partition: int | None
 ) -> Iterator[_Reference]:
     """The references of one group's newest readable checkpoint, and those that only leased ones have."""
-    newest = _newest(storage, names)
+    newest = newest_state(storage, names)
     if newest is None:
         return
     index, state = newest
@@ -175,7 +180,8 @@ def _references(
     sure = state["time"] + LEASE_LEFT_MS
     leased = [older for older, until, _ in state["checkpoints"] if until > sure and older < index]
     for at in (index, *sorted(leased, reverse=True)):
-        found = newest if at == index else _newest(storage, [name for name in names if name.log_index == at])
+        those = [name for name in names if name.log_index == at]
+        found = newest if at == index else newest_state(storage, those)
         if found is None:
             continue
         _, state_then = found
@@ -200,7 +206,7 @@ def _references(
             yield _to_batch(at, number, is_newest, row, inline)
 
 
-def _newest(storage: Storage, names: list[SnapshotName]) -> tuple[int, dict[str, Any]] | None:
+def newest_state(storage: Storage, names: Sequence[SnapshotName]) -> tuple[int, dict[str, Any]] | None:
     """The state of the newest document that can be read, and its index; None when it is no partition's."""
     for name in sorted(names, key=lambda name: (-name.log_index, name.node)):
         try:

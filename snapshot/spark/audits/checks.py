@@ -14,7 +14,12 @@ from snapshot.spark.audits.collection_audits import (
     nothing_deleted_above_m,
 )
 from snapshot.spark.audits.document_audits import epochs_never_regress, no_window, replay, replicas_agree
+from snapshot.spark.audits.isolation_audits import aborted_index_equals_replay, last_stable_offset_is_right
 from snapshot.spark.audits.levels import level_one_holds_level_zero
+from snapshot.spark.audits.transaction_audits import (
+    every_marker_has_its_transaction,
+    transactions_are_whole,
+)
 
 AUDITS = (
     Audit("replicas_agree", "Did all replicas publish the same bytes at each checkpoint?", replicas_agree),
@@ -51,5 +56,25 @@ AUDITS = (
         "level_one_holds_level_zero",
         "Does level one hold the very records that level zero held?",
         level_one_holds_level_zero,
+    ),
+    Audit(
+        "last_stable_offset_is_right",
+        "Is open what batches and markers leave open, and does the last stable offset only grow?",
+        last_stable_offset_is_right,
+    ),
+    Audit(
+        "aborted_index_equals_replay",
+        "Are the aborted transactions those that batches and markers tell of?",
+        aborted_index_equals_replay,
+    ),
+    Audit(
+        "every_marker_has_its_transaction",
+        "Has a coordinator decided what each marker says?",
+        every_marker_has_its_transaction,
+    ),
+    Audit(
+        "transactions_are_whole",
+        "Is each transaction wholly there or wholly absent, over all partitions and groups?",
+        transactions_are_whole,
     ),
 )

@@ -12,9 +12,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from snapshot.spark.audits.audit import Answer, Frames, broken
-from snapshot.spark.audits.replay import AGREES, DIFFERS, NOT_COVERED
+from snapshot.spark.audits.replay import AGREES, DIFFERS, NOT_COVERED, new_machine
 from statemachine.controller import Controller
+from statemachine.groups import GroupsMachine
 from statemachine.partition import PartitionStateMachine
+from statemachine.transactions import TransactionsMachine
 
 
 def replicas_agree(frames: Frames) -> Answer:
@@ -73,13 +75,9 @@ def replicas_agree(frames: Frames) -> Answer:
     return Answer(counts, "documents", differing.union(unreadable).union(alone), missing)
 
 
-def _fields(machine: Controller | PartitionStateMachine) -> list[str]:
-    return list(msgpack.unpackb(machine.snapshot()))
-
-
 STATE_FIELDS = {
-    "partition": _fields(PartitionStateMachine(0, lambda index, state: None)),
-    "controller": _fields(Controller(lambda index, state: None)),
+    kind: list(msgpack.unpackb(new_machine(kind, 0).snapshot()))
+    for kind in (Controller.kind, PartitionStateMachine.kind, GroupsMachine.kind, TransactionsMachine.kind)
 }
 """What a machine's state holds: an empty one shows it."""
 

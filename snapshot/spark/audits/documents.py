@@ -32,8 +32,10 @@ from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.checkpoints import RetainedCheckpoint
 from statemachine.controller_state import ControllerState
 from statemachine.extents import OBJECT_ROW
+from statemachine.internal_topics import INTERNAL_TOPICS
 from statemachine.level_one import RemovedObject
-from statemachine.partition_state import max_collectable_epoch
+from statemachine.partition_state import last_stable_offset, max_collectable_epoch
+from statemachine.producers import Producers
 
 SCALARS = (
     "time",
@@ -66,6 +68,7 @@ SCHEMA = StructType(
         StructField("retained", ArrayType(LongType())),
         # Of a partition.
         StructField("last_reconciled", LongType()),
+        StructField("last_stable", LongType()),
         StructField("max_collectable", LongType()),
         StructField("oldest_named", LongType()),
         StructField("removed", ArrayType(StringType())),
@@ -83,11 +86,12 @@ SCHEMA = StructType(
 )
 """`max_collectable` is M(p), `oldest_named` the lowest level-zero epoch that the state's extents or a leased
 checkpoint names. `removed` are the unique parts of level-one objects that are no longer named and not deleted
-for certain, `removable` those of them that no leased checkpoint can name, `deleted_topics` ids; in hex."""
+for certain, `removable` those of them that no leased checkpoint can name, `deleted_topics` ids; in hex.
+`partitions` are those that have records: coordinators name no object, so they hold nothing back."""
 LEASE_LEFT_MS: Final = 600_000
 """Of older checkpoints those count as leased whose lease lasts so long beyond the newest one: it must not end
 while an audit is at work."""
-_KIND_COLUMNS = 8
+_KIND_COLUMNS = 9
 """The columns from `last_reconciled` on."""
 
 
@@ -193,7 +197,7 @@ def _of_kind(document: SnapshotDocument, state: dict[str, Any]) -> tuple[Any, ..
     if document.kind == "partition":
         return (*_of_partition(document.index, state), None, None, None)
     if document.kind == "controller":
-        return (None, None, None, None, None, *_of_controller(ControllerState.load(document.state)))
+        return (None, None, None, None, None, None, *_of_controller(ControllerState.load(document.state)))
     return (None,) * _KIND_COLUMNS
 
 
@@ -216,6 +220,11 @@ def _of_partition(index: int, state: dict[str, Any]) -> tuple[Any, ...]:
     oldest_leased = min((one.log_index for one in leased), default=None)
     return (
         first - 1,
+        last_stable_offset(
+            state["start_offset"],
+            state["next_offset"],
+            Producers.restored(state["producers"]).first_open_offset,
+        ),
         max_collectable_epoch(state["previous_applied_epoch"], *held),
         min(held_for_long, default=None),
         [one.unique.hex() for one in removed],
@@ -227,6 +236,7 @@ def _of_controller(state: ControllerState) -> tuple[Any, ...]:
     partitions = [
         {"group": partition.group, "creation_epoch": partition.creation_epoch}
         for topic in state.topics.values()
+        if topic.name not in INTERNAL_TOPICS
         for partition in topic.partitions
     ]
     return state.collection_paused, partitions, [topic_id.hex() for topic_id in state.deleted]

@@ -225,7 +225,8 @@ def _slice(rows: Sequence[Beside]) -> Slice:
             identity,
         )
     first, end = rows[0].base_offset, rows[-1].end_offset
-    return Slice("", b"", 0, "a log", first, end, bytes(pieces), inline)
+    # Level one holds what was aborted as well.
+    return Slice("", b"", 0, "a log", first, end, bytes(pieces), inline, b"")
 
 
 def first_difference(zero: Iterator[Any], one: Iterator[Any]) -> tuple[int, tuple[int, str] | None]:

@@ -10,7 +10,7 @@ long after level one has its records. Other audits compare with that, so it is h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -20,13 +20,17 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from snapshot.document import SnapshotDocument
 from snapshot.log_document import decode_log
 from snapshot.names import LogName, SnapshotName, log_name, snapshot_name
+from snapshot.spark.audits.batches import GroupPlace
 from snapshot.spark.audits.documents import Listing, read_document
+from snapshot.spark.audits.transaction_events import EVENT_FIELDS, Targets, TransactionEvents
 from snapshot.spark.audits.work import ClusterStorage, frame
 from snapshot.spark.audits.written import WRITTEN_FIELDS, WrittenBatches
 from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.controller import Controller
+from statemachine.groups import GroupsMachine
 from statemachine.machine import StateMachine
 from statemachine.partition import PartitionStateMachine
+from statemachine.transactions import TransactionsMachine
 
 AGREES = "agrees"
 DIFFERS = "differs"
@@ -42,16 +46,23 @@ SCHEMA = StructType(
         StructField("outcome", StringType()),
         StructField("problem", StringType()),
         *WRITTEN_FIELDS,
+        *EVENT_FIELDS,
     ]
 )
-"""A row for each checkpoint, and one without `outcome` for each batch that was found on the way to it."""
+"""A row for each checkpoint; one without `outcome` for each batch found on the way to it, and one with an
+`event` for each that transactions brought."""
+_NO_BATCH = (None,) * len(WRITTEN_FIELDS)
+_NO_EVENT = (None,) * len(EVENT_FIELDS)
 
 Outcome = tuple[int | None, int | None, str, str | None]
 """after, entries, outcome, problem."""
 
 
 def replay_rows(
-    spark: SparkSession, storages: Sequence[ClusterStorage], listings: Sequence[Listing]
+    spark: SparkSession,
+    storages: Sequence[ClusterStorage],
+    listings: Sequence[Listing],
+    places: Sequence[Mapping[int, GroupPlace]],
 ) -> DataFrame:
     """The rows of SCHEMA of all groups, which are replayed in parallel."""
     stores = [storage.storage for storage in storages]
@@ -66,11 +77,14 @@ def replay_rows(
 
     def work(item: tuple[int, int, list[Any], list[Any]]) -> Iterator[tuple[Any, ...]]:
         root, group, documents, logs = item
-        replay = GroupReplay(stores[root], documents, logs)
+        replay = GroupReplay(stores[root], documents, logs, Targets(places[root]))
+        index = 0
         for index in sorted(replay.names):
-            yield (root, group, index, *replay.outcome(index), *(None,) * len(WRITTEN_FIELDS))
+            yield (root, group, index, *replay.outcome(index), *_NO_BATCH, *_NO_EVENT)
             for batch in replay.written.found():
-                yield (root, group, index, None, None, None, None, *batch)
+                yield (root, group, index, None, None, None, None, *batch, *_NO_EVENT)
+        for event in replay.events.found():
+            yield (root, group, index, None, None, None, None, *_NO_BATCH, *event)
 
     return frame(spark, items, work, SCHEMA)
 
@@ -81,7 +95,7 @@ _Found = tuple[SnapshotName, SnapshotDocument]
 class GroupReplay:
     """One group's checkpoints, read as they are needed."""
 
-    def __init__(self, storage: Storage, documents: list[Any], logs: list[Any]) -> None:
+    def __init__(self, storage: Storage, documents: list[Any], logs: list[Any], targets: Targets) -> None:
         self.names: dict[int, list[SnapshotName]] = {}
         for document in documents:
             name = SnapshotName(*document)
@@ -91,9 +105,12 @@ class GroupReplay:
         self._found: dict[int, list[_Found]] = {}
         self.written = WrittenBatches()
         """What was found since it was last asked."""
+        self.events = TransactionEvents(targets)
 
     def outcome(self, index: int) -> Outcome:
         outcome = self._outcome(index)
+        if outcome[1] is None:
+            self.events.lost()
         if later := self._documents(index):
             self.written.in_state(_commonest(later))
         return outcome
@@ -108,7 +125,6 @@ class GroupReplay:
         later = self._documents(index)
         if not later or earlier == []:
             return name.after, None, NOT_COVERED, "no document can be read"
-        machine = _machine(later[0][1])
         try:
             data = self._storage.get(log_name(*name))
         except ObjectMissing:
@@ -119,8 +135,10 @@ class GroupReplay:
             log = decode_log(data)
             if (log.cluster, log.group, log.after, log.index) != tuple(name):
                 return name.after, None, DIFFERS, "these are the bytes of another log"
+            machine = _machine(later[0][1])
             if earlier:
                 machine.restore(_commonest(earlier).state)
+            self.events.begin(machine, whole=not name.after)
             entries = log.read()
             for entry in entries:
                 if isinstance(entry.given, int):
@@ -129,6 +147,7 @@ class GroupReplay:
                     result = machine.apply(entry.log_index, entry.term, entry.given)
                     if isinstance(machine, PartitionStateMachine):
                         self.written.applied(machine.term, entry.given, result)
+                    self.events.applied(machine, entry.log_index, entry.given, result)
             state = machine.snapshot()
         except Exception as error:
             # A log that cannot be read, or that no machine could have applied: either is what is looked for.
@@ -155,10 +174,30 @@ class GroupReplay:
 
 
 def _machine(document: SnapshotDocument) -> StateMachine:
-    """The machine before its first entry."""
-    if document.kind == Controller.kind:
-        return Controller(lambda index, state: None)
-    return PartitionStateMachine(msgpack.unpackb(document.state)["creation_epoch"], lambda index, state: None)
+    """The machine of a group before its first entry."""
+    creation_epoch = 0
+    if document.kind == PartitionStateMachine.kind:
+        creation_epoch = msgpack.unpackb(document.state)["creation_epoch"]
+    return new_machine(document.kind, creation_epoch)
+
+
+def new_machine(kind: str, creation_epoch: int) -> StateMachine:
+    """A machine of a kind that publishes checkpoints; only a partition's has a creation epoch. Raises
+    KeyError for any other kind."""
+    if kind == PartitionStateMachine.kind:
+        return PartitionStateMachine(creation_epoch, _nobody)
+    return _KINDS[kind](_nobody)
+
+
+def _nobody(index: int, state: bytes) -> None:
+    """What is replayed publishes nothing."""
+
+
+_KINDS: Mapping[str, Callable[[Callable[[int, bytes], None]], StateMachine]] = {
+    Controller.kind: Controller,
+    GroupsMachine.kind: GroupsMachine,
+    TransactionsMachine.kind: TransactionsMachine,
+}
 
 
 def _commonest(found: list[_Found]) -> SnapshotDocument:

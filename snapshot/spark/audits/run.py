@@ -27,6 +27,8 @@ from snapshot.spark.audits.levels import comparisons
 from snapshot.spark.audits.replay import replay_rows
 from snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
 from snapshot.spark.audits.stored import stored_objects
+from snapshot.spark.audits.transaction_events import EVENT_NAMES
+from snapshot.spark.audits.transactions_said import said_rows
 from snapshot.spark.audits.work import ClusterStorage
 from snapshot.storage import StorageError, open_storage
 from statemachine.controller_state import CONTROLLER_GROUP, ControllerState
@@ -85,8 +87,10 @@ def audit_storages(
     places = [find_places(storage, found) for storage, found in zip(storages, whole, strict=True)]
     listings = [without_gone(found, known) for found, known in zip(whole, places, strict=True)]
     documents = document_rows(spark, storages, listings).cache()
-    batches = batch_rows(spark, storages, listings, [known.by_group for known in places]).cache()
-    replayed = replay_rows(spark, storages, listings).cache()
+    by_group = [known.by_group for known in places]
+    batches = batch_rows(spark, storages, listings, by_group).cache()
+    replayed = replay_rows(spark, storages, listings, by_group).cache()
+    said = said_rows(spark, storages, listings).cache()
     # Last, so that what the documents name was there already when it is listed.
     stored = stored_objects(spark, storages).cache()
     newest_first = Window.partitionBy("root", "group").orderBy(f.desc("log_index"), "node")
@@ -96,24 +100,26 @@ def audit_storages(
         .where("rank = 1")
         .drop("rank")
     )
-    written = replayed.where("outcome is null")
+    written = replayed.where("outcome is null and event is null")
     frames = Frames(
         documents=documents,
         newest=newest,
         batches=batches,
         replays=replayed.where("outcome is not null"),
         written=written,
+        events=replayed.where("event is not null").select("root", "group", "log_index", *EVENT_NAMES),
+        said=said,
         stored=stored,
         comparisons=comparisons(spark, storages, batches, written, stored).cache(),
         histories=histories(documents, len(storages)),
-        places=[known.by_group for known in places],
+        places=by_group,
         gone=[_gone(found, known) for found, known in zip(whole, places, strict=True)],
         grace=grace,
     )
     results = _results(frames, places)
     figures = _figures(frames, places)
     seconds = time.perf_counter() - began
-    for kept in (documents, batches, replayed, stored, frames.comparisons):
+    for kept in (documents, batches, replayed, said, stored, frames.comparisons):
         kept.unpersist()
     return [
         AuditRun(

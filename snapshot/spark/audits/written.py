@@ -17,7 +17,14 @@ from snapshot.extent_rows import EXTENT_ROWS
 from statemachine.extents import INLINE_ROW
 from statemachine.object_names import object_name
 from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Appended, EntryResult, InlineBatch, Kind, Placeholder
+from statemachine.partition_commands import (
+    Appended,
+    EntryResult,
+    InlineBatch,
+    Kind,
+    Placeholder,
+    TransactionEnded,
+)
 
 WRITTEN_FIELDS = [
     StructField("base_offset", LongType()),
@@ -61,6 +68,11 @@ class WrittenBatches:
                     if offset is not None:
                         self._append(term, InlineBatch(*row), offset)
 
+            elif kind == Kind.END_TRANSACTION:
+                offset = _marker_offset(answers, number)
+                if offset is not None:
+                    self._append(term, InlineBatch(1, fields[5], fields[6]), offset)
+
     def _append(self, term: int, batch: Placeholder | InlineBatch, offset: int | None) -> None:
         if offset is not None:
             self._end = offset + batch.record_count
@@ -91,6 +103,11 @@ class WrittenBatches:
                 name = object_name(epoch, identity)
                 self._found.append((base, count, term, length, epoch, position, name, None))
             self._end = base + count
+
+
+def _marker_offset(answers: EntryResult, number: int) -> int | None:
+    answer = answers[number] if isinstance(answers, list) else None
+    return answer.base_offset if isinstance(answer, TransactionEnded) else None
 
 
 def _offset(answers: EntryResult, number: int, place: int) -> int | None:
