@@ -12,7 +12,9 @@ from cluster.demo import flights as data
 from tests.exactly_once.compare import Comparison, Made, compare
 from tests.exactly_once.run import Outcome, drive, main
 from tests.exactly_once.task import expected, transform
-from tests.real_cluster import RealCluster
+from tests.real_cluster import RealCluster, real_cluster
+
+__all__ = ["real_cluster"]
 
 WANTED = [b"a", b"b", b"c", b"d"]
 WHOLE = [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 
 import pytest
 
+from tests.clients.matrix import Drivers
 from tests.peers.kafka_jars import NoKafka
 from tests.peers.kafka_tools import KafkaTools
 from tests.real_cluster import RealCluster, running_cluster
@@ -22,9 +24,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 
 @pytest.fixture(scope="package")
-def tools(cluster: RealCluster) -> KafkaTools:
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """Of the cluster that the matrix is tried against: ours, or the one that CLIENTS_BOOTSTRAP names."""
+    other = os.environ.get("CLIENTS_BOOTSTRAP")
+    if other:
+        return other
+    cluster: RealCluster = request.getfixturevalue("cluster")
+    return cluster.bootstrap
+
+
+@pytest.fixture(scope="package")
+def drivers(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    started = Drivers(bootstrap, tmp_path_factory.mktemp("drivers"))
+    yield started
+    started.end()
+
+
+@pytest.fixture(scope="package")
+def tools(bootstrap: str) -> KafkaTools:
     try:
-        return KafkaTools(cluster.bootstrap)
+        return KafkaTools(bootstrap)
     except NoKafka as error:
         pytest.skip(str(error))
 

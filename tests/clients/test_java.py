@@ -203,13 +203,11 @@ def test_offsets_leaders_and_the_cluster(cluster: RealCluster, tools: KafkaTools
 
 
 def test_what_there_is_not_yet_is_said_at_once(tools: KafkaTools) -> None:
-    groups, acls, reassignments = tools.together(
+    acls, reassignments = tools.together(
         [
-            tools.tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", "--list"),
             tools.tool(f"{TOOLS}.AclCommand", "--list"),
             tools.tool(f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list"),
         ]
     )
-    assert "The node does not support LIST_GROUPS" in groups.out + groups.err
     assert "The node does not support DESCRIBE_ACLS" in acls.out + acls.err
     assert "The node does not support LIST_PARTITION_REASSIGNMENTS" in reassignments.out + reassignments.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import uuid
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -56,3 +57,19 @@ def test_metadata_and_offsets(cluster: RealCluster, kcat: str) -> None:
     assert not idempotent(cluster.bootstrap, "kcat-used", partitions=1)
     assert "kcat-used [0] offset 1" in run(kcat, "-Q", "-b", cluster.bootstrap, "-t", "kcat-used:0:-1")
     assert "kcat-used [0] offset 0" in run(kcat, "-Q", "-b", cluster.bootstrap, "-t", "kcat-used:0:1")
+
+
+def test_a_group_and_a_transaction(bootstrap: str, kcat: str) -> None:
+    """What it reads as a member is committed when it ends; what it writes is there as a whole."""
+    name = f"kcat-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 3)])[name].result(10)
+    transactional = ("-X", f"transactional.id={name}")
+    lines = [f"{name}-{number}" for number in range(COUNT)]
+    run(kcat, "-P", "-b", bootstrap, "-t", name, *transactional, stdin="\n".join(lines) + "\n")
+    member = ("-b", bootstrap, "-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=6000")
+    assert sorted(run(kcat, *member, "-e", "-q", "-G", name, name).splitlines()) == sorted(lines)
+    run(kcat, "-P", "-b", bootstrap, "-t", name, stdin="later\n" * 5)
+    assert run(kcat, *member, "-e", "-q", "-G", name, name).splitlines() == ["later"] * 5
+    described = admin.describe_consumer_groups([name])[name].result(10)
+    assert (described.state.name, len(described.members)) == ("EMPTY", 0)

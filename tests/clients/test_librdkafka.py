@@ -212,19 +212,3 @@ def test_a_topic_is_made_by_using_it(cluster: RealCluster) -> None:
     assert produce(cluster, "rd-used", [Written(None, None, b"x")], **{"enable.idempotence": True}) == []
     got = read_by_librdkafka(cluster.bootstrap, "rd-used", 1, partitions=1)
     assert [message.value() for message in got.values()] == [b"x"]
-
-
-def test_what_there_is_not_yet_is_said_at_once(cluster: RealCluster) -> None:
-    settings: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
-    transactional = confluent_kafka.Producer({**settings, "transactional.id": "x"})
-    with pytest.raises(KafkaException) as caught:
-        transactional.init_transactions(20)
-    assert caught.value.args[0].fatal()
-    assert "not supported yet" in caught.value.args[0].str()
-    errors: list[Any] = []
-    create(cluster, "rd-group")
-    consumer = confluent_kafka.Consumer({**settings, "group.id": "some", "error_cb": errors.append})
-    consumer.subscribe(["rd-group"])
-    assert consumer.poll(2) is None
-    assert consumer.assignment() == []
-    consumer.close()

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 class _Timer:
     deadline: float
     """May be later than the handle's time."""
-    handle: asyncio.TimerHandle
+    at: float
+    """The handle's time: uvloop's own cannot say it when there was nothing left to wait for."""
+    handle: asyncio.Handle
     callback: Callable[[], None]
 
 
@@ -32,12 +34,12 @@ class Timers:
         deadline = self._loop.time() + seconds
         timer = self._timers.get(key)
         if timer is not None:
-            if timer.handle.when() <= deadline:
+            if timer.at <= deadline:
                 timer.deadline, timer.callback = deadline, callback
                 return
             timer.handle.cancel()
         handle = self._loop.call_later(seconds, self._due, key)
-        self._timers[key] = _Timer(handle.when(), handle, callback)
+        self._timers[key] = _Timer(deadline, deadline, handle, callback)
 
     def cancel(self, key: Hashable) -> None:
         """Forget what was set for the key, if anything was."""
@@ -61,9 +63,9 @@ class Timers:
 
     def _due(self, key: Hashable) -> None:
         timer = self._timers[key]
-        if timer.handle.when() < timer.deadline:
+        if timer.at < timer.deadline:
+            timer.at = timer.deadline
             timer.handle = self._loop.call_later(timer.deadline - self._loop.time(), self._due, key)
-            timer.deadline = timer.handle.when()
             return
         del self._timers[key]
         timer.callback()
