@@ -1,1 +1,1 @@
-"""Consume, transform, produce, with workers that are killed all the while: is each input there once?"""
+"""Histories of transactional clients and their anomalies; and a program that is exactly-once, or is not."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.anomalies.recorder import Recorder
 from tests.exactly_once.history import Ending, Place, Read, Sent, Transaction
-from tests.exactly_once.recorder import Recorder
 
 INPUT: Final = "in"
 OUTPUT: Final = "out"

@@ -9,8 +9,8 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from tests.anomalies.recorder import Recorder
 from tests.exactly_once.history import Place, Poll, Read
-from tests.exactly_once.recorder import Recorder
 
 POLL_SECONDS: Final = 0.2
 
