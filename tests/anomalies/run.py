@@ -30,7 +30,7 @@ from tests.anomalies.reading import Follower, read_committed
 from tests.anomalies.recorder import Recorder
 from tests.anomalies.transacting import INPUT, OUTPUT, PARTITIONS, WRITTEN, Transactor, Worker, Writer
 from tests.exactly_once.anomalies import anomalies
-from tests.exactly_once.history import Place
+from tests.exactly_once.history import Ending, Place
 from tests.failover.cluster.faults import FAULTS
 from tests.failover.cluster.nodes import Nodes, NotWell
 from tests.failover.cluster.stores import LocalStorage
@@ -128,9 +128,8 @@ class Load:
         deadline = time.monotonic() + _DRAIN_SECONDS
         while time.monotonic() < deadline:
             transactions = [*self.recorder.history.transactions]
-            consumed = {read.value for one in transactions if one.ended for read in one.consumed}
-            if consumed.issuperset(self.recorder.history.inputs):
-                await asyncio.sleep(3.0)
+            kept = [one for one in transactions if one.ending is not Ending.ABORTED]
+            if {read.value for one in kept for read in one.consumed}.issuperset(self.recorder.history.inputs):
                 return
             await asyncio.sleep(0.5)
 

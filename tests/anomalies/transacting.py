@@ -30,6 +30,15 @@ _ABORTED: Final = 0.15
 _REPLACED: Final = 0.06
 
 
+_PASSING: Final = (
+    KafkaError._PARTITION_EOF,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
+"""What librdkafka tells its user of a coordinator that moves; it goes on by itself."""
+
+
 class Replaced(Exception):
     """This incarnation is over: fenced, or in doubt."""
 
@@ -254,7 +263,7 @@ class Worker(Transactor):
         for message in consumer.consume(self.rng.randint(1, 10), 0.3):
             error = message.error()
             if error is not None:
-                if not error.retriable() and error.code() != KafkaError._PARTITION_EOF:
+                if not error.retriable() and error.code() not in _PASSING:
                     self.recorder.troubled(f"{self.name}: {error}")
                 continue
             topic, partition, offset = message.topic(), message.partition(), message.offset()
