@@ -122,15 +122,20 @@ def _starts(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 async def _led(nodes: Nodes) -> list[Any]:
     """What each partition's leader tells of it."""
+    return await _led_of(nodes, "partitions")
+
+
+async def _led_of(nodes: Nodes, kind: str) -> list[Any]:
+    """Rows of a page of the HTTP API, `partitions` or `coordinators`, from each one's leader."""
     rows = []
     for node in nodes.ids.values():
         try:
             answer = await asyncio.to_thread(
-                AdminClient(node.admin).request, "GET", "/api/partitions?limit=1000"
+                AdminClient(node.admin).request, "GET", f"/api/{kind}?limit=1000"
             )
         except Unreachable as error:
             raise NotWell(f"node {node.node} does not answer: {error}") from error
-        rows += [row for row in answer.body["partitions"] if row["leads"]]
+        rows += [row for row in answer.body[kind] if row["leads"]]
     return rows
 
 
@@ -140,7 +145,7 @@ async def judge_checkpoints(nodes: Nodes, report: Report) -> None:
     To be asked once a checkpoint was taken: restarted nodes publish again those that they apply again, and
     the next checkpoint removes what is not retained.
     """
-    present = {row["group"] for row in await _led(nodes)} | {0}
+    present = {row["group"] for row in [*await _led(nodes), *await _led_of(nodes, "coordinators")]} | {0}
     there = await asyncio.to_thread(stored, nodes.storage)
     gone = sorted(set(there.checkpoint_groups) - present)
     if gone:
