@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import uuid
+import weakref
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from node.kafka.answers import answers
 from node.kafka.apis import ApiKey
 from node.kafka.requests.topic_metadata import encode_topic, encoded_topics, topic_answer, with_topics
 from node.kafka.response_encoder import encode
+from statemachine.controller import Controller
 from statemachine.controller_commands import CreateTopic, DeleteTopic
 from tests.kafka_requests.admin_harness import CLUSTER, TERM, Cluster, Node, run
 
@@ -482,6 +485,15 @@ def test_an_answer_is_not_made_again_while_nothing_changes() -> None:
         assert kept.encode(a, 13, topic_of(node), node.leaders.leader_of, False) is not first
 
     run(test)
+
+
+def test_what_is_kept_does_not_keep_its_replica() -> None:
+    machine = Controller(lambda index, state: None)
+    encoded_topics(machine)
+    there = weakref.ref(machine)
+    del machine
+    gc.collect()
+    assert there() is None
 
 
 def topic_of(node: Node) -> Any:

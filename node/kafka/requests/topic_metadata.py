@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from kio.schema.errors import ErrorCode
 
@@ -44,15 +44,18 @@ class EncodedTopics:
     """The topics of one replica of the controller."""
 
     def __init__(self, machine: Controller) -> None:
-        self._machine = machine
+        # Not the machine itself: what is kept by it would keep it, and everything around it, for good.
+        self._machine = ref(machine)
         self._version = -1
         self._live: frozenset[int] = frozenset()
         self._kept: dict[tuple[bytes, int, bool], _Kept] = {}
 
     def encode(self, a: Answers, version: int, topic: Topic, leader_of: LeaderOf, operations: bool) -> bytes:
         """The topic in the response's `version`; `operations`: whether the client asked what it may do."""
-        if self._machine.version != self._version:
-            self._catch_up()
+        machine = self._machine()
+        assert machine is not None, "who asks has the machine"
+        if machine.version != self._version:
+            self._catch_up(machine)
         leaders = [leader_of(partition.group) for partition in topic.partitions]
         key = (topic.topic_id, version, operations)
         kept = self._kept.get(key)
@@ -62,9 +65,8 @@ class EncodedTopics:
         self._kept[key] = _Kept(topic, leaders, encoded)
         return encoded
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, machine: Controller) -> None:
         """Forget what a change of the cluster has made wrong: all if nodes came or went, or a topic's own."""
-        machine = self._machine
         self._version = machine.version
         live = frozenset(node for node, registration in machine.nodes.items() if not registration.fenced)
         if live != self._live:
