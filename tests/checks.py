@@ -57,6 +57,10 @@ def steps(seeds: int, pytest_arguments: list[str], report: Path) -> list[Step]:
             "simulation of whole nodes",
             (str(ROOT / "scripts" / "simulate"), "--whole", "--seeds", str(seeds // 5)),
         ),
+        Step(
+            "simulation of transactions",
+            (str(ROOT / "scripts" / "simulate"), "--transactions", "--seeds", str(seeds // 15)),
+        ),
     ]
 
 

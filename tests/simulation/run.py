@@ -1,7 +1,8 @@
 """`scripts/simulate`: run many seeds on all cores, report what was found, and how to see it again.
 
 With `--sabotage NAME` a rule of the production code is broken on purpose, and the run ends with the seed that
-found it: see sabotages.py and docs/simulation.md. With `--whole` all of a node runs, and not its log alone.
+found it: see sabotages.py and docs/simulation.md. With `--whole` all of a node runs, and not its log alone;
+with `--transactions` all of a node, under clients that write and consume in transactions.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any
 
 from tests.simulation.sabotages import SABOTAGES, Sabotage, reopened
 from tests.simulation.scenario import Report, run_seed
 from tests.simulation.whole import sabotages as whole_sabotages
 from tests.simulation.whole import scenario as whole_scenario
+from tests.simulation.whole.totals import TRANSACTIONS
 from tests.simulation.whole.totals import Totals as WholeTotals
+from tests.simulation.whole.transactions import sabotages as transaction_sabotages
+from tests.simulation.whole.transactions import scenario as transaction_scenario
 
 _COLLECT_EVERY = 20
 _SHOWN = 20
@@ -65,13 +70,25 @@ class Totals:
         return self.count("applied twice")
 
 
-Job = tuple[int, str | None, bool]
+class Kind(Enum):
+    """What is simulated; a seed is another run in each."""
+
+    LOG = "log"
+    WHOLE = "whole"
+    TRANSACTIONS = "transactions"
+
+
+Job = tuple[int, str | None, Kind]
+_OPTIONS = {Kind.LOG: "", Kind.WHOLE: " --whole", Kind.TRANSACTIONS: " --transactions"}
 AnyReport = Report | whole_scenario.Report
 
 
 def _run(job: Job, *, tracing: bool = False) -> AnyReport:
-    seed, sabotage, whole = job
-    if whole:
+    seed, sabotage, kind = job
+    if kind is Kind.TRANSACTIONS:
+        with transaction_sabotages.broken(sabotage):
+            return transaction_scenario.run_seed(seed, tracing=tracing)
+    if kind is Kind.WHOLE:
         with whole_sabotages.broken(sabotage):
             return whole_scenario.run_seed(seed, tracing=tracing)
     with reopened(sabotage) as host_class:
@@ -92,9 +109,9 @@ def _prepare() -> None:
     gc.freeze()
 
 
-def simulate(seeds: range, sabotage: str | None, jobs: int, *, whole: bool = False) -> Iterator[AnyReport]:
+def simulate(seeds: range, sabotage: str | None, jobs: int, kind: Kind) -> Iterator[AnyReport]:
     """Reports of all seeds in order, each from a process of its own choosing."""
-    work = [(seed, sabotage, whole) for seed in seeds]
+    work = [(seed, sabotage, kind) for seed in seeds]
     if jobs == 1 or len(work) == 1:
         _prepare()
         yield from map(_simulate, work)
@@ -110,6 +127,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them (default: 0)")
     parser.add_argument("--seed", type=int, help="run this one seed")
     parser.add_argument("--whole", action="store_true", help="whole nodes with a store and Kafka clients")
+    parser.add_argument(
+        "--transactions", action="store_true", help="whole nodes, transactions and consumer groups"
+    )
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event of the run")
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a summary line")
     parser.add_argument(
@@ -122,14 +142,24 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         parser.error(f"there is no sabotage {arguments.sabotage!r}: --list-sabotages names them")
     if arguments.trace and arguments.seed is None:
         parser.error("--trace needs --seed: it prints every event of one run")
+    if arguments.whole and arguments.transactions:
+        parser.error("--whole and --transactions are different runs: choose one")
     if arguments.seeds < 1 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
     return arguments
 
 
+def _kind(arguments: argparse.Namespace) -> Kind:
+    if arguments.transactions:
+        return Kind.TRANSACTIONS
+    return Kind.WHOLE if arguments.whole else Kind.LOG
+
+
 def _sabotages(
     arguments: argparse.Namespace,
-) -> Mapping[str, Sabotage | whole_sabotages.Sabotage]:
+) -> Mapping[str, Sabotage | whole_sabotages.Sabotage | transaction_sabotages.Sabotage]:
+    if arguments.transactions:
+        return transaction_sabotages.SABOTAGES
     return whole_sabotages.SABOTAGES if arguments.whole else SABOTAGES
 
 
@@ -146,10 +176,10 @@ def main(given: list[str] | None = None) -> int:
         seeds = range(arguments.first, arguments.first + arguments.seeds)
     began = time.perf_counter()
     if arguments.trace:
-        reports = iter([_traced((arguments.seed, arguments.sabotage, arguments.whole))])
+        reports = iter([_traced((arguments.seed, arguments.sabotage, _kind(arguments)))])
     else:
-        reports = simulate(seeds, arguments.sabotage, arguments.jobs, whole=arguments.whole)
-    totals: Any = WholeTotals() if arguments.whole else Totals()
+        reports = simulate(seeds, arguments.sabotage, arguments.jobs, _kind(arguments))
+    totals = _totals(_kind(arguments))
     _watch(reports, len(seeds), arguments, totals)
     seconds = time.perf_counter() - began
     if arguments.json:
@@ -157,6 +187,12 @@ def main(given: list[str] | None = None) -> int:
     else:
         print(_summary(totals, seconds, arguments.sabotage))
     return int(bool(totals.failed) == (arguments.sabotage is None))
+
+
+def _totals(kind: Kind) -> Any:
+    if kind is Kind.TRANSACTIONS:
+        return WholeTotals(TRANSACTIONS)
+    return WholeTotals() if kind is Kind.WHOLE else Totals()
 
 
 def _traced(job: Job) -> AnyReport:
@@ -171,7 +207,7 @@ def _traced(job: Job) -> AnyReport:
 def _watch(reports: Iterator[AnyReport], count: int, arguments: argparse.Namespace, totals: Any) -> None:
     """Add up the reports and print findings, and progress every few seconds; a sabotage ends when found."""
     out = sys.stderr if arguments.json else sys.stdout
-    whole = " --whole" if arguments.whole else ""
+    option = _OPTIONS[_kind(arguments)]
     said = time.perf_counter()
     for report in reports:
         totals.add(report)
@@ -180,7 +216,7 @@ def _watch(reports: Iterator[AnyReport], count: int, arguments: argparse.Namespa
         if report.findings and len(totals.failed) <= _SHOWN:
             extra = f" --sabotage {arguments.sabotage}" if arguments.sabotage else ""
             print(
-                f"  again: scripts/simulate{whole} --seed {report.seed} --trace{extra}", file=out, flush=True
+                f"  again: scripts/simulate{option} --seed {report.seed} --trace{extra}", file=out, flush=True
             )
             if arguments.sabotage:
                 break
@@ -198,7 +234,7 @@ def _summary(totals: Any, seconds: float, sabotage: str | None) -> str:
         return f"simulate ok: sabotage {sabotage} found after {totals.seeds} seeds by: {found}, {rate}"
     verdict = f"FAILED on {len(totals.failed)}" if totals.failed else "ok"
     if isinstance(totals, WholeTotals):
-        return f"simulate --whole {verdict}: {totals.told()}, {rate}"
+        return f"simulate {totals.option} {verdict}: {totals.told()}, {rate}"
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(totals.faults.items()))
     return (
         f"simulate {verdict}: {totals.seeds} seeds, {totals.virtual_seconds:.0f} virtual s,"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from node.level_one.merging import next_merge
 from node.level_one.plan import grain
 from snapshot.names import SnapshotName, parse_name
 from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.extents import ObjectExtent
+from statemachine.extents import InlineExtent, ObjectExtent
+from statemachine.internal_topics import INTERNAL_TOPICS
 from statemachine.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
 from statemachine.object_names import PREFIX
 from statemachine.partition import PartitionStateMachine
@@ -73,6 +74,8 @@ def contents(cluster: WholeCluster) -> dict[Place, Content]:
     found: dict[Place, Content] = {}
     machine = cluster.newest().controller.machine
     for topic in machine.topics:
+        if topic.name in INTERNAL_TOPICS:
+            continue
         for number, partition in enumerate(topic.partitions):
             place = Place(topic.topic_id, number)
             newest = cluster.ledger.objects.newest(partition.group)
@@ -91,6 +94,8 @@ def _content(cluster: WholeCluster, place: Place, machine: PartitionStateMachine
         elif following not in (None, base):
             ledger.broken("offsets", f"{place}: {following} comes next, and a batch is at {base}")
         following = end
+        if is_control(body):
+            continue
         if batch is None:
             ledger.broken("stored", f"{place} at {base}: its object has no batch of ours there")
         elif batch.records != end - base:
@@ -113,6 +118,9 @@ def _pieces(
             if end > machine.start_offset:
                 yield base, end, body
     for extent in machine.extents:
+        if isinstance(extent, InlineExtent):
+            yield extent.base_offset, extent.end_offset, extent.data[BODY:]
+            continue
         assert isinstance(extent, ObjectExtent)
         data = cluster.store.objects.get(extent.object_name, b"")
         yield (
@@ -122,10 +130,19 @@ def _pieces(
         )
 
 
+def is_control(body: bytes) -> bool:
+    """Whether a batch, from behind what is stamped, is a transaction's marker."""
+    return bool(int.from_bytes(body[5:7], "big") & 0x20)
+
+
 def check_topics(cluster: WholeCluster, directory: Directory) -> None:
     """The topics are those that were created and not deleted."""
     machine = cluster.newest().controller.machine
-    there = {topic.topic_id: (topic.name, len(topic.partitions)) for topic in machine.topics}
+    there = {
+        topic.topic_id: (topic.name, len(topic.partitions))
+        for topic in machine.topics
+        if topic.name not in INTERNAL_TOPICS
+    }
     wanted = {topic.topic_id: (topic.name, topic.partitions) for topic in directory.live(stable=False)}
     if there != wanted:
         cluster.ledger.broken("topics", f"there are {sorted(there.values())}, not {sorted(wanted.values())}")
@@ -256,7 +273,10 @@ def not_drained(cluster: WholeCluster, *, merged: bool) -> str | None:
     unnamed = [name for name in store.keys(LEVEL_ONE_PREFIX) if name not in wanted]
     if unnamed:
         return f"{len(unnamed)} objects of level one are named by nobody: {unnamed[0]}"
-    gone = [name for name in store.keys("snapshots/") if not _wanted(name, places)]
+    controller = objects.controller()
+    topics = () if controller is None else controller.topics
+    groups = {partition.group for topic in topics for partition in topic.partitions}
+    gone = [name for name in store.keys("snapshots/") if not _wanted(name, groups)]
     return f"{gone[0]} belongs to no partition that is there" if gone else None
 
 
@@ -269,6 +289,6 @@ def _mergeable(
     return next_merge(list(machine.level_one), section.merge_count, grain(configs, section))
 
 
-def _wanted(name: str, places: Mapping[int, Place]) -> bool:
+def _wanted(name: str, groups: set[int]) -> bool:
     group = parse_name(name).group
-    return group == CONTROLLER_GROUP or group in places
+    return group == CONTROLLER_GROUP or group in groups

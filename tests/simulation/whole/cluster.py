@@ -14,6 +14,7 @@ from node.config import (
     AdminSection,
     CheckpointsSection,
     ClusterSection,
+    CoordinatorSection,
     KafkaSection,
     LogSection,
     MeshSection,
@@ -64,6 +65,8 @@ class WholeCluster:
         self.epoch_seconds = plan.epoch_seconds
         self.restart_after: Callable[[int], float] = lambda node: 0.2
         self.on_crash: Callable[[SimBroker], None] = lambda broker: None
+        self.on_broker: Callable[[SimBroker], None] = lambda broker: None
+        """Gets each broker before it opens."""
         rng = world.rng("clocks")
         self._clock_starts: dict[int, float] = {}
         for node in plan.nodes:
@@ -123,6 +126,7 @@ class WholeCluster:
                 on_fatal=lambda error: self._fatal(sim, error), wal=plan.wal,
             )  # fmt: skip
         self._watch_groups(broker)
+        self.on_broker(broker)
         try:
             broker.open()
         except SimCrash:
@@ -166,6 +170,8 @@ class WholeCluster:
             level_one=plan.level_one,
             collector=plan.collector,
             retention=RetentionSection(plan.retention_seconds),
+            coordinator=CoordinatorSection(plan.coordinators),
+            groups=plan.groups,
         )
 
     def _fatal(self, sim: SimNode, error: Exception) -> None:
@@ -240,7 +246,8 @@ class WholeCluster:
         replicas = [
             (broker, replica)
             for broker in self.brokers.values()
-            if (replica := broker.partitions.get(topic_id, number)) is not None
+            if (replica := broker.partitions.get(topic_id, number) or broker.coordinators.by_group(group))
+            is not None
         ]
         leading = [broker.node_id for broker, replica in replicas if replica.leads]
         if len(leading) != 1:

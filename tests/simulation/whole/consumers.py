@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from node.kafka.apis import ApiKey
-from node.kafka.record_batch import read_header
+from node.kafka.record_batch import BatchHeader, read_header
 from tests.simulation.whole.client import GONE, PASSING, Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.objects import Place
@@ -31,6 +31,7 @@ class Consumer(Client):
     ) -> None:
         super().__init__(cluster, directory, name, machine)
         self.version = version or self.rng.choice((11, 12, 13, 16, 18))
+        self.isolation = 0
         self.positions: dict[Place, int] = {}
         self.records = 0
         self.outcomes: Counter[str] = Counter()
@@ -94,7 +95,7 @@ class Consumer(Client):
             answer = await self.wire.ask(
                 node, ApiKey.FETCH, self.version, self._patience, replica_id=-1,
                 max_wait=timedelta(seconds=self._max_wait), min_bytes=self._min_bytes, max_bytes=1 << 20,
-                isolation_level=0, session_id=0, session_epoch=-1, topics=list(topics.values()),
+                isolation_level=self.isolation, session_id=0, session_epoch=-1, topics=list(topics.values()),
             )  # fmt: skip
         except Lost:
             self.outcomes["lost"] += 1
@@ -149,8 +150,12 @@ class Consumer(Client):
                 return
             if epoch < self._epochs.get(place, _NO_EPOCH):
                 self.ledger.broken("leader epochs", f"{self.name}: {epoch} follows a later one in {place}")
-            if self.ledger.read(place, offset, batch, self.name) is None:
+            if not self._given(place, offset, batch, header):
                 return
             self._epochs[place] = epoch
             self.positions[place] = offset + header.record_count
             self.records += header.record_count
+
+    def _given(self, place: Place, offset: int, batch: bytes, header: BatchHeader) -> bool:
+        """Take a batch that follows what was read before; false when it is a finding."""
+        return self.ledger.read(place, offset, batch, self.name) is not None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from tests.simulation.network import Link
 from tests.simulation.whole.client import Client
@@ -25,7 +26,13 @@ from tests.simulation.whole.store_faults import StoreFaults
 class Faults:
     """Injects the plan's faults until `heal`."""
 
-    def __init__(self, cluster: WholeCluster, clients: list[Client]) -> None:
+    def __init__(
+        self,
+        cluster: WholeCluster,
+        clients: list[Client],
+        more: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
+    ) -> None:
+        """`more`: kinds that only plans of some themes name."""
         self.cluster = cluster
         self.world = cluster.world
         self.counts: Counter[str] = Counter()
@@ -58,6 +65,7 @@ class Faults:
             **self._steps.kinds,
         }
         assert set(self._kinds) == set(FAULTS)
+        self._kinds |= more
         cluster.restart_after = lambda node: self._rng.choice((0.01, 0.1, 0.5, 1.5))
 
     def start(self) -> None:

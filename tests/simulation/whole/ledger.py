@@ -13,6 +13,7 @@ from zlib import crc32
 
 import msgpack
 
+from statemachine.coordinator_machine import CoordinatorMachine
 from statemachine.object_names import object_name
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import Kind
@@ -71,6 +72,8 @@ class Ledger:
         self.retention = Retention(self.objects, self.broken, now)
         self.on_first: Callable[[int, int, int], None] = lambda node, group, kind: None
         """Hears of each partition's command when the first replica, (node, group), applies it."""
+        self.on_decision: Callable[[int, int, str, int], None] = lambda node, group, which, kind: None
+        """As `on_first`, for commands of coordinators: of which kind of coordinator, and which command."""
         self._logs: dict[int, _Log] = {}
         self._epochs: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._cluster_epoch: tuple[int, int] = (0, 0)
@@ -145,6 +148,10 @@ class Ledger:
             self._check_epochs(replica, plain)
             if first and place is not None:
                 self._check_commands(replica, index, term, command, plain, place)
+        elif isinstance(plain, CoordinatorMachine):
+            made_in, _, kind, *_ = msgpack.unpackb(command)
+            if first and made_in == term:
+                self.on_decision(replica[1], group, plain.kind, kind)
         elif plain is not None:
             epoch = plain.cluster_epoch
             known_at, known = self._cluster_epoch

@@ -20,6 +20,7 @@ from snapshot.names import SnapshotName, parse_name
 from statemachine.controller import Controller
 from statemachine.controller_state import CONTROLLER_GROUP
 from statemachine.extents import OBJECT_ROW, ROW, InlineExtent
+from statemachine.internal_topics import INTERNAL_TOPICS
 from statemachine.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name, parse_level_one_name
 from statemachine.object_names import PREFIX, object_name, parse_object_name
 from statemachine.partition import PartitionStateMachine
@@ -118,7 +119,7 @@ class Objects:
         return known[1] if known is not None and isinstance(known[1], Controller) else None
 
     def places(self) -> dict[int, Place]:
-        """Partitions of the topics there are, by their groups."""
+        """Partitions of the topics there are, by their groups; coordinators hold no records."""
         controller = self.controller()
         if controller is None:
             return {}
@@ -126,6 +127,7 @@ class Objects:
             places = {
                 partition.group: Place(topic.topic_id, number)
                 for topic in controller.topics
+                if topic.name not in INTERNAL_TOPICS
                 for number, partition in enumerate(topic.partitions)
             }
             self._places = (controller.version, places)

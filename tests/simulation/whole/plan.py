@@ -7,14 +7,15 @@ snapshots overtake replicas all the time.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from node.config import CacheSection, CollectorSection, LevelOneSection
+from node.config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
 from node.level_zero.batcher import BatcherConfig
 from node.level_zero.retries import RetryPolicy
 from node.raft.config import RaftConfig
 from node.raft.mesh_config import MeshConfig
 from node.raft.wal import WalConfig
+from tests.simulation.whole.transactions.load import Load
 
 FAULTS = (
     "weather", "slow mesh", "reset", "partition", "pair cut", "one-way cut", "isolated leader",
@@ -78,6 +79,11 @@ class Plan:
     checkpoints_kept: int
     late_seconds: float
     """The longest time after which a put that failed may still land."""
+    load: Load | None = None
+    """What transactional clients do; None: there are none."""
+    coordinators: int = 16
+    """Partitions of each internal topic."""
+    groups: GroupsSection = field(default_factory=GroupsSection)
 
 
 def anything(rng: random.Random, theme: str) -> Plan:

@@ -22,7 +22,7 @@ from node.level_zero.batcher import Batcher, Stored
 from node.partition import fence as fence_module
 from node.partition import partition as partition_module
 from node.partition import writer as writer_module
-from node.partition.batch import AppendFailed, ProducedBatch
+from node.partition.batch import AppendFailed, Judgement, ProducedBatch, Verification
 from node.partition.gaps import Gaps
 from node.partition.lanes import Lane, Pending, placeholder
 from node.partition.partition import Partition
@@ -123,25 +123,34 @@ _granted = Writer._granted
 # Order and duplicates.
 
 
-def _judges_when_it_arrives(self: Writer, batch: ProducedBatch) -> asyncio.Future[Any]:
+def _judges_when_it_arrives(
+    self: Writer,
+    batch: ProducedBatch,
+    judgement: Judgement | None = None,
+    verification: Verification | None = None,
+) -> asyncio.Future[Any]:
     if batch.producer_id != NO_PRODUCER and self._fence.window is not None:
         judged = self._machine.producers.judge(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            batch.record_count,
+            batch.transaction,
         )
         if isinstance(judged, Duplicate):
             result: asyncio.Future[Any] = self._loop.create_future()
             result.set_result(Appended(judged.base_offset, duplicate=True))
             return result
-    return _writer_append(self, batch)
+    return _writer_append(self, batch, judgement, verification)
 
 
 _writer_append = Writer.append
 
 
 def _refuses_other_than_duplicates(
-    self: PartitionStateMachine, producer: int, incarnation: int, first: int, count: int
+    self: PartitionStateMachine, producer: int, incarnation: int, first: int, count: int, transaction: int
 ) -> Any:
-    refused = _refuse(self, producer, incarnation, first, count)
+    refused = _refuse(self, producer, incarnation, first, count, transaction)
     return None if isinstance(refused, Appended) else refused
 
 

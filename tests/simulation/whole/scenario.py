@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from statemachine.internal_topics import INTERNAL_TOPICS
 from tests.simulation.loop import DEAD
 from tests.simulation.records import Finding
 from tests.simulation.whole.checks import (
@@ -164,6 +165,8 @@ class Scenario:
 
     def _caught_up(self) -> str | None:
         for topic in self.cluster.newest().controller.machine.topics:
+            if topic.name in INTERNAL_TOPICS:
+                continue
             for number, partition in enumerate(topic.partitions):
                 leader = self.cluster.leader(partition.group)
                 replica = None if leader is None else leader.partitions.get(topic.topic_id, number)

@@ -95,9 +95,9 @@ class SimBroker(Broker):
         self.places[place.group] = Place(place.topic_id, place.partition)
         super()._create_replica(place)
         partition = self.partitions.by_group(place.group)
-        assert partition is not None
-        self._watch_restaging(partition.writer)
-        self._watch_reads(partition, place.group)
+        if partition is not None:  # else a coordinator
+            self._watch_restaging(partition.writer)
+            self._watch_reads(partition, place.group)
 
     def _watch_restaging(self, writer: Writer) -> None:
         """A batch whose epoch was refused goes up again under the newest epoch, not under the old one."""

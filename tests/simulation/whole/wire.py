@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         if not future.done():
             future.set_result(response)
 
-    def send(self, key: int, version: int, *, answered: bool = True, **fields: Any) -> asyncio.Future[Any]:
+    def send(self, key: int, version: int, /, *, answered: bool = True, **fields: Any) -> asyncio.Future[Any]:
         """The answer, or Lost; where none comes (acks=0) the future is done at once."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.open or self._transport is None:
@@ -190,7 +190,7 @@ class Wire:
         assert isinstance(protocol, Connection)
         return protocol
 
-    async def ask(self, node: int, key: int, version: int, seconds: float, **fields: Any) -> Any:
+    async def ask(self, node: int, key: int, version: int, seconds: float, /, **fields: Any) -> Any:
         """One request's answer within so many seconds; the connection is given up if it does not come."""
         connection = await self.connection(node)
         return await self.answer(connection, connection.send(key, version, **fields), seconds)

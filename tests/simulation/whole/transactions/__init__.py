@@ -1,0 +1,1 @@
+"""Transactions and consumer groups in the simulation of whole nodes."""

@@ -1,0 +1,73 @@
+"""The plan of a seed whose clients write in transactions.
+
+These seeds are numbered by themselves, beside those of the other themes (`--transactions`): the theme of a
+seed is its number modulo the count of themes, so one more among them would turn every seed that documents and
+sabotages name into another run.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Final
+
+from node.config import GroupsSection
+from statemachine.transaction_commands import LAST_EPOCH
+from tests.simulation.whole.plan import Plan, anything
+from tests.simulation.whole.transactions.load import Load
+
+THEME: Final = "transactions"
+FEW_EPOCHS: Final = 5
+STEPS: Final = (
+    "leader lost at a command", "leader lost at a call", "held client link", "frozen client", "calls again",
+    "calls late", "coordinator moved",
+)  # fmt: skip
+"""Faults that are aimed at transactions; faults.py has them."""
+_OTHERS: Final = (
+    "kill", "power cut", "pause", "isolated leader", "transfer", "transfer", "slow store", "slow mesh",
+    "pair cut", "one-way cut", "client reset", "slow client link", "reset", "weather", "clock jump",
+    "clock drift", "slow disk", "failing store", "deaf replica", "restart", "blackout", "checkpoint",
+)  # fmt: skip
+
+
+def transactional_plan(seed: int) -> Plan:
+    """A function of the seed alone."""
+    rng = random.Random(f"{seed} transactional plan")
+    plan = anything(rng, THEME)
+    chance = rng.choice
+    session = chance((1.0, 2.0))
+    load = Load(
+        writers=chance((1, 2, 3)),
+        workers=chance((0, 2, 2, 3)),
+        protocol=chance(("classic", "classic", "consumer")),
+        followers=chance((1, 2)),
+        timeouts=chance(((0.5,), (1.0, 3.0), (3.0,), (3.0, 6.0))),
+        aborts=chance((0.1, 0.3)),
+        dawdle=chance((0.0, 0.05, 0.15)),
+        patience=chance((0.2, 1.0, 3.0)),
+        answer_seconds=chance((0.5, 1.0, 2.5)),
+        last_epoch=FEW_EPOCHS if seed % 4 == 3 else LAST_EPOCH,
+        session=session,
+    )
+    steps = [kind for kind in STEPS if rng.random() < 0.5]
+    return replace(
+        plan,
+        topics=(chance((1, 2, 3)), chance((1, 2, 3)), 3),
+        idempotent=1 if seed % 8 == 7 else 0,
+        plain=0,
+        consumers=0,
+        think_seconds=chance((0.05, 0.15)),
+        admin=(),
+        faults=(*(steps or STEPS), *(steps or STEPS), *rng.sample(_OTHERS, 6)),
+        fault_seconds=rng.uniform(5.0, 7.0),
+        fault_interval=chance((0.2, 0.4, 0.8)),
+        store_delay=chance(((0.001, 0.01), (0.005, 0.05), (0.01, 0.2))),
+        seconds_to_answer=chance((0.3, 0.8, 3.0)),
+        shrinking=0.0,
+        load=load,
+        coordinators=chance((1, 2)),
+        groups=GroupsSection(
+            initial_rebalance_delay_seconds=0.1, min_session_seconds=0.5,
+            consumer_session_seconds=session, consumer_heartbeat_seconds=0.3,
+        ),
+    )  # fmt: skip

@@ -1,0 +1,242 @@
+"""Fences of transactions and groups taken out again, one at a time: the seeds of transactions must find each.
+
+What it takes is told in docs/simulation.md. Nothing here is ever imported by the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
+from node.coordinator.transactions.markers import Decided, Markers
+from node.coordinator.transactions.upkeep import Upkeep
+from node.kafka.requests.fetch_share import FetchShare
+from statemachine import group_offsets
+from statemachine.aborted_transactions import AbortedTransactions
+from statemachine.offsets import Offsets
+from statemachine.producers import (
+    MAX_SEQUENCE,
+    NO_TRANSACTION,
+    Duplicate,
+    EndedTransaction,
+    OtherTransaction,
+    OutOfOrderSequence,
+    Producers,
+    Refusal,
+    StaleProducerEpoch,
+)
+from statemachine.transaction_commands import Enlisted, Kind
+from statemachine.transaction_state import State, Transaction
+from statemachine.transactions import TransactionsMachine
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """One hole, how it is opened, and seeds known to find it."""
+
+    name: str
+    hole: str
+    open: Callable[[], tuple[AbstractContextManager[Any], ...]]
+    found_with: tuple[int, ...]
+
+
+# At the partition.
+
+
+def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) -> Any:
+    """Producers.judge, without some of its rules."""
+
+    def judge(
+        self: Producers, producer_id: int, incarnation: int, first: int, record_count: int, transaction: int
+    ) -> Refusal | None:
+        known = self.get(producer_id)
+        if known is None:
+            return None
+        if epoch and incarnation < known.epoch:
+            return StaleProducerEpoch(known.epoch)
+        if number and transaction != NO_TRANSACTION and transaction <= known.ended:
+            return EndedTransaction(known.ended)
+        opened = self.open_transaction(producer_id)
+        if number and opened is not None and transaction != opened.number:
+            return OtherTransaction(opened.number)
+        if not sequence:
+            return None
+        expected = 0
+        if incarnation == known.epoch and known.batches:
+            expected = (known.batches[-1].last_sequence + 1) & MAX_SEQUENCE
+            for batch in known.batches:
+                if batch.first_sequence == first and first != expected:
+                    return Duplicate(batch.base_offset)
+        return None if first == expected else OutOfOrderSequence(expected)
+
+    return patch.object(Producers, "judge", judge)
+
+
+def _reads_to_the_end(self: FetchShare) -> None:
+    _judge_share(self)
+    self._end = self.high_watermark
+
+
+_judge_share = FetchShare.judge
+
+# At the transactions' coordinator.
+
+
+def _aborts_unraised(self: TransactionsMachine, index: int, transactional_id: str, number: int) -> Any:
+    """As TransactionsMachine._abort, but the producer keeps its epoch, and the markers have it."""
+    with patch.object(Transaction, "raise_epoch", lambda one, new_id: one.keep_epoch()):
+        return _abort(self, index, transactional_id, number)
+
+
+_abort = TransactionsMachine._abort
+
+
+def _verifies_nothing(
+    self: TransactionsMachine,
+    transactional_id: str,
+    producer_id: int,
+    epoch: int,
+    partitions: Any,
+    groups: Any,
+) -> Any:
+    one = self.transactions.get(transactional_id)
+    if one is None or not one.number:
+        return _verify(self, transactional_id, producer_id, epoch, partitions, groups)
+    return Enlisted(one.number)
+
+
+_verify = TransactionsMachine.verify
+
+
+def _takes_up_nothing(self: Upkeep, term: int) -> None:
+    """As Upkeep._started, but what an earlier leader prepared is taken for carried out."""
+    for one in self._replica.machine.prepared:
+        self._delivering[one.transactional_id, one.number] = None
+    _started(self, term)
+
+
+_started = Upkeep._started
+
+
+async def _delivers_once(self: Markers, decided: Decided) -> None:
+    """As Markers.deliver, but whatever does not arrive at once never does."""
+    await self._round(decided, decided.places)
+
+
+async def _answers_early(
+    self: TransactionCoordinator,
+    transactional_id: str,
+    producer_id: int,
+    epoch: int,
+    *,
+    commit: bool,
+    raises: bool,
+) -> Any:
+    """As TransactionCoordinator.end, but a commit that is going to be decided is answered at once."""
+    known = self.machine.transactions.get(transactional_id)
+    deciding = _end(self, transactional_id, producer_id, epoch, commit=commit, raises=raises)
+    if known is None or known.state is not State.ONGOING or known.identity != (producer_id, epoch):
+        return await deciding
+    task = self._context.loop.create_task(deciding)
+    _UNDER_WAY[task] = None
+    task.add_done_callback(_UNDER_WAY.pop)
+    return ProducerIdentity(producer_id, epoch + raises)
+
+
+_end = TransactionCoordinator.end
+_UNDER_WAY: dict[Any, None] = {}
+
+
+def _none(*_: Any, **__: Any) -> None:
+    """Nothing is refused."""
+
+
+_ALL = (
+    Sabotage(
+        "late-batch-accepted",
+        "a partition looks at neither the producer's epoch nor the transaction's number",
+        lambda: (_judging(epoch=False, number=False),),
+        (6, 12),
+    ),
+    Sabotage(
+        "number-ignored",
+        "a partition does not look at the transaction's number: a batch may follow its own marker",
+        lambda: (_judging(number=False),),
+        (6,),
+    ),
+    Sabotage(
+        "sequences-ignored",
+        "a partition does not look at sequences",
+        lambda: (_judging(sequence=False),),
+        (9,),
+    ),
+    Sabotage(
+        "abort-before-raise",
+        "a transaction that took too long is aborted, and its producer keeps its epoch",
+        lambda: (patch.dict(TransactionsMachine.HANDLERS, {Kind.ABORT: _aborts_unraised}),),
+        (65,),
+    ),
+    Sabotage(
+        "verified-blindly",
+        "the coordinator verifies any batch, with the number of its newest transaction",
+        lambda: (patch.object(TransactionsMachine, "verify", _verifies_nothing),),
+        (4,),
+    ),
+    Sabotage(
+        "generation-ignored",
+        "offsets of a transaction are taken from members that are none any more",
+        lambda: (patch.object(group_offsets, "_refuse_commit", _none),),
+        (2, 4),
+    ),
+    Sabotage(
+        "unstable-offsets-given",
+        "offsets are given to members while a transaction that has others is open",
+        lambda: (patch.object(Offsets, "is_pending", lambda *_: False),),
+        (10,),
+    ),
+    Sabotage(
+        "markers-not-taken-up",
+        "a new leader does not bring the markers of what the one before prepared",
+        lambda: (patch.object(Upkeep, "_started", _takes_up_nothing),),
+        (9, 6),
+    ),
+    Sabotage(
+        "markers-sent-once",
+        "a marker that does not arrive is not sent again",
+        lambda: (patch.object(Markers, "deliver", _delivers_once),),
+        (0, 3),
+    ),
+    Sabotage(
+        "answered-before-prepare",
+        "EndTxn is answered before its decision is in a majority's logs",
+        lambda: (patch.object(TransactionCoordinator, "end", _answers_early),),
+        (37,),
+    ),
+    Sabotage(
+        "read-past-stable",
+        "committed readers are given what lies above the last stable offset",
+        lambda: (patch.object(FetchShare, "judge", _reads_to_the_end),),
+        (0, 1),
+    ),
+    Sabotage(
+        "aborted-not-told",
+        "committed readers are not told what was aborted",
+        lambda: (patch.object(AbortedTransactions, "between", lambda *_: []),),
+        (0, 1),
+    ),
+)
+
+SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
+
+
+@contextmanager
+def broken(name: str | None) -> Iterator[None]:
+    """Run with a hole open; with none when there is no name."""
+    with ExitStack() as stack:
+        for patched in SABOTAGES[name].open() if name is not None else ():
+            stack.enter_context(patched)
+        yield

@@ -1,0 +1,221 @@
+"""One seed of transactions and groups, from start to end: the phases of any seed, with these clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from statemachine import transaction_state, transactions
+from tests.exactly_once.anomalies import anomalies
+from tests.exactly_once.history import Place
+from tests.simulation.loop import DEAD
+from tests.simulation.records import Finding
+from tests.simulation.whole.checks import (
+    check_contents,
+    check_documents,
+    check_epochs,
+    check_topics,
+    contents,
+)
+from tests.simulation.whole.client import Client
+from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.pace import paced
+from tests.simulation.whole.plan import Plan
+from tests.simulation.whole.producers import Producer
+from tests.simulation.whole.scenario import (
+    AFTERMATH_SECONDS,
+    CALM_SECONDS,
+    DRAINS_SECONDS,
+    FINISHES_SECONDS,
+    READER_VERSION,
+    SERVES_SECONDS,
+    Report,
+    Scenario,
+)
+from tests.simulation.whole.transactions.checks import (
+    check_offsets,
+    not_consumed,
+    still_open,
+    transactions_left_over,
+)
+from tests.simulation.whole.transactions.faults import TransactionFaults
+from tests.simulation.whole.transactions.followers import Follower
+from tests.simulation.whole.transactions.journal import Journal
+from tests.simulation.whole.transactions.plan import transactional_plan
+from tests.simulation.whole.transactions.workers import INPUT, Worker
+from tests.simulation.whole.transactions.writers import Transacting, Writer
+from tests.simulation.world import World
+
+ENDS_SECONDS = 30.0
+"""Until everything is aborted that its client does not end: the longest timeout, and looks for it."""
+CONSUMED_SECONDS = 45.0
+SPARE_SECONDS = 2.0
+"""Mean pause between two incarnations of a writer that may find its transactional id in use."""
+
+
+class TransactionScenario(Scenario):
+    """One run. The phases stop at the first finding."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        super().__init__(world, plan)
+        self.journal = Journal(lambda: world.now)
+        self.writers: list[Writer] = []
+        self.workers: list[Worker] = []
+        self.followers: list[Follower] = []
+        self.aimed: TransactionFaults | None = None
+
+    @property
+    def clients(self) -> list[Client]:
+        assert self.operator is not None
+        return [*self.producers, *self.writers, *self.workers, *self.followers, self.operator]
+
+    def _suffer(self) -> None:
+        load, cluster, directory = self.plan.load, self.cluster, self.directory
+        assert load is not None
+        for topic in directory.topics:
+            topic.stable = True  # none is ever deleted
+        for number in range(load.writers):
+            for twin, idle in (("a", 0.1), ("b", SPARE_SECONDS)):
+                name = f"w{number}{twin}"
+                self.writers.append(
+                    Writer(cluster, directory, name, self._machine(), self.journal, f"w{number}", idle=idle)
+                )
+        for number in range(self.plan.idempotent):
+            name = f"p{number}"
+            self.producers.append(Producer(cluster, directory, name, self._machine(), idempotent=True))
+        for number in range(load.workers):
+            self.workers.append(Worker(cluster, directory, f"k{number}", self._machine(), self.journal))
+        for number in range(load.followers):
+            self._follow(f"f{number}")
+        transacting: Sequence[Transacting] = [*self.writers, *self.workers]
+        self.aimed = TransactionFaults(cluster, transacting)
+        self.faults = Faults(cluster, self.clients, self.aimed.kinds)
+        self.faults.start()
+        self.world.run(self.world.now + self.plan.fault_seconds)
+
+    def _follow(self, name: str, version: int = 0) -> Follower:
+        follower = Follower(self.cluster, self.directory, name, self._machine(), self.journal, version)
+        self.followers.append(follower)
+        self.consumers.append(follower)
+        return follower
+
+    def _recover(self) -> None:
+        assert self.faults is not None
+        assert self.operator is not None
+        assert self.aimed is not None
+        self.faults.heal()
+        self.aimed.heal()
+        self.operator.stop()
+        self.world.run(self.world.now + AFTERMATH_SECONDS)
+        for writer in (*self.writers, *self.producers):
+            writer.stop()
+        self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
+        self._until("in service again", self.cluster.in_service, SERVES_SECONDS)
+        self._until("writers end", self._done([*self.writers, *self.producers]), FINISHES_SECONDS)
+        if self._failed():
+            return
+        for consumer in self.consumers:
+            consumer.hurry()
+        self._until("transactions end", lambda: still_open(self.cluster, "w"), ENDS_SECONDS)
+        self._until("followers catch up", self._caught_up, FINISHES_SECONDS)
+        if self.workers:
+            self._until("all is consumed", self._consumed, CONSUMED_SECONDS)
+        for worker in self.workers:
+            worker.stop()
+        self._until("workers end", self._done(self.workers), FINISHES_SECONDS)
+        self._until("all transactions end", lambda: still_open(self.cluster, ""), ENDS_SECONDS)
+        self._until("level zero drains, nothing is left over", self._drained, DRAINS_SECONDS)
+        if self._failed():
+            return
+        self._follow("reader", READER_VERSION).hurry()
+        self._until("in service still", self.cluster.in_service, SERVES_SECONDS)
+        self._until("consumers catch up", self._caught_up, FINISHES_SECONDS)
+        for client in self.clients:
+            client.stop()
+        self._until("clients end", self._done(self.clients), FINISHES_SECONDS)
+        for client in self.clients:
+            client.close()
+        self._until("nothing is left", self._nothing_left, CALM_SECONDS)
+
+    def _consumed(self) -> str | None:
+        return not_consumed(self.cluster, self.directory.topics[INPUT], self.followers[0])
+
+    def _nothing_left(self) -> str | None:
+        of_these = (transactions_left_over(broker) for broker in self.cluster.brokers.values())
+        return super()._nothing_left() or next((why for why in of_these if why), None)
+
+    def _look_back(self) -> None:
+        check_topics(self.cluster, self.directory)
+        found = contents(self.cluster)
+        check_contents(self.ledger, found, self.producers, self.directory)
+        self.totals["documents"] = check_documents(self.cluster)
+        check_epochs(self.cluster)
+        check_offsets(self.cluster)
+        reader = self.followers[-1]
+        history = self.journal.history
+        history.committed = reader.found
+        if self.workers:
+            topic = self.directory.topics[INPUT]
+            places = [Place(topic.name, number) for number in range(topic.partitions)]
+            history.inputs = [read.value for place in places for read in reader.found.get(place, ())]
+        for kind, text in anomalies(history):
+            self.ledger.broken(kind, text)
+        self.totals["records"] = sum(
+            batch.records for content in found.values() for _, batch in content.batches
+        )
+
+
+@contextmanager
+def _epochs(plan: Plan) -> Iterator[None]:
+    """As many epochs for a producer id as the plan says: nobody waits for 32,767."""
+    assert plan.load is not None
+    last = plan.load.last_epoch
+    with (
+        patch.object(transactions, "LAST_EPOCH", last),
+        patch.object(transaction_state, "LAST_EPOCH", last),
+        patch.object(transaction_state, "LAST_CLIENT_EPOCH", last - 1),
+    ):
+        yield
+
+
+def run_seed(seed: int, *, tracing: bool = False) -> Report:
+    """Simulate one seed of transactions."""
+    began = time.process_time()
+    report = Report(seed)
+    plan = transactional_plan(seed)
+    with World(seed, tracing=tracing) as world, paced(plan), _epochs(plan):
+        scenario = TransactionScenario(world, plan)
+        scenario.run()
+        for loop in world.loops:
+            if loop.state != DEAD:
+                loop.report_unretrieved()
+        report.findings = list(scenario.ledger.findings)
+        report.findings += [
+            Finding("exception", failure.time, str(failure)) for failure in world.failures[:5]
+        ]
+        if scenario.faults is not None:
+            report.faults = scenario.faults.counts
+        outcomes = scenario.totals
+        outcomes.update(scenario.journal.counts)
+        outcomes["acknowledged"] = sum(batch.acked is not None for batch in scenario.ledger.sent.values())
+        outcomes["batches"] = len(scenario.ledger.sent)
+        outcomes["consumed"] = sum(len(reads) for one in scenario.followers for reads in one.found.values())
+        outcomes["entries"] = scenario.ledger.entries
+        outcomes["terms"] = len(scenario.ledger.leaders)
+        outcomes["topics"] = len(scenario.directory.topics)
+        outcomes["reconciled"] = scenario.ledger.objects.reconciled
+        outcomes["copied"] = sum(
+            len(one.consumed) for one in scenario.journal.history.transactions
+            if one.ending.value == "committed"
+        )  # fmt: skip
+        for follower in scenario.followers:
+            for name, count in follower.outcomes.items():
+                outcomes[f"fetch {name}"] += count
+        report.outcomes = outcomes
+        report.virtual = world.now
+        report.digest = world.digest()
+        report.trace = world.trace or []
+    report.seconds = time.process_time() - began
+    return report
