@@ -94,20 +94,13 @@ def test_librdkafka_sees_the_cluster_and_moves_leaders_back(cluster: RealCluster
     assert [one.leader for one in told] == [one.replicas[0] for one in told]
 
 
-def test_librdkafka_creates_topics_by_using_them_and_is_told_that_there_are_no_transactions(
-    cluster: RealCluster,
-) -> None:
+def test_librdkafka_creates_topics_by_using_them(cluster: RealCluster) -> None:
     settings: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap}
     producer = confluent_kafka.Producer({**settings, "enable.idempotence": True})
     failed: list[object] = []
     producer.produce("used", b"x", on_delivery=lambda error, _: failed.append(error))
     assert producer.flush(20) == 0
     assert failed == [None]
-    transactional = confluent_kafka.Producer({**settings, "transactional.id": "x", "log_level": 0})
-    with pytest.raises(KafkaException) as caught:
-        transactional.init_transactions(20)
-    assert caught.value.args[0].fatal()
-    assert "not supported yet" in caught.value.args[0].str()
 
 
 def test_kafka_python_administers_topics(cluster: RealCluster) -> None:
