@@ -133,7 +133,9 @@ def test_the_next_leader_is_found(add: bool) -> None:
     asked(test)
 
 
-@pytest.mark.parametrize("trouble", ["no leader", "no answer", "nonsense", "no place", "not the coordinator"])
+@pytest.mark.parametrize(
+    "trouble", ["no leader", "no answer", "nonsense", "number 0", "no place", "not the coordinator"]
+)
 def test_without_an_answer_it_is_to_be_asked_again_and_the_wait_has_an_end(trouble: str) -> None:
     async def test(coordinated: Coordinated, here: Member, of: ProducerIdentity) -> None:
         async def silent(peer: int, payload: Any) -> Any:
@@ -142,6 +144,9 @@ def test_without_an_answer_it_is_to_be_asked_again_and_the_wait_has_an_end(troub
         async def strange(peer: int, payload: Any) -> Any:
             return [7]
 
+        async def nought(peer: int, payload: Any) -> Any:
+            return [0, None, 0]
+
         match trouble:
             case "no leader":
                 here.node.leaders.others[PLACE.group] = None
@@ -149,6 +154,8 @@ def test_without_an_answer_it_is_to_be_asked_again_and_the_wait_has_an_end(troub
                 coordinated.cluster.handlers[1, VERIFY] = silent
             case "nonsense":
                 coordinated.cluster.handlers[1, VERIFY] = strange
+            case "number 0":
+                coordinated.cluster.handlers[1, VERIFY] = nought
             case "no place":
                 here.no_place = True
             case _:

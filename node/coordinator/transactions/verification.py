@@ -149,7 +149,10 @@ class Verifier:
                 leader.node, VERIFY, question, min(left, ATTEMPT_SECONDS)
             )
             if code == ErrorCode.none:
-                return Verified(int(number))
+                if type(number) is not int or number < 1:
+                    # In the log it would stop every replica.
+                    raise ValueError(f"{number!r} is no transaction's number")
+                return Verified(number)
             return Failure(ErrorCode(code), message)
         except (CallFailed, TypeError, ValueError) as error:
             return Failure(ErrorCode.coordinator_not_available, f"The transaction's coordinator: {error}")
