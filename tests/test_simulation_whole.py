@@ -47,6 +47,7 @@ def test_a_seed_finds_nothing(seed: int) -> None:
     assert report.faults.total() > 0
 
 
+@pytest.mark.timeout(240)
 def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
     program = f"from tests.simulation.whole.scenario import run_seed; print(run_seed({SEED}).digest)"
     digests = {run_seed(SEED).digest}
