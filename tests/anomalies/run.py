@@ -45,9 +45,9 @@ KINDS: Final = (
 EPOCH_SECONDS: Final = 0.3
 TOPICS: Final = (INPUT, OUTPUT, WRITTEN)
 _CALM_SECONDS: Final = (1.0, 6.0)
-_DRAIN_SECONDS: Final = 120.0
+_DRAIN_SECONDS: Final = 300.0
 _LAST_LOOK_SECONDS: Final = 120.0
-_INPUTS_A_SECOND: Final = 40.0
+_INPUTS_A_SECOND: Final = 20.0
 
 
 def say(text: str) -> None:
@@ -132,6 +132,8 @@ class Load:
             if {read.value for one in kept for read in one.consumed}.issuperset(self.recorder.history.inputs):
                 return
             await asyncio.sleep(0.5)
+        # Not an anomaly: the workers did not keep up. What was not consumed yet would pass for lost.
+        self.recorder.troubled(f"the input was not consumed within {_DRAIN_SECONDS:g} s of its end")
 
 
 def _another(rng: random.Random) -> random.Random:

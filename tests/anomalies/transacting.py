@@ -260,7 +260,7 @@ class Worker(Transactor):
         consumer = self._consumer
         assert consumer is not None
         positions: dict[tuple[str, int], int] = {}
-        for message in consumer.consume(self.rng.randint(1, 10), 0.3):
+        for message in consumer.consume(self.rng.randint(1, 40), 0.3):
             error = message.error()
             if error is not None:
                 if not error.retriable() and error.code() not in _PASSING:
