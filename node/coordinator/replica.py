@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, Outcome, Overloaded, Unknown
 from node.replica_machine import Recorder, ReplicaMachine
+from node.watchers import Watchers
 from statemachine.controller import PartitionGroup
 from statemachine.coordinator_machine import CoordinatorCommand, CoordinatorMachine, OlderTerm, encode
 
@@ -63,15 +64,16 @@ class CoordinatorReplica(Generic[M]):
         self.number = place.partition
         self.term = 0
         """The term this node leads in, from the moment it has applied all of earlier terms; else 0."""
-        self.machine_for_group = ReplicaMachine(machine(recorder.checkpoint), recorder, self._changed)
+        self._watchers = Watchers(loop, f"{place.topic}-{place.partition}")
+        self.machine_for_group = ReplicaMachine(
+            machine(recorder.checkpoint), recorder, self._watchers.changed
+        )
         self._loop = loop
         self._wall_ms = wall_ms
         self._followers: list[tuple[Callable[[int], None], Callable[[str], None]]] = []
         self._taking_up: asyncio.Task[None] | None = None
         self._in_log: dict[asyncio.Future[Outcome], None] = {}
         """Answers to commands that are in the log."""
-        self._watchers: dict[Callable[[], None], None] = {}
-        self._waking = False
         self._closed = False
 
     # What it is.
@@ -130,10 +132,10 @@ class CoordinatorReplica(Generic[M]):
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back, at most once a turn of the loop, when the state, the leadership or the existence of the
         replica may have changed, until `unwatch`."""
-        self._watchers[callback] = None
+        self._watchers.add(callback)
 
     def unwatch(self, callback: Callable[[], None]) -> None:
-        self._watchers.pop(callback, None)
+        self._watchers.remove(callback)
 
     # Its place in the node.
 
@@ -150,7 +152,7 @@ class CoordinatorReplica(Generic[M]):
             return
         self._closed = True
         self._end_term("the replica is leaving this node")
-        self._changed()
+        self._watchers.changed()
 
     # Leadership.
 
@@ -161,7 +163,7 @@ class CoordinatorReplica(Generic[M]):
             self._taking_up = self._loop.create_task(self._take_up(term))
         else:
             self._end_term("this node does not lead the coordinator any more")
-            self._changed()
+            self._watchers.changed()
 
     async def _take_up(self, term: int) -> None:
         # What earlier leaders decided has to be here before anything is decided upon it. Should the term end
@@ -170,7 +172,7 @@ class CoordinatorReplica(Generic[M]):
             self.term = term
             for started, _ in self._followers:
                 started(term)
-            self._changed()
+            self._watchers.changed()
 
     def _end_term(self, reason: str) -> None:
         if self._taking_up is not None:
@@ -195,23 +197,6 @@ class CoordinatorReplica(Generic[M]):
         for answer in answers:
             if not answer.done():
                 answer.set_result(Unknown(reason))
-
-    # Watchers.
-
-    def _changed(self) -> None:
-        if self._watchers and not self._waking:
-            self._waking = True
-            self._loop.call_soon(self._wake)
-
-    def _wake(self) -> None:
-        self._waking = False
-        for callback in [*self._watchers]:
-            try:
-                callback()
-            except Exception as error:
-                # The others must hear of it all the same: nothing else would wake them.
-                message = f"a watcher of {self.place.topic}-{self.number} failed"
-                self._loop.call_exception_handler({"message": message, "exception": error})
 
 
 def _result(outcome: Outcome) -> Any | NotDone:

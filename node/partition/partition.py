@@ -35,6 +35,7 @@ from node.partition.writer import EpochSource, Writer
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, Outcome
 from node.replica_machine import Recorder, ReplicaMachine
+from node.watchers import Watchers
 from statemachine.controller import PartitionGroup
 from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
 from statemachine.partition import PartitionStateMachine
@@ -82,8 +83,9 @@ class Partition:
         self.topic_id = place.topic_id
         self.topic = place.topic
         self.number = place.partition
+        self._watchers = Watchers(loop, f"{place.topic}-{place.partition}")
         plain = PartitionStateMachine(place.creation_epoch, recorder.checkpoint)
-        self.machine_for_group = ReplicaMachine(plain, recorder, self._changed)
+        self.machine_for_group = ReplicaMachine(plain, recorder, self._watchers.changed)
         self.fence = Fence(loop)
         self.writer = Writer(
             topic_id=place.topic_id,
@@ -109,8 +111,6 @@ class Partition:
         self._collectable_epoch = -1
         self._taking_up: asyncio.Task[None] | None = None
         self._tick: asyncio.TimerHandle | None = None
-        self._watchers: dict[Callable[[], None], None] = {}
-        self._waking = False
         self._closed = False
 
     # What it is.
@@ -247,10 +247,10 @@ class Partition:
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back, at most once a turn of the loop, when the records, the leadership or the existence of
         the partition may have changed, until `unwatch`."""
-        self._watchers[callback] = None
+        self._watchers.add(callback)
 
     def unwatch(self, callback: Callable[[], None]) -> None:
-        self._watchers.pop(callback, None)
+        self._watchers.remove(callback)
 
     # Its place in the node.
 
@@ -268,7 +268,7 @@ class Partition:
         self._closed = True
         self._end_term("the replica is leaving this node")
         self.writer.close("the replica left this node before the batch was applied")
-        self._changed()
+        self._watchers.changed()
 
     # Leadership.
 
@@ -279,7 +279,7 @@ class Partition:
             self._taking_up = self._loop.create_task(self._take_up(term))
         else:
             self._end_term("this node does not lead the partition any more")
-            self._changed()
+            self._watchers.changed()
 
     async def _take_up(self, term: int) -> None:
         # What earlier leaders put into the log counts for the window, so it has to be here first. Should the
@@ -287,7 +287,7 @@ class Partition:
         if isinstance(await self.group.barrier(), Applied):
             self.fence.open(EpochWindow.recovered(term, self.machine.max_applied_epoch))
             self._tick = self._loop.call_later(self._until_tick(), self._on_tick)
-            self._changed()
+            self._watchers.changed()
 
     def _end_term(self, reason: str) -> None:
         if self._taking_up is not None:
@@ -329,23 +329,6 @@ class Partition:
         finally:
             hold.release()
         return _result(await future)
-
-    # Watchers.
-
-    def _changed(self) -> None:
-        if self._watchers and not self._waking:
-            self._waking = True
-            self._loop.call_soon(self._wake)
-
-    def _wake(self) -> None:
-        self._waking = False
-        for callback in [*self._watchers]:
-            try:
-                callback()
-            except Exception as error:
-                # The others must hear of it all the same: nothing else would wake them.
-                message = f"a watcher of {self.topic}-{self.number} failed"
-                self._loop.call_exception_handler({"message": message, "exception": error})
 
 
 def _result(outcome: Outcome) -> CommandResult | AppendFailed:
