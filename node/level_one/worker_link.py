@@ -175,6 +175,8 @@ class WorkerBuilder(LevelOneBuilder):
         assert process.stdin is not None
         assert process.stdout is not None
         for message in messages:
+            if process.stdin.is_closing():  # a loop may raise what it likes for a write to a closed pipe
+                raise ConnectionResetError("its standard input is closed")
             process.stdin.write(framed(message))
             await process.stdin.drain()
             await asyncio.sleep(0)  # a full pipe is not the only reason to let others go first

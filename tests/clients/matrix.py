@@ -16,6 +16,7 @@ class Has(enum.Enum):
     """What not every client has. The docstring of a check says what it takes."""
 
     STATIC = "static members (KIP-345)"
+    INSTANCE_FENCE = "static members that end when another one takes their place (KIP-345)"
     COOPERATIVE = "cooperative rebalancing (KIP-429)"
     CONSUMER_PROTOCOL = "group.protocol=consumer (KIP-848)"
     GENERATION_FENCE = "the group's generation in transactional offset commits (KIP-447)"

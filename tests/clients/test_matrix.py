@@ -205,20 +205,28 @@ def test_a_static_member_comes_back_to_what_it_had(name: str, take: Take) -> Non
         member.ask("subscribe", topics=[topic], group=group, settings={"instance": instance})
     (had, kept), _ = settle([one, two], places(topic, 4))
     one.kill()
-    back, rival = take(name), take(name)
+    back = take(name)
     back.ask("subscribe", topics=[topic], group=group, settings={"instance": "a"})
     held, _ = settle([back, two], places(topic, 4))
     assert held == [had, kept]
     assert two.poll().revoked == []
-    # Another one with the instance of a member that lives takes its place, and that member is told.
-    fill(back, topic, numbered("static", 4), 4)
-    read_some(two, 2)
-    rival.ask("subscribe", topics=[topic], group=group, settings={"instance": "b"})
-    settle([rival], set(kept))
+
+
+@clients_with(Has.INSTANCE_FENCE)
+def test_a_static_member_ends_when_another_takes_its_place(name: str, take: Take) -> None:
+    """Two with the same instance: the later one has the partitions, the earlier one is told (KIP-345)."""
+    topic, group, one, rival = fresh("static"), fresh("static"), take(name), take(name)
+    one.ask("create_topic", topic=topic, partitions=4)
+    one.ask("subscribe", topics=[topic], group=group, settings={"instance": "a"})
+    settle([one], places(topic, 4))
+    fill(rival, topic, numbered("static", 4), 4)
+    read_some(one, 2)
+    rival.ask("subscribe", topics=[topic], group=group, settings={"instance": "a"})
+    settle([rival], places(topic, 4))
     with pytest.raises(Refused) as caught:
-        _go_on(two)
+        _go_on(one)
     assert caught.value.code in MEMBER_FENCED, caught.value
-    two.kill()
+    one.kill()
 
 
 def _go_on(member: Driver) -> None:

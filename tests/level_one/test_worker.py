@@ -230,6 +230,27 @@ def test_a_worker_that_dies_is_a_failed_job_and_the_next_one_has_a_new_worker(tm
     run(scenario())
 
 
+def test_a_worker_whose_input_is_closed_is_a_failed_job(tmp_path: Path) -> None:
+    """So it is between the moment it dies and the one in which that is noticed; uvloop refuses the write."""
+
+    async def scenario() -> None:
+        lifted = extents(tmp_path)
+        worker = builder(tmp_path)
+        await worker.build([Output(TOPIC, 0, 3, unique(1), lifted)])
+        process = worker._process
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.close()
+        [failed] = await worker.build([Output(TOPIC, 0, 3, unique(2), lifted)])
+        assert isinstance(failed, BuildFailed)
+        assert failed.retriable
+        [built] = await worker.build([Output(TOPIC, 0, 3, unique(3), lifted)])
+        assert isinstance(built, LevelOneExtent)
+        await worker.close()
+
+    run(scenario())
+
+
 def test_a_cancelled_job_takes_the_worker_with_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         lifted = extents(tmp_path)
