@@ -164,7 +164,7 @@ class CoordinatorSection:
 class GroupsSection:
     """What consumer groups may do. Times are seconds."""
 
-    initial_rebalance_delay_seconds: float = 0.2
+    initial_rebalance_delay_seconds: float = 0.05
     """How long a group that was empty waits for more members before it first has an assignment, and again as
     long as they come: without it the members of one that starts would each cost all others a rebalance.
     Kafka's 3 s are for clients that start over minutes; whoever comes later costs one rebalance there too."""

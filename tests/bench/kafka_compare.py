@@ -175,7 +175,9 @@ def main(arguments: Sequence[str]) -> int:
             folder = Path(scratch) / "cluster"
             try:
                 peer: Running = (
-                    KafkaCluster(folder) if system == KAFKA else StrandlineCluster(folder, options.settings)
+                    KafkaCluster(folder, options.kafka_settings)
+                    if system == KAFKA
+                    else StrandlineCluster(folder, options.settings)
                 )
             except NoKafka as error:
                 found[system]["start, empty"] = Result(problems=[str(error)])
@@ -233,6 +235,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="SECTION.KEY=VALUE",
         help="for Strandline's nodes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kafka-set", dest="kafka_settings", action="append", default=[], metavar="NAME=VALUE",
+        help="for Kafka's nodes",
     )  # fmt: skip
     size = parser.add_mutually_exclusive_group()
     for name, text in (("quick", "a quarter of everything"), ("tiny", "only shows that it works")):

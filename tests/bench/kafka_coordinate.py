@@ -7,6 +7,8 @@ a transaction's is that of its commit, when all its records are acknowledged.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -85,7 +87,7 @@ class _Transactions:
 def commits(peer: Peer, amount: Amount) -> Result:
     """A member of a group commits its offsets of all partitions, waits, and commits again."""
     topic = new_topic(peer, amount.partitions)
-    consumer = _member(peer, topic, f"bench-{uuid.uuid4().hex[:8]}")
+    consumer = _member(peer.bootstrap, topic, f"bench-{uuid.uuid4().hex[:8]}")
     _stable([consumer], amount.partitions)
     latencies: list[float] = []
     began = time.perf_counter()
@@ -104,18 +106,38 @@ def commits(peer: Peer, amount: Amount) -> Result:
 
 
 def joins(peer: Peer, amount: Amount) -> Result:
-    """From the first member's subscription until each of so many has its partition, and no two the same."""
+    """From the first member's subscription until each of so many has its partition, and no two the same.
+
+    The members live in a process of their own, which is killed when they have been measured: a hundred that
+    leave one after the other, while nobody polls the rest, wait for each other's rebalances for minutes.
+    """
     figures = {}
     for count in amount.members:
-        topic = new_topic(peer, count)
-        group = f"bench-{uuid.uuid4().hex[:8]}"
-        began = time.perf_counter()
-        members = [_member(peer, topic, group) for _ in range(count)]
-        _stable(members, count)
-        figures[f"join_{count}"] = time.perf_counter() - began
-        for member in members:
-            member.close()
+        topic, group = new_topic(peer, count), f"bench-{uuid.uuid4().hex[:8]}"
+        members = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, peer.bootstrap, topic, group, str(count)],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert members.stdout is not None
+        told = members.stdout.readline()
+        members.kill()
+        members.wait()
+        members.stdout.close()
+        if not told:
+            raise TimeoutError(f"{count} members do not share their partitions; what they said is above")
+        figures[f"join_{count}"] = float(told)
     return Result(figures)
+
+
+def join(bootstrap: str, topic: str, group: str, count: str) -> None:
+    """What the process of `joins` does: says how many seconds it took, and waits for its end."""
+    began = time.perf_counter()
+    members = [_member(bootstrap, topic, group) for _ in range(int(count))]
+    _stable(members, int(count))
+    print(time.perf_counter() - began, flush=True)
+    while True:
+        for member in members:
+            member.poll(0.01)
 
 
 def coordinator(peer: Peer, amount: Amount) -> Result:
@@ -123,7 +145,9 @@ def coordinator(peer: Peer, amount: Amount) -> Result:
     gaps = []
     for _ in range(amount.kills):
         topic, group = new_topic(peer, 1), f"bench-{uuid.uuid4().hex[:8]}"
-        consumer = _member(peer, topic, group, **{"retry.backoff.ms": 20, "reconnect.backoff.max.ms": 200})
+        consumer = _member(
+            peer.bootstrap, topic, group, **{"retry.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+        )
         _stable([consumer], 1)
         admin = AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 0})
         found = admin.describe_consumer_groups([group])[group].result(_REQUEST_SECONDS)
@@ -164,10 +188,10 @@ def _producer(peer: Peer) -> Producer:
     return made
 
 
-def _member(peer: Peer, topic: str, group: str, **more: Any) -> Consumer:
+def _member(bootstrap: str, topic: str, group: str, **more: Any) -> Consumer:
     made = Consumer(
         {
-            "bootstrap.servers": peer.bootstrap,
+            "bootstrap.servers": bootstrap,
             "log_level": 0,
             "group.id": group,
             "session.timeout.ms": 10_000,
@@ -205,3 +229,7 @@ def _commit(consumer: Consumer, topic: str, partitions: int, offset: int) -> flo
         if done.error is not None:
             raise KafkaException(done.error)
     return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    join(*sys.argv[1:])

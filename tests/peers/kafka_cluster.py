@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +32,10 @@ class KafkaCluster:
 
     name = f"Kafka {VERSION}"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
+        """`settings`: lines NAME=VALUE of a broker's properties, in place of those here."""
         self._folder = folder
+        self._settings = dict(line.partition("=")[::2] for line in settings)
         self._libs = jars()
         self._java = java()
         self._ports: dict[int, Ports] = free_ports(NODES)
@@ -137,5 +140,6 @@ class KafkaCluster:
             "offsets.topic.num.partitions": 5,
             "transaction.state.log.num.partitions": 5,
             "group.initial.rebalance.delay.ms": 0,
+            **self._settings,
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
