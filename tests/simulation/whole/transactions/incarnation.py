@@ -219,8 +219,9 @@ class Incarnation:
     # Offsets.
 
     async def commit_offsets(
-        self, group: str, generation: int, member: str, topic: str, offsets: Mapping[int, int]
-    ) -> None:
+        self, group: str, generation: int, member: str, topic: str, offsets: Mapping[int, int],
+        instance: str | None = None,
+    ) -> None:  # fmt: skip
         """Make a group's offsets part of the transaction. Raises Abortable, Fenced, GivenUp."""
         if self.version == 1 and group not in self._added:
             answer, _ = await self._ask(
@@ -238,7 +239,7 @@ class Incarnation:
             ApiKey.TXN_OFFSET_COMMIT, 3 if self.version == 1 else 5, GROUP, group,
             transactional_id=self._id, group_id=group, producer_id=self.producer_id,
             producer_epoch=self.epoch, generation_id=generation, member_id=member,
-            topics=[{"name": topic, "partitions": rows}],
+            group_instance_id=instance, topics=[{"name": topic, "partitions": rows}],
         )  # fmt: skip
         code = code_of(ApiKey.TXN_OFFSET_COMMIT, answer)
         if code is not ErrorCode.none:

@@ -15,6 +15,8 @@ class Load:
     """Members of one group that consume what was written, and produce each record's like."""
     protocol: str
     """Of that group: "classic" or "consumer" (KIP-848)."""
+    static: bool
+    """Whether they are static members (KIP-345): one that comes back in time has its place."""
     followers: int
     """Readers of committed records that are there all the time."""
     timeouts: tuple[float, ...]

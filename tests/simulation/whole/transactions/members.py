@@ -27,18 +27,28 @@ _OVER: Final = (
     ErrorCode.rebalance_in_progress,
     ErrorCode.fenced_member_epoch,
     ErrorCode.stale_member_epoch,
+    ErrorCode.fenced_instance_id,
 )
 """The generation or the member is over: it has to join again."""
+_STRANGERS: Final = (
+    ErrorCode.unknown_member_id,
+    ErrorCode.fenced_member_epoch,
+    ErrorCode.fenced_instance_id,
+)
 _NOBODY: Final = -1
+_LEFT: Final = -1
+_LEFT_FOR_A_WHILE: Final = -2
+"""Member epochs of KIP-848: of one that leaves, of a static one that will be back."""
 
 
 class Member(ABC):
     """`generation` and `member_id` go with what it commits; `partitions` are its own until it hears else."""
 
-    def __init__(self, client: Coordinated, group: str, topic: TopicKnown) -> None:
+    def __init__(self, client: Coordinated, group: str, topic: TopicKnown, instance: str | None) -> None:
         self.client = client
         self.group = group
         self.topic = topic
+        self.instance_id = instance
         self.member_id = ""
         self.generation = _NOBODY
         self.partitions: list[int] = []
@@ -95,9 +105,9 @@ class Member(ABC):
             self.client.moved(GROUP, self.group)
         elif code in _OVER:
             self.generation = _NOBODY
-            if code in (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch):
+            if code in _STRANGERS:
                 self._forget()
-        elif code not in BUSY:
+        elif code not in (*BUSY, ErrorCode.unreleased_instance_id):
             self._broken(what, code)
         return False
 
@@ -116,8 +126,9 @@ class ClassicMember(Member):
             await self._join()
             return False
         answer = await self._ask(
-            ApiKey.HEARTBEAT, 4, group_id=self.group, generation_id=self.generation, member_id=self.member_id
-        )
+            ApiKey.HEARTBEAT, 4, group_id=self.group, generation_id=self.generation,
+            member_id=self.member_id, group_instance_id=self.instance_id,
+        )  # fmt: skip
         # Without an answer nothing is known: it goes on, and whoever judges its commits knows better.
         return answer is None or self._judge("Heartbeat", answer.error_code)
 
@@ -125,6 +136,7 @@ class ClassicMember(Member):
         self.partitions = []
         answer = await self._ask(
             ApiKey.JOIN_GROUP, 9, REBALANCE_SECONDS, group_id=self.group, member_id=self.member_id,
+            group_instance_id=self.instance_id,
             session_timeout=timedelta(seconds=self.client.load.session),
             rebalance_timeout=timedelta(seconds=REBALANCE_SECONDS),
             protocol_type="consumer",
@@ -139,12 +151,12 @@ class ClassicMember(Member):
             return
         self.member_id = answer.member_id
         assignments: list[dict[str, Any]] = []
-        if answer.leader == answer.member_id:
+        if answer.leader == answer.member_id and not answer.skip_assignment:
             assignments = self._assign(sorted(one.member_id for one in answer.members))
         synced = await self._ask(
             ApiKey.SYNC_GROUP, 5, REBALANCE_SECONDS, group_id=self.group, generation_id=answer.generation_id,
-            member_id=self.member_id, protocol_type="consumer", protocol_name="in turn",
-            assignments=assignments,
+            member_id=self.member_id, group_instance_id=self.instance_id, protocol_type="consumer",
+            protocol_name="in turn", assignments=assignments,
         )  # fmt: skip
         if synced is not None and self._judge("SyncGroup", synced.error_code):
             self.generation = answer.generation_id
@@ -160,9 +172,8 @@ class ClassicMember(Member):
 
     async def leave(self) -> None:
         if self.member_id:
-            await self._ask(
-                ApiKey.LEAVE_GROUP, 4, group_id=self.group, members=[{"member_id": self.member_id}]
-            )
+            leaves = {"member_id": self.member_id, "group_instance_id": self.instance_id}
+            await self._ask(ApiKey.LEAVE_GROUP, 4, group_id=self.group, members=[leaves])
         self.generation, self.partitions = _NOBODY, []
         self._forget()
 
@@ -180,7 +191,7 @@ class ConsumerMember(Member):
         owned = {"topic_id": uuid.UUID(bytes=self.topic.topic_id), "partitions": self.partitions}
         answer = await self._ask(
             ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, group_id=self.group, member_id=self.member_id,
-            member_epoch=0 if joining else self.generation,
+            instance_id=self.instance_id, member_epoch=0 if joining else self.generation,
             rebalance_timeout=timedelta(seconds=REBALANCE_SECONDS),
             subscribed_topic_names=[self.topic.name],
             topic_partitions=[] if not self.partitions else [owned],
@@ -207,11 +218,16 @@ class ConsumerMember(Member):
         if self.generation != _NOBODY:
             await self._ask(
                 ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, group_id=self.group, member_id=self.member_id,
-                member_epoch=-1, rebalance_timeout=timedelta(milliseconds=-1), subscribed_topic_names=None,
+                instance_id=self.instance_id, member_epoch=self._leaving(),
+                rebalance_timeout=timedelta(milliseconds=-1), subscribed_topic_names=None,
                 topic_partitions=None,
             )  # fmt: skip
         self.generation, self.partitions = _NOBODY, []
         self._forget()
+
+    def _leaving(self) -> int:
+        stays = self.instance_id is not None and self.client.rng.random() < 0.5
+        return _LEFT_FOR_A_WHILE if stays else _LEFT
 
 
 def _subscription(topic: str) -> bytes:

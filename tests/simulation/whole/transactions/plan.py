@@ -18,6 +18,8 @@ from tests.simulation.whole.transactions.load import Load
 
 THEME: Final = "transactions"
 FEW_EPOCHS: Final = 5
+STATIC: Final = 0.3
+"""Share of seeds whose workers are static members; drawn by itself, which leaves the others as they are."""
 STEPS: Final = (
     "leader lost at a command", "leader lost at a call", "held client link", "frozen client", "calls again",
     "calls late", "coordinator moved",
@@ -40,6 +42,7 @@ def transactional_plan(seed: int) -> Plan:
         writers=chance((1, 2, 3)),
         workers=chance((0, 2, 2, 3)),
         protocol=chance(("classic", "classic", "consumer")),
+        static=random.Random(f"{seed} static members").random() < STATIC,
         followers=chance((1, 2)),
         timeouts=chance(((0.5,), (1.0, 3.0), (3.0,), (3.0, 6.0))),
         aborts=chance((0.1, 0.3)),

@@ -26,6 +26,8 @@ INPUT: Final = 1
 OUTPUT: Final = 2
 """Which of the topics."""
 _FETCH_SECONDS: Final = 2.5
+_LEAVES: Final = 0.7
+_STATIC_LEAVES: Final = 0.2
 
 
 class Worker(Transacting):
@@ -47,14 +49,15 @@ class Worker(Transacting):
         await self.pause()
         while not self.ending():
             made = ClassicMember if self.load.protocol == "classic" else ConsumerMember
-            member: Member = made(self, WORKERS, self.directory.topics[INPUT])
+            instance = self.name if self.load.static else None
+            member: Member = made(self, WORKERS, self.directory.topics[INPUT], instance)
             try:
                 life = await self.incarnate()
                 await self._serve(life, member)
             except (Fenced, GivenUp, InDoubt) as over:
                 self.journal.counts[f"incarnations: {type(over).__name__}"] += 1
-            if self.ending() or self.rng.random() < 0.7:
-                await member.leave()  # else its session ends
+            if self.ending() or self.rng.random() < (_STATIC_LEAVES if self.load.static else _LEAVES):
+                await member.leave()  # else its session ends, or a static one comes back before that
             self._positions = {}
             await self.pause()
 
@@ -94,7 +97,7 @@ class Worker(Transacting):
             if self.rng.random() < self.load.dawdle:
                 await asyncio.sleep(self.rng.uniform(0.5, 1.5) * self.rng.choice((life.timeout, 1.0)))
             await life.commit_offsets(
-                WORKERS, member.generation, member.member_id, member.topic.name, offsets
+                WORKERS, member.generation, member.member_id, member.topic.name, offsets, member.instance_id
             )
             if self.rng.random() < self.load.dawdle:
                 await asyncio.sleep(self.rng.uniform(0.5, 1.5) * life.timeout)
