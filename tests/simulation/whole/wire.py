@@ -178,17 +178,15 @@ class Wire:
         if self.closed:
             raise Lost("the client is closed")
         self._number += 1
-        number = self._number
+        made = Connection(self.loop, self._client, self._number)
         host = self.sim.world.nodes[node].host
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                _, protocol = await self.loop.create_connection(
-                    lambda: Connection(self.loop, self._client, number), host, KAFKA_PORT
-                )
+                await self.loop.create_connection(lambda: made, host, KAFKA_PORT)
         except (OSError, TimeoutError) as error:
+            made.give_up()  # a client that stood still meanwhile may have its connection, and no time left
             raise Lost(str(error)) from error
-        assert isinstance(protocol, Connection)
-        return protocol
+        return made
 
     async def ask(self, node: int, key: int, version: int, seconds: float, /, **fields: Any) -> Any:
         """One request's answer within so many seconds; the connection is given up if it does not come."""
