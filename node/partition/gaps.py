@@ -4,13 +4,18 @@ The state machine refuses a gap only in the sequences of a producer it knows: on
 start anywhere, because its state may have expired. So when the first batch of a producer fails before the
 log, the second, which the client sent before it heard of that, would be accepted, and the first is lost for
 good. Here the leader remembers what failed, and lets nothing behind it pass until it has come again.
+
+And a batch may come before one that was sent first: when leadership moves, a client sends the next one to the
+new leader while those before it are still under way to the old one. Told that it is out of order, librdkafka
+takes another epoch and sends them all under it, and what the old leader had replicated is there twice. So it
+is told to try again instead, for longer than those before it can be under way.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from node.partition.batch import AppendFailed, ProducedBatch, behind
+from node.partition.batch import AppendFailed, ProducedBatch, behind, not_now
 from statemachine.producers import MAX_SEQUENCE, NO_PRODUCER, Producers
 
 MAX_GAPS = 4_096
@@ -20,12 +25,18 @@ KEPT_SECONDS = 600.0
 """Longer than any client tries (Kafka's delivery.timeout.ms is 2 minutes): one that goes on behind a gap
 after that has given the batch up."""
 
+EARLY_SECONDS = 90.0
+"""How long a batch that came too early is asked to come again: longer than a client waits for one answer
+(librdkafka's socket.timeout.ms is 1 minute), shorter than it tries (delivery.timeout.ms)."""
+
 
 class _Gap(NamedTuple):
     epoch: int
     sequence: int
     failure: AppendFailed
-    since: float
+    until: float
+    early: bool = False
+    """Whether nothing failed here: what comes behind it was faster."""
 
 
 class Gaps:
@@ -50,7 +61,24 @@ class Gaps:
             del self._gaps[producer]
         elif len(self._gaps) >= MAX_GAPS:
             del self._gaps[next(iter(self._gaps))]
-        self._gaps[producer] = _Gap(epoch, sequence, behind(failure), now)
+        self._gaps[producer] = _Gap(epoch, sequence, behind(failure), now + KEPT_SECONDS)
+
+    def early(self, batch: ProducedBatch, expected: int, now: float) -> AppendFailed | None:
+        """What to tell a producer whose batch is not the `expected` one, as the state machine judged it.
+
+        None when it lies before that, or those before it had time enough to come: then it is out of order.
+        """
+        producer, epoch = batch.producer_id, batch.producer_epoch
+        if not _reaches(batch.base_sequence, expected):
+            return None
+        known = self._gaps.pop(producer, None)
+        if known is None or (known.epoch, known.sequence, known.early) != (epoch, expected, True):
+            failure = not_now(f"sequence {expected} of its producer has to come first")
+            known = _Gap(epoch, expected, failure, now + EARLY_SECONDS, early=True)
+            if len(self._gaps) >= MAX_GAPS:
+                del self._gaps[next(iter(self._gaps))]
+        self._gaps[producer] = known
+        return known.failure if now <= known.until else None
 
     def refusal(self, batch: ProducedBatch, producers: Producers, now: float) -> AppendFailed | None:
         """Why a batch must not go to the log: the failure of the one before it. None: it may.
@@ -73,8 +101,10 @@ class Gaps:
                     and _reaches(known.batches[-1].last_sequence, gap.sequence)
                 )
             )
-            if not passed and now - gap.since <= KEPT_SECONDS:
+            if not passed and now <= gap.until:
                 return gap.failure
+            if not passed and gap.early:
+                return None  # still there, so that the state machine's word is the last
         del self._gaps[batch.producer_id]
         return None
 

@@ -38,7 +38,7 @@ from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, Outcome
 from statemachine.epoch_window import StaleClusterEpoch, Verdict
 from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Append, Appended, Rejected, encode
+from statemachine.partition_commands import Append, Appended, Rejected, Rejection, encode
 from statemachine.producers import NO_PRODUCER
 
 MAX_BATCHES = 16_384
@@ -340,7 +340,14 @@ class Writer:
             self._end_all(entry, refused(outcome.value))
         else:
             for pending, result in zip(entry, outcome.value[0], strict=True):
-                self._end(pending, result if isinstance(result, Appended) else refused(result))
+                self._end(pending, result if isinstance(result, Appended) else self._refused(pending, result))
+
+    def _refused(self, pending: Pending, rejected: Rejected) -> AppendFailed:
+        if rejected.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            early = self.gaps.early(pending.batch, rejected.current, self._loop.time())
+            if early is not None:
+                return early
+        return refused(rejected)
 
     def _answer_unknown(self, newest: int, reason: str) -> None:
         """Tell those who may send again that nobody knows what became of these entries, and perhaps not soon.

@@ -25,6 +25,7 @@ GROUP: Final = "workers"
 CALL_SECONDS: Final = 10.0
 GIVE_UP_SECONDS: Final = 60.0
 """How long one call is repeated while its error is retriable; then the incarnation is given up."""
+CLOSE_SECONDS: Final = 30.0
 TRANSACTION_MS: Final = 10_000
 _ABORTED: Final = 0.15
 _REPLACED: Final = 0.06
@@ -231,14 +232,23 @@ class Worker(Transactor):
 
     _consumer: Consumer | None = None
 
+    not_closed = 0
+    """Consumers whose close did not return in time: librdkafka's own, it waits without a limit."""
+
     def run(self) -> None:
         super().run()
-        if self._consumer is not None:
-            self._consumer.close()
+        self._close()
+
+    def _close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            closing = threading.Thread(target=consumer.close, daemon=True)
+            closing.start()
+            closing.join(CLOSE_SECONDS)
+            self.not_closed += closing.is_alive()
 
     def live(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
+        self._close()
         consumer = self._consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -259,6 +269,12 @@ class Worker(Transactor):
     def fill(self, producer: Producer, transaction: Transaction) -> bool:
         consumer = self._consumer
         assert consumer is not None
+        # From before the batch: librdkafka rebalances while nobody looks, and what one generation took
+        # must not be committed in the name of the next, which begins where that one had committed.
+        if not consumer.assignment():
+            time.sleep(0.1)
+            return False
+        member = consumer.consumer_group_metadata()
         positions: dict[tuple[str, int], int] = {}
         for message in consumer.consume(self.rng.randint(1, 40), 0.3):
             error = message.error()
@@ -279,11 +295,7 @@ class Worker(Transactor):
         if not positions:
             return False
         offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
-        self._insist(
-            lambda: producer.send_offsets_to_transaction(
-                offsets, consumer.consumer_group_metadata(), CALL_SECONDS
-            )
-        )
+        self._insist(lambda: producer.send_offsets_to_transaction(offsets, member, CALL_SECONDS))
         return True
 
     def _abort(self, producer: Producer, transaction: Transaction) -> None:

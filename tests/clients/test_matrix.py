@@ -31,6 +31,8 @@ MEMBER_FENCED = {
     "*kgo.ErrGroupSession",
 }
 """How clients say to an application that its member is none any more."""
+COORDINATOR_MOVED = {"NOT_COORDINATOR_FOR_GROUP", "NOT_COORDINATOR", "GROUP_COORDINATOR_NOT_AVAILABLE"}
+"""Names that kafkajs and others have for it."""
 
 Take = Callable[[str], Driver]
 
@@ -122,11 +124,16 @@ def committed(driver: Driver, group: str, count: int) -> None:
     """The sum of a group's offsets, the number of records it is done with, comes to this and no further.
 
     It may take a moment: a transaction is committed when that is decided, and its markers are written after
-    that.
+    that. And not every client's admin looks again for a coordinator that has moved.
     """
     deadline = time.monotonic() + READ_SECONDS
     while True:
-        done = sum(max(0, offset) for _, _, offset in driver.ask("group_offsets", group=group))
+        try:
+            done = sum(max(0, offset) for _, _, offset in driver.ask("group_offsets", group=group))
+        except Refused as error:
+            if error.code not in COORDINATOR_MOVED:
+                raise
+            done = -1
         if done >= count or time.monotonic() > deadline:
             assert done == count
             return

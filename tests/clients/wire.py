@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -129,17 +130,19 @@ def leader(bootstrap: str, topic: str, partition: int = 0) -> str:
 def stored(bootstrap: str, topic: str, partition: int = 0) -> list[BatchHeader]:
     """The headers of all batches of a partition, as its leader gives them."""
     found: list[BatchHeader] = []
-    with Wire(leader(bootstrap, topic, partition)) as wire:
-        offset = 0
-        while True:
-            told = wire.fetch(topic, partition=partition, offset=offset)
-            assert told.error_code == ErrorCode.none, told.error_code
-            data = told.records or b""
-            if not data:
-                return found
-            position = 0
-            while position < len(data):
-                header = read_header(data, position)
-                found.append(header)
-                position = header.end
-            offset = found[-1].next_offset
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        with Wire(leader(bootstrap, topic, partition)) as wire:
+            while True:
+                offset = found[-1].next_offset if found else 0
+                told = wire.fetch(topic, partition=partition, offset=offset)
+                if told.error_code is not ErrorCode.none:
+                    break
+                if not told.records:
+                    return found
+                position = 0
+                while position < len(told.records):
+                    found.append(read_header(told.records, position))
+                    position = found[-1].end
+        moved = told.error_code is ErrorCode.not_leader_or_follower and time.monotonic() < deadline
+        assert moved, told.error_code

@@ -79,12 +79,18 @@ class Worker:
     def run(self) -> None:
         """Until told to end. Raises Fenced."""
         while not self._ending:
+            if not self._consumer.assignment():
+                time.sleep(_POLL_SECONDS)
+                continue
+            # From before the batch: librdkafka rebalances while nobody looks, and who is no member of that
+            # generation any more, or has begun anew in the next one, must not pass for one that goes on.
+            member = self._consumer.consumer_group_metadata()
             messages = [one for one in self._consumer.consume(_BATCH, _POLL_SECONDS) if one.error() is None]
             if not messages:
                 continue
             try:
                 if self._transactions:
-                    self._round(messages)
+                    self._round(messages, member)
                 else:
                     self._plain_round(messages)
             except Aborted as error:
@@ -92,14 +98,12 @@ class Worker:
                 self._rewind()
         self._consumer.close()
 
-    def _round(self, messages: list[Message]) -> None:
-        # Taken with the batch: who is no member any more at the end of the round must not pass for a new one.
-        metadata = self._consumer.consumer_group_metadata()
+    def _round(self, messages: list[Message], member: Any) -> None:
         self._producer.begin_transaction()
         try:
             self._write(messages)
             offsets = _behind(messages)
-            _again(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, _REQUEST_SECONDS))
+            _again(lambda: self._producer.send_offsets_to_transaction(offsets, member, _REQUEST_SECONDS))
             _again(lambda: self._producer.commit_transaction(_REQUEST_SECONDS))
         except KafkaException as error:
             reason: KafkaError = error.args[0]

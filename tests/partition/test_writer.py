@@ -264,6 +264,54 @@ def test_a_gap_is_not_kept_for_ever() -> None:
         assert lone.codes()["1"] == "0"
 
 
+def test_a_batch_that_was_faster_than_those_before_it_is_asked_to_come_again() -> None:
+    """Those are under way to the former leader still: out of order, librdkafka would take another epoch and
+    send under it what is in the log already."""
+    with Lone() as lone:
+        lone.append("0", producer=7, sequence=0)
+        lone.append("3", producer=7, sequence=3)
+        lone.stored("0", "3")
+        lone.group.commit()
+        assert lone.codes() == {"0": "0", "3": NOT_NOW}
+        lone.append("4", producer=7, sequence=4)
+        assert lone.codes()["4"] == NOT_NOW, "refused at once: not uploaded, not in the log"
+        for sequence in (0, 1, 2, 3, 4):
+            lone.append(f"{sequence} again", producer=7, sequence=sequence)
+            lone.stored(f"{sequence} again")
+        lone.group.commit()
+        assert [lone.codes()[f"{sequence} again"] for sequence in (0, 1, 2, 3, 4)] == ["0", "1", "2", "3", "4"]
+        assert len(lone.partition.writer.gaps) == 0
+
+
+def test_a_batch_that_comes_too_early_for_too_long_is_out_of_order() -> None:
+    with Lone() as lone:
+        lone.append("0", producer=7, sequence=0)
+        lone.append("3", producer=7, sequence=3)
+        lone.stored("0", "3")
+        lone.group.commit()
+        lone.loop.advance(gaps.EARLY_SECONDS + 1)
+        for label in ("3 again", "3 for the last time"):
+            lone.append(label, producer=7, sequence=3)
+            lone.stored(label)
+            lone.group.commit()
+            assert lone.codes()[label] == "out_of_order_sequence_number"
+        lone.append("1", producer=7, sequence=1)
+        lone.stored("1")
+        lone.group.commit()
+        assert lone.codes()["1"] == "1"
+
+
+def test_a_batch_behind_its_producers_last_is_out_of_order_at_once() -> None:
+    with Lone() as lone:
+        for sequence in range(8):
+            lone.append(f"{sequence}", producer=7, sequence=sequence)
+            lone.stored(f"{sequence}")
+        lone.append("1 again", producer=7, sequence=1)
+        lone.stored("1 again")
+        lone.group.commit()
+        assert lone.codes()["1 again"] == "out_of_order_sequence_number"
+
+
 def test_gaps_are_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaps, "MAX_GAPS", 2)
     with Lone() as lone:
@@ -470,7 +518,7 @@ def test_refusals_of_the_state_machine_go_to_the_producer() -> None:
         lone.group.commit()
         assert lone.codes() == {
             "0": "0",
-            "gap": "out_of_order_sequence_number",
+            "gap": NOT_NOW,
             "old": "invalid_producer_epoch",
             "again": "0",
         }
