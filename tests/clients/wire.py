@@ -118,13 +118,18 @@ def fetch(topic: str, *, partition: int = 0, offset: int = 0, max_bytes: int = 1
 
 
 def leader(bootstrap: str, topic: str, partition: int = 0) -> str:
-    """The address of the node that leads a partition."""
-    with Wire(bootstrap.split(",")[0]) as wire:
-        told = wire.ask(ApiKey.METADATA, METADATA_VERSION, {"topics": [{"name": topic}]})
-    (found,) = told.topics
-    (node,) = [one.leader_id for one in found.partitions if one.partition_index == partition]
-    (address,) = [f"{one.host}:{one.port}" for one in told.brokers if one.node_id == node]
-    return address
+    """The address of the node that leads a partition, as soon as there is one."""
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        with Wire(bootstrap.split(",")[0]) as wire:
+            told = wire.ask(ApiKey.METADATA, METADATA_VERSION, {"topics": [{"name": topic}]})
+        (found,) = told.topics
+        (node,) = [one.leader_id for one in found.partitions if one.partition_index == partition]
+        for one in told.brokers:
+            if one.node_id == node:
+                return f"{one.host}:{one.port}"
+        assert time.monotonic() < deadline, f"{topic}-{partition} has no leader"
+        time.sleep(0.05)
 
 
 def stored(bootstrap: str, topic: str, partition: int = 0) -> list[BatchHeader]:
