@@ -156,12 +156,13 @@ def _balanced(
         load, nth, member_id = heap[0]
         kept[member_id].append((topic_id, number))
         heapreplace(heap, (load + 1, nth, member_id))
-    _mend(kept, members)
+    _mend(kept, members, min((len(kept[one.member_id]) for one in ordered if one.topics), default=0))
     return kept
 
 
-def _mend(held: dict[str, list[Partition]], members: Mapping[bytes, Sequence[str]]) -> None:
-    """Move partitions from members that have too many along chains to members that have two less, or fewer.
+def _mend(held: dict[str, list[Partition]], members: Mapping[bytes, Sequence[str]], least: int) -> None:
+    """Move partitions from members that have too many along chains to members that have two less, or fewer;
+    no subscriber has less than `least`.
 
     A chain is needed where the two have no topic in common: a member between them passes one on for one it
     gets. While such a chain exists the target is uneven, and when there is none it is as even as it can be
@@ -178,9 +179,10 @@ def _mend(held: dict[str, list[Partition]], members: Mapping[bytes, Sequence[str
     while moved and steps < MAX_STEPS:
         moved = False
         for member_id in sorted(load, key=lambda one: (-load[one], one)):
-            while steps < MAX_STEPS:
-                chain, seen = _chain(member_id, by_topic, members, load)
-                steps += seen
+            # It gives to who has two less; while partitions move, nobody comes to have less than the least.
+            while load[member_id] >= least + 2 and steps < MAX_STEPS:
+                chain, looks = _chain(member_id, by_topic, members, load, MAX_STEPS - steps)
+                steps += looks
                 if not chain:
                     break
                 moved = True
@@ -198,9 +200,12 @@ def _chain(
     by_topic: Mapping[str, Mapping[bytes, Sequence[Partition]]],
     members: Mapping[bytes, Sequence[str]],
     load: Mapping[str, int],
+    most: int,
 ) -> tuple[list[tuple[str, bytes, str]], int]:
-    """The shortest chain from a member to one that has two less, last link first; and members looked at."""
+    """The shortest chain from a member to one that has two less, last link first; and how often a member was
+    looked at, which ends the search once it is more than `most`."""
     enough = load[first] - 2
+    looks = 0
     came_from: dict[str, tuple[str, bytes] | None] = {first: None}
     seen_topics: set[bytes] = set()
     queue = deque([first])
@@ -210,14 +215,17 @@ def _chain(
             if not partitions or topic_id in seen_topics:
                 continue
             seen_topics.add(topic_id)
-            for taker in members[topic_id]:
+            if looks > most:
+                return [], looks
+            for look, taker in enumerate(members[topic_id], 1):
                 if taker in came_from:
                     continue
                 came_from[taker] = giver, topic_id
                 if load[taker] <= enough:
-                    return _links(taker, came_from), len(came_from)
+                    return _links(taker, came_from), looks + look
                 queue.append(taker)
-    return [], len(came_from)
+            looks += len(members[topic_id])
+    return [], looks
 
 
 def _links(last: str, came_from: Mapping[str, tuple[str, bytes] | None]) -> list[tuple[str, bytes, str]]:

@@ -33,7 +33,16 @@ class ClassicGroup:
 
     protocol: ClassVar[str] = "classic"
 
-    __slots__ = ("_since", "assignments", "generation", "leader", "members", "protocol_name", "protocol_type")
+    __slots__ = (
+        "_instances",
+        "_since",
+        "assignments",
+        "generation",
+        "leader",
+        "members",
+        "protocol_name",
+        "protocol_type",
+    )
 
     def __init__(
         self, generation: int, protocol_type: str, protocol_name: str, leader: str, since: int
@@ -48,6 +57,8 @@ class ClassicGroup:
         """By member id, in the order they joined."""
         self.assignments: dict[str, bytes] | None = None
         """By member id, of every member; None while the leader has not assigned, or nobody is to be."""
+        self._instances: dict[str, str] = {}
+        """Member id by instance id."""
         self._since = since
 
     @property
@@ -65,10 +76,8 @@ class ClassicGroup:
 
     def member_of_instance(self, instance_id: str) -> Member | None:
         """The member that has this `group.instance.id` now."""
-        for member in self.members.values():
-            if member.instance_id == instance_id:
-                return member
-        return None
+        member_id = self._instances.get(instance_id)
+        return None if member_id is None else self.members[member_id]
 
     def refuse_member(self, member_id: str, instance_id: str | None) -> KafkaError | None:
         """Why this is no member; None when it is one (Kafka's validateMember)."""
@@ -103,17 +112,35 @@ class ClassicGroup:
         """See Membership: anyone may fetch a classic group's offsets."""
         return None
 
-    def subscribes(self, topic: str) -> bool | None:
+    def subscriptions(self) -> Callable[[str], bool] | None:
         """See Membership. None: the members do not consume. To every topic if metadata cannot be read."""
-        if not self.members:
-            return False
-        if self.protocol_type != CONSUMERS:
+        if self.members and self.protocol_type != CONSUMERS:
             return None
-        for member in self.members.values():
-            topics = subscribed_topics(dict(member.protocols).get(self.protocol_name, b""))
-            if topics is None or topic in topics:
-                return True
-        return False
+        names: set[str] = set()
+        metadata = (dict(member.protocols).get(self.protocol_name, b"") for member in self.members.values())
+        for each in dict.fromkeys(metadata):  # that of most members is the same
+            topics = subscribed_topics(each)
+            if topics is None:
+                return lambda topic: True
+            names.update(topics)
+        return names.__contains__
+
+    def replace(self, old: str, member: Member) -> None:
+        """Put a static member in the place of its former self, `old`, whose instance id it has."""
+        # In its place: the order of the members is part of the state.
+        self.members = {
+            new.member_id: new
+            for new in (member if one.member_id == old else one for one in self.members.values())
+        }
+        if self.assignments is not None:
+            self.assignments = {
+                member.member_id if member_id == old else member_id: assignment
+                for member_id, assignment in self.assignments.items()
+            }
+        if self.leader == old:
+            self.leader = member.member_id
+        assert member.instance_id is not None
+        self._instances[member.instance_id] = member.member_id
 
     def fields(self) -> list[Any]:
         """Plain values for a snapshot."""
@@ -140,13 +167,14 @@ class ClassicGroup:
         return loaded
 
     def _take_members(self, rows: Sequence[Sequence[Any]]) -> None:
-        instances = []
+        static = 0
         for row in rows:
             member = _member(row)
             self.members[member.member_id] = member
             if member.instance_id is not None:
-                instances.append(member.instance_id)
-        if len(self.members) != len(rows) or len(instances) != len(set(instances)):
+                static += 1
+                self._instances[member.instance_id] = member.member_id
+        if len(self.members) != len(rows) or len(self._instances) != static:
             raise ValueError("two members have one id")
         if self.leader not in (self.members or [NO_MEMBER]):
             raise ValueError(f"the leader {self.leader!r} is no member")
@@ -238,18 +266,7 @@ def _replace_static_member(
         return Refused(KafkaError.UNKNOWN_MEMBER_ID)
     if member.member_id != old and member.member_id in classic.members:
         raise Corruption(f"member id {member.member_id!r} of group {group_id!r} is another's")
-    # In its place: the order of the members is part of the state.
-    classic.members = {
-        new.member_id: new
-        for new in (member if one.member_id == old else one for one in classic.members.values())
-    }
-    if classic.assignments is not None:
-        classic.assignments = {
-            member.member_id if member_id == old else member_id: assignment
-            for member_id, assignment in classic.assignments.items()
-        }
-    if classic.leader == old:
-        classic.leader = member.member_id
+    classic.replace(old, member)
     return MemberReplaced(member.member_id)
 
 

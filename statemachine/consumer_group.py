@@ -81,11 +81,10 @@ class ConsumerGroup:
             return KafkaError.UNKNOWN_MEMBER_ID
         return None if member.epoch == epoch else KafkaError.STALE_MEMBER_EPOCH
 
-    def subscribes(self, topic: str) -> bool:
-        """Whether any member does, by name or by pattern."""
-        return any(topic in names for names in self.matches.values()) or any(
-            topic in member.topics for member in self.members.values()
-        )
+    def subscriptions(self) -> Callable[[str], bool]:
+        """See Membership: by name or by pattern."""
+        subscribed = dict.fromkeys(member.topics for member in self.members.values())
+        return {name for names in (*self.matches.values(), *subscribed) for name in names}.__contains__
 
     # Changes.
 

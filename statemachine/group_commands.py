@@ -273,20 +273,6 @@ class ForgetTopics:
         return [self.topic_ids]
 
 
-GroupCommand = (
-    StartGeneration
-    | AssignGeneration
-    | ReplaceStaticMember
-    | CommitOffsets
-    | CommitTransactionOffsets
-    | EndTransaction
-    | DeleteGroup
-    | DeleteOffsets
-    | ExpireOffsets
-    | ForgetTopics
-)
-
-
 class Refused(NamedTuple):
     """The command changed nothing; the code is the one a Kafka client gets."""
 

@@ -166,16 +166,16 @@ def _delete_offsets(
     group = state.groups.get(group_id)
     if group is None:
         return Refused(KafkaError.GROUP_ID_NOT_FOUND)
+    uses = None if group.membership is None else group.membership.subscriptions()
+    if uses is None and not group.is_empty:
+        return Refused(KafkaError.NON_EMPTY_GROUP)
     subscribed = []
     deleted = 0
     for topic_id, topic, partitions in topics:
-        uses = group.membership is not None and group.membership.subscribes(topic)
-        if uses is None:
-            return Refused(KafkaError.NON_EMPTY_GROUP)
-        if uses:
+        if uses is not None and uses(topic):
             subscribed.append(topic_id)
-            continue
-        deleted += sum(group.offsets.delete(topic_id, partition) for partition in partitions)
+        else:
+            deleted += group.offsets.delete(topic_id, partitions)
     return OffsetsDeleted(deleted, subscribed)
 
 
@@ -195,8 +195,13 @@ def _expire_offsets(state: GroupsState, index: int, retention: int, producer_exp
 
 
 def _forget_topics(state: GroupsState, index: int, topic_ids: Sequence[bytes]) -> TopicsForgotten:
+    gone = dict.fromkeys(topic_ids)
     return TopicsForgotten(
-        sum(group.offsets.forget_topic(topic_id) for group in state.groups.values() for topic_id in topic_ids)
+        sum(
+            group.offsets.forget_topic(topic_id)
+            for group in state.groups.values()
+            for topic_id in [topic_id for topic_id in group.offsets.names if topic_id in gone]
+        )
     )
 
 

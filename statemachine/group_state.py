@@ -40,8 +40,11 @@ class Membership(Protocol):
     def refuse_fetch(self, member_id: str | None, generation: int) -> KafkaError | None:
         """Why its offsets must not be fetched under this member id and epoch; None when they may."""
 
-    def subscribes(self, topic: str) -> bool | None:
-        """Whether a member is subscribed to it; None when that cannot be known."""
+    def subscriptions(self) -> Callable[[str], bool] | None:
+        """What says of a topic whether a member is subscribed to it; None when that cannot be known.
+
+        It may look at all members once, so that many topics cost no more than one.
+        """
 
     def fields(self) -> list[Any]:
         """Plain values for a snapshot, canonical: equal states give equal values."""

@@ -8,7 +8,7 @@ OffsetMetadataManager). A transaction's number says whether a message of it come
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 NO_EXPIRY = -1
@@ -83,28 +83,25 @@ class Offsets:
         self._forget_names()
         return taken
 
-    def delete(self, topic_id: bytes, partition: int) -> bool:
-        """Forget it, committed and pending; whether there was one."""
-        there = self._drop_committed(topic_id, partition)
-        for producer_id in list(self.pending):
-            offsets = self.pending[producer_id]
-            there = offsets.pop((topic_id, partition), None) is not None or there
+    def delete(self, topic_id: bytes, partitions: Collection[int]) -> int:
+        """Forget these, committed and pending; returns for how many there was something."""
+        there = {partition: None for partition in partitions if self._drop_committed(topic_id, partition)}
+        for producer_id, offsets in list(self.pending.items()):
+            for partition in partitions:
+                if offsets.pop((topic_id, partition), None) is not None:
+                    there[partition] = None
             if not offsets:
                 del self.pending[producer_id]
         if there:
             self._forget_names()
-        return there
+        return len(there)
 
     def forget_topic(self, topic_id: bytes) -> int:
         """Forget all of a topic; returns for how many partitions there was something."""
-        if topic_id not in self.names:
-            return 0
         partitions = dict.fromkeys(self.committed.get(topic_id, {}))
         for offsets in self.pending.values():
             partitions.update((key[1], None) for key in offsets if key[0] == topic_id)
-        for partition in partitions:
-            self.delete(topic_id, partition)
-        return len(partitions)
+        return self.delete(topic_id, partitions)
 
     def expire(self, now: int, retention: int, empty_since: int) -> int:
         """Forget those whose time is over and that no transaction is open for; returns how many."""

@@ -10,6 +10,7 @@ the producer's epoch is the same. Sequences count records and wrap after 2**31 -
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 MAX_SEQUENCE = 2**31 - 1
@@ -267,6 +268,13 @@ class Producers:
 
     def _find_first_open(self) -> None:
         self.first_open_offset = next((opened.first_offset for opened in self._open.values()), None)
+
+    def newest_since(self, count: int) -> int | None:
+        """Since when, in ms, no more than the newest `count` producers wrote; None when there are no more."""
+        older = len(self._producers) - count
+        if older <= 0:
+            return None
+        return next(islice(self._producers.values(), older, None)).last_time
 
     def expire(self, before: int) -> int:
         """Forget the producers whose last batch or marker is older than a time in ms; returns how many.

@@ -14,10 +14,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from node.raft.group import RaftGroup
+from node.led_replica import LedReplica
 from node.raft.outcome import Applied, Outcome, Overloaded, Unknown
 from node.replica_machine import Recorder, ReplicaMachine
-from node.watchers import Watchers
 from statemachine.controller import PartitionGroup
 from statemachine.coordinator_machine import CoordinatorCommand, CoordinatorMachine, OlderTerm, encode
 
@@ -41,14 +40,11 @@ class NotDone(NamedTuple):
     unknown: bool = False
 
 
-class CoordinatorReplica(Generic[M]):
+class CoordinatorReplica(LedReplica, Generic[M]):
     """A replica of a coordinator's partition on this node. Belongs to one event loop.
 
     Give `machine_for_group` to the log and the group it makes to `attach`; `close` when the replica goes.
     """
-
-    group: RaftGroup
-    """The replica's log; there from `attach` on."""
 
     def __init__(
         self,
@@ -60,21 +56,18 @@ class CoordinatorReplica(Generic[M]):
         recorder: Recorder,
     ) -> None:
         """`machine` makes the plain state machine, of what it is to do with a checkpoint."""
+        super().__init__(place, "coordinator", loop)
         self.place = place
         self.number = place.partition
         self.term = 0
         """The term this node leads in, from the moment it has applied all of earlier terms; else 0."""
-        self._watchers = Watchers(loop, f"{place.topic}-{place.partition}")
         self.machine_for_group = ReplicaMachine(
             machine(recorder.checkpoint), recorder, self._watchers.changed
         )
-        self._loop = loop
         self._wall_ms = wall_ms
         self._followers: list[tuple[Callable[[int], None], Callable[[str], None]]] = []
-        self._taking_up: asyncio.Task[None] | None = None
         self._in_log: dict[asyncio.Future[Outcome], None] = {}
         """Answers to commands that are in the log."""
-        self._closed = False
 
     # What it is.
 
@@ -116,12 +109,6 @@ class CoordinatorReplica(Generic[M]):
         future.add_done_callback(partial(self._ended, answer))
         return _result(await answer)
 
-    async def confirm(self) -> bool:
-        """Wait until this node is known to lead, with all applied that was committed before the call."""
-        if self._closed:
-            return False
-        return isinstance(await self.group.barrier(), Applied)
-
     def follow(self, started: Callable[[int], None], stopped: Callable[[str], None]) -> None:
         """Tell a runtime: `started(term)` once this node leads and has applied all of earlier terms, and
         `stopped(reason)` when that ends, by a change of leader or because the replica goes."""
@@ -129,61 +116,21 @@ class CoordinatorReplica(Generic[M]):
         if self.term:
             started(self.term)
 
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Call back, at most once a turn of the loop, when the state, the leadership or the existence of the
-        replica may have changed, until `unwatch`."""
-        self._watchers.add(callback)
-
-    def unwatch(self, callback: Callable[[], None]) -> None:
-        self._watchers.remove(callback)
-
-    # Its place in the node.
-
-    def attach(self, group: RaftGroup) -> None:
-        """Follow this replica's leadership from now on."""
-        self.group = group
-        group.on_leadership(self._on_leadership)
-        if group.is_leader:
-            self._on_leadership(True, group.term)
-
-    def close(self) -> None:
-        """The replica goes, or the node stops: nothing new is taken."""
-        if self._closed:
-            return
-        self._closed = True
-        self._end_term("the replica is leaving this node")
-        self._watchers.changed()
-
     # Leadership.
 
-    def _on_leadership(self, leading: bool, term: int) -> None:
-        if self._closed:
-            return
-        if leading:
-            self._taking_up = self._loop.create_task(self._take_up(term))
-        else:
-            self._end_term("this node does not lead the coordinator any more")
-            self._watchers.changed()
-
-    async def _take_up(self, term: int) -> None:
-        # What earlier leaders decided has to be here before anything is decided upon it. Should the term end
-        # meanwhile, this task is cancelled.
-        if isinstance(await self.group.barrier(), Applied):
-            self.term = term
-            for started, _ in self._followers:
-                started(term)
-            self._watchers.changed()
+    def _begin_term(self, term: int) -> None:
+        self.term = term
+        for started, _ in self._followers:
+            started(term)
 
     def _end_term(self, reason: str) -> None:
-        if self._taking_up is not None:
-            self._taking_up.cancel()
-            self._taking_up = None
-        if self.term:
-            self.term = 0
-            if self._in_log:
-                self._loop.call_later(ANSWER_SECONDS, self._answer_unknown, [*self._in_log], reason)
-            for _, stopped in self._followers:
-                stopped(reason)
+        if not self.term:
+            return
+        self.term = 0
+        if self._in_log:
+            self._loop.call_later(ANSWER_SECONDS, self._answer_unknown, [*self._in_log], reason)
+        for _, stopped in self._followers:
+            stopped(reason)
 
     # The answers.
 

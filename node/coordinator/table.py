@@ -139,6 +139,11 @@ class Coordinators:
         """The transactions' coordinators that this node leads, in the order in which their replicas came."""
         return [hosted.runtime for hosted in self._transactions.values() if hosted.replica.leads]
 
+    def transactions_loading(self) -> bool:
+        """Whether this node was elected for transactions whose coordinator has yet to catch up: nobody else
+        tells of them meanwhile."""
+        return any(hosted.replica.loading for hosted in self._transactions.values())
+
     def groups_by_raft_group(self, group: int) -> GroupCoordinator | None:
         """The groups' coordinator of a Raft group, led and ready on this node."""
         hosted = self._groups.get(group)

@@ -103,7 +103,7 @@ APIS: Final = _table(
     Api(ApiKey.CREATE_TOPICS, 2, 7, flexible=5),
     Api(ApiKey.DELETE_TOPICS, 1, 6, flexible=4),
     Api(ApiKey.DELETE_RECORDS, 0, 2, flexible=2),
-    Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible=2),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 6, flexible=2),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible=4),
     # Higher versions are for brokers.
     Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, flexible=3),
@@ -121,7 +121,7 @@ APIS: Final = _table(
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible=0),
     Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible=0),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible=0),
-    Api(ApiKey.LIST_TRANSACTIONS, 0, 1, flexible=0),
+    Api(ApiKey.LIST_TRANSACTIONS, 0, 2, flexible=0),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible=0),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible=0),
 )

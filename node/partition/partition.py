@@ -1,7 +1,7 @@
 """One partition on one node: a replica of its log, and what this node does for it while it leads.
 
 Every replica has the state; only a leader's is known to be new, and only a leader writes. So this object
-opens the fence when a term begins here and all of earlier terms is applied, and closes it when the term ends.
+opens the fence when a term begins here, and closes it when the term ends.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import cast
 from kio.schema.errors import ErrorCode
 
 from node.kafka.control_batch import control_batch
+from node.led_replica import LedReplica
 from node.level_one.reader import LevelOneReader, Place
 from node.level_zero.batcher import Batcher
 from node.level_zero.cache import BatchCache
@@ -35,7 +36,6 @@ from node.partition.writer import EpochSource, Writer
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, Outcome
 from node.replica_machine import Recorder, ReplicaMachine
-from node.watchers import Watchers
 from statemachine.controller import PartitionGroup
 from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
 from statemachine.partition import PartitionStateMachine
@@ -56,16 +56,19 @@ from statemachine.partition_commands import (
 TICK_SECONDS = 600.0
 PRODUCER_EXPIRY_MS = 7 * 24 * 3600 * 1000
 """A producer that wrote nothing for so long is forgotten, as by Kafka's transactional.id.expiration.ms."""
+MAX_PRODUCERS = 32_768
+"""Beyond so many those that are idle for longest are forgotten sooner. A client that makes a producer for
+each message would fill memory otherwise, and the snapshot of all of them, which is made in one go, takes
+seconds: the node would lose its leaderships over it (Kafka: KIP-854)."""
+LEAST_EXPIRY_MS = 15 * 60 * 1000
+"""No producer is forgotten sooner: longer than any client tries to send a batch again."""
 
 
-class Partition:
+class Partition(LedReplica):
     """A replica of a partition on this node. Belongs to one event loop.
 
     Give `machine_for_group` to the log and the group it makes to `attach`; `close` when the replica goes.
     """
-
-    group: RaftGroup
-    """The replica's log; there from `attach` on."""
 
     def __init__(
         self,
@@ -80,10 +83,10 @@ class Partition:
         wall_ms: Callable[[], int],
         recorder: Recorder,
     ) -> None:
+        super().__init__(place, "partition", loop)
         self.topic_id = place.topic_id
         self.topic = place.topic
         self.number = place.partition
-        self._watchers = Watchers(loop, f"{place.topic}-{place.partition}")
         plain = PartitionStateMachine(place.creation_epoch, recorder.checkpoint)
         self.machine_for_group = ReplicaMachine(plain, recorder, self._watchers.changed)
         self.fence = Fence(loop)
@@ -106,12 +109,9 @@ class Partition:
             written=written,
             confirm=self.confirm,
         )
-        self._loop = loop
         self._wall_ms = wall_ms
         self._collectable_epoch = -1
-        self._taking_up: asyncio.Task[None] | None = None
         self._tick: asyncio.TimerHandle | None = None
-        self._closed = False
 
     # What it is.
 
@@ -205,12 +205,6 @@ class Partition:
         """A batch was refused here before it came to `append`: nothing behind it may pass for the first."""
         self.writer.missed(batch)
 
-    async def confirm(self) -> bool:
-        """Wait until this node is known to lead, with all applied that was committed before the call."""
-        if self._closed:
-            return False
-        return isinstance(await self.group.barrier(), Applied)
-
     async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
         """Batches with offsets in `[offset, end)`; see StoredBatches.read."""
         return await self._batches.read(offset, end, max_bytes)
@@ -244,55 +238,24 @@ class Partition:
             return AppendFailed(ErrorCode.offset_out_of_range, message)
         return _result(await self._replicate(command, window.term))
 
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Call back, at most once a turn of the loop, when the records, the leadership or the existence of
-        the partition may have changed, until `unwatch`."""
-        self._watchers.add(callback)
-
-    def unwatch(self, callback: Callable[[], None]) -> None:
-        self._watchers.remove(callback)
-
     # Its place in the node.
 
     def attach(self, group: RaftGroup) -> None:
-        """Follow this replica's leadership from now on."""
-        self.group = self.writer.group = group
-        group.on_leadership(self._on_leadership)
-        if group.is_leader:
-            self._on_leadership(True, group.term)
+        self.writer.group = group
+        super().attach(group)
 
     def close(self) -> None:
-        """The replica goes, or the node stops: everything pending ends, nothing new is taken."""
-        if self._closed:
-            return
-        self._closed = True
-        self._end_term("the replica is leaving this node")
+        super().close()
         self.writer.close("the replica left this node before the batch was applied")
-        self._watchers.changed()
 
     # Leadership.
 
-    def _on_leadership(self, leading: bool, term: int) -> None:
-        if self._closed:
-            return
-        if leading:
-            self._taking_up = self._loop.create_task(self._take_up(term))
-        else:
-            self._end_term("this node does not lead the partition any more")
-            self._watchers.changed()
-
-    async def _take_up(self, term: int) -> None:
-        # What earlier leaders put into the log counts for the window, so it has to be here first. Should the
-        # term end meanwhile, this task is cancelled.
-        if isinstance(await self.group.barrier(), Applied):
-            self.fence.open(EpochWindow.recovered(term, self.machine.max_applied_epoch))
-            self._tick = self._loop.call_later(self._until_tick(), self._on_tick)
-            self._watchers.changed()
+    def _begin_term(self, term: int) -> None:
+        # What earlier leaders put into the log counts for the window.
+        self.fence.open(EpochWindow.recovered(term, self.machine.max_applied_epoch))
+        self._tick = self._loop.call_later(self._until_tick(), self._on_tick)
 
     def _end_term(self, reason: str) -> None:
-        if self._taking_up is not None:
-            self._taking_up.cancel()
-            self._taking_up = None
         if self._tick is not None:
             self._tick.cancel()
             self._tick = None
@@ -308,7 +271,13 @@ class Partition:
         window = self.fence.window
         if window is not None and len(self.machine.producers):
             # Unanswered: should it be lost, the next one does the same.
-            self._replicate(Tick(PRODUCER_EXPIRY_MS), window.term)
+            self._replicate(Tick(self._producer_expiry()), window.term)
+
+    def _producer_expiry(self) -> int:
+        since = self.machine.producers.newest_since(MAX_PRODUCERS)
+        if since is None:
+            return PRODUCER_EXPIRY_MS
+        return min(max(self._wall_ms() - since, LEAST_EXPIRY_MS), PRODUCER_EXPIRY_MS)
 
     # Commands.
 

@@ -151,14 +151,15 @@ class House:
     def clients(self, names: str, **settings: Any) -> list[Client]:
         return [self.client(name, **settings) for name in names]
 
+    def joined(self, names: str, **settings: Any) -> list[Client]:
+        """Clients that are told of their first generation, which the first of them leads."""
+        clients = self.clients(names, **settings)
+        join(clients)
+        return clients
+
     def stable(self, names: str, **settings: Any) -> list[Client]:
         """Clients that are the members of a group, the first of them its leader."""
-        clients = self.clients(names, **settings)
-        for client in clients:
-            client.begin_join()
-        self.advance(2 * DELAY)
-        for client in clients:
-            client.joined()
+        clients = self.joined(names, **settings)
         sync(clients)
         return clients
 
@@ -271,6 +272,15 @@ class Client:
 def share(clients: Sequence[Client]) -> dict[str, bytes]:
     """An assignment: to each its own name."""
     return {client.member_id: b"to " + client.name.encode() for client in clients}
+
+
+def join(clients: Sequence[Client]) -> None:
+    """All join a group that was empty, and are told of its first generation."""
+    for client in clients:
+        client.begin_join()
+    clients[0].house.advance(2 * DELAY)
+    for client in clients:
+        client.joined()
 
 
 def sync(clients: Sequence[Client]) -> None:

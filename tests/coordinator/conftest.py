@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.coordinator.classic_house import House
+from tests.coordinator.consumer_house import ConsumerHouse
 
 
 @pytest.fixture
@@ -26,3 +28,22 @@ def build() -> Iterator[Callable[..., House]]:
 @pytest.fixture
 def house(build: Callable[..., House]) -> House:
     return build()
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., ConsumerHouse]]:
+    houses: list[ConsumerHouse] = []
+
+    def make(**groups: Any) -> ConsumerHouse:
+        houses.append(ConsumerHouse(**groups))
+        return houses[-1]
+
+    yield make
+    for house in houses:
+        house.close()
+        assert house.groups.waiting == 0
+
+
+@pytest.fixture
+def home(made: Callable[..., ConsumerHouse]) -> ConsumerHouse:
+    return made()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Partition, Refusal
-from node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
+from node.coordinator.groups.consumer_plan import MAX_GROUP_BYTES, Answer, Overdue, Plan, Reply, Word, plan
 from node.coordinator.groups.consumer_topics import Topics
 from statemachine.consumer_group import ConsumerGroup
 from statemachine.consumer_group_commands import (
@@ -88,7 +88,8 @@ class Log:
         return self.group
 
     def plan(self, *words: Word) -> Plan:
-        return plan(GROUP, self.group, words, self.topics, max_members=self.max_members)
+        bound = self.max_members
+        return plan(GROUP, self.group, words, self.topics, max_members=bound, room=MAX_GROUP_BYTES)
 
     def say(self, *words: Word) -> list[Answer | None]:
         planned = self.plan(*words)

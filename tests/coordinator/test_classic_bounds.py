@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
+from node.config import GroupsSection
 from node.coordinator.groups import classic
 from node.coordinator.groups.classic_state import State
 from tests.coordinator.classic_house import DELAY, House, rejoin, sync
@@ -111,6 +112,16 @@ def test_members_that_bring_too_much_are_refused(
     assert a.joined().generation == 3, "what it had before does not count twice"
 
 
+def test_protocols_without_a_name_are_not_for_nothing(
+    build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classic, "MAX_GROUP_BYTES", 20_000)
+    house = build()
+    many = house.client("", protocols=("range", *[""] * 3_000))
+    many.metadata = b""
+    assert many.join_code() is ErrorCode.group_max_size_reached
+
+
 def test_names_count_as_the_bytes_they_are(
     build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,3 +152,67 @@ def test_all_groups_together_are_bounded(
     fat.metadata = bytes(25_000)
     assert fat.join_code() is ErrorCode.coordinator_load_in_progress
     assert house.nothing_is_left()
+
+
+def test_what_members_were_assigned_keeps_none_of_them_out(
+    build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classic, "MAX_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(classic, "MAX_BYTES", 24_000)
+    house = build()
+    clients = a, b = house.clients("ab")
+    for client in clients:
+        client.metadata = bytes(4_000)
+        client.begin_join()
+    house.advance(2 * DELAY)
+    for client in clients:
+        client.joined()
+    b.begin_sync()
+    a.begin_sync({client.member_id: bytes(6_000) for client in clients})
+    assert house.coordinator.classic.bytes > 24_000
+    assert house.client("c", group="h").join_code() is ErrorCode.coordinator_load_in_progress
+    b.metadata = bytes(6_500)
+    assert b.join_code() is ErrorCode.group_max_size_reached, "what it was assigned makes no room either"
+    b.metadata = bytes(5_000)  # it says what it has, as cooperative assignors make it do
+    rejoin(clients)
+    sync(clients)
+    b.metadata = bytes(6_500)
+    assert b.join_code() is ErrorCode.group_max_size_reached
+
+
+def test_a_group_over_a_limit_that_fell_sheds_who_comes_last(build: Callable[..., House]) -> None:
+    house = build(max_members=5)
+    clients = a, b, c, d, e = house.stable("abcde")
+    house.context.config.groups = GroupsSection(initial_rebalance_delay_seconds=DELAY, max_members=3)
+    house.coordinator.classic = classic.ClassicGroups(house.coordinator)
+    house.new_leader()
+    assert [client.heartbeat() for client in clients] == [ErrorCode.none] * 5, "until they join again"
+    for client in (a, c, e):
+        client.begin_join()
+    c.begin_join()  # once more: it has its place
+    d.instance = "nobody's"
+    assert d.join_code() is ErrorCode.unknown_member_id
+    assert b.heartbeat() is ErrorCode.rebalance_in_progress
+    d.instance = None
+    assert b.join_code() is d.join_code() is ErrorCode.group_max_size_reached
+    assert [client.joined().generation for client in (a, c, e)] == [2, 2, 2]
+    sync([a, c, e])
+    assert len(house.logged().members) == 3
+    rejoin([a, c, e])
+
+
+def test_a_static_member_is_shed_like_others(build: Callable[..., House]) -> None:
+    house = build(max_members=2)
+    (a,) = house.stable("a")
+    static = house.client("s", instance="s")
+    static.begin_join()
+    rejoin([a])
+    static.joined()
+    sync([a, static])
+    house.context.config.groups = GroupsSection(initial_rebalance_delay_seconds=DELAY, max_members=1)
+    house.coordinator.classic = classic.ClassicGroups(house.coordinator)
+    house.new_leader()
+    a.begin_join()
+    assert house.client("s", instance="s").join_code() is ErrorCode.group_max_size_reached
+    assert a.joined().generation == 3
+    assert list(house.logged().members) == [a.member_id]

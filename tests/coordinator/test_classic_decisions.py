@@ -80,12 +80,7 @@ def test_the_time_to_join_is_over_while_a_decision_is_under_way(house: House) ->
 
 
 def test_a_join_between_the_leaders_sync_and_its_decision(house: House) -> None:
-    a, b = house.clients("ab")
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    a, b = house.joined("ab")
     b.begin_sync()
     house.by_hand = True
     a.begin_sync(share([a, b]))
@@ -167,12 +162,7 @@ def test_members_that_were_sent_away_and_do_not_come_again_are_out(house: House)
 
 
 def test_an_assignment_that_the_log_does_not_take_begins_again(house: House) -> None:
-    a, b = house.clients("ab")
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    a, b = house.joined("ab")
     b.begin_sync()
     house.by_hand = True
     a.begin_sync(share([a, b]))
@@ -262,12 +252,7 @@ def test_a_race_that_is_lost_again_and_again_ends(house: House) -> None:
 
 
 def test_the_coordinator_is_lost_between_join_and_sync(house: House) -> None:
-    clients = _, b = house.clients("ab", session=6.0, rebalance=5.0)
-    for client in clients:
-        client.begin_join()
-    house.advance(2 * DELAY)
-    for client in clients:
-        client.joined()
+    clients = _, b = house.joined("ab", session=6.0, rebalance=5.0)
     b.begin_sync()
     house.new_leader()
     assert b.synced().code is ErrorCode.not_coordinator
@@ -279,12 +264,7 @@ def test_the_coordinator_is_lost_between_join_and_sync(house: House) -> None:
 
 
 def test_a_member_that_does_not_come_after_the_coordinator_was_lost_is_out(house: House) -> None:
-    clients = a, b = house.clients("ab", session=20.0, rebalance=5.0)
-    for client in clients:
-        client.begin_join()
-    house.advance(2 * DELAY)
-    for client in clients:
-        client.joined()
+    clients = a, b = house.joined("ab", session=20.0, rebalance=5.0)
     house.new_leader()
     a.begin_sync(share(clients))
     house.advance(5.1)
@@ -324,12 +304,7 @@ def test_the_coordinator_is_lost_while_a_generation_is_decided(house: House) -> 
 
 
 def test_the_coordinator_is_lost_while_an_assignment_is_decided(house: House) -> None:
-    a, b = house.clients("ab")
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    a, b = house.joined("ab")
     house.by_hand = True
     b.begin_sync()
     a.begin_sync(share([a, b]))

@@ -200,12 +200,7 @@ def test_the_longest_rebalance_timeout_of_all_counts(house: House) -> None:
 
 
 def test_a_member_that_never_syncs_is_out(house: House) -> None:
-    clients = a, b, c = house.clients("abc", rebalance=5.0, session=8.0)
-    for client in clients:
-        client.begin_join()
-    house.advance(2 * DELAY)
-    for client in clients:
-        client.joined()
+    clients = a, b, c = house.joined("abc", rebalance=5.0, session=8.0)
     a.begin_sync(share(clients))
     b.begin_sync()
     assert house.state() is State.STABLE
@@ -221,12 +216,7 @@ def test_a_member_that_never_syncs_is_out(house: House) -> None:
 
 
 def test_a_leader_that_never_syncs_is_out_and_the_others_begin_again(house: House) -> None:
-    clients = a, b, c = house.clients("abc", rebalance=5.0, session=8.0)
-    for client in clients:
-        client.begin_join()
-    house.advance(2 * DELAY)
-    for client in clients:
-        client.joined()
+    a, b, c = house.joined("abc", rebalance=5.0, session=8.0)
     b.begin_sync()
     c.begin_sync()
     for _ in range(9):
@@ -261,12 +251,7 @@ def test_a_leader_that_leaves_while_others_join_is_replaced(house: House) -> Non
 
 
 def test_a_leader_that_leaves_before_it_assigned_begins_a_rebalance(house: House) -> None:
-    clients = a, b, c = house.clients("abc")
-    for client in clients:
-        client.begin_join()
-    house.advance(2 * DELAY)
-    for client in clients:
-        client.joined()
+    a, b, c = house.joined("abc")
     b.begin_sync()
     assert a.leave() is ErrorCode.none
     assert b.synced().code is ErrorCode.rebalance_in_progress
@@ -277,12 +262,7 @@ def test_a_leader_that_leaves_before_it_assigned_begins_a_rebalance(house: House
 
 
 def test_a_join_with_what_the_group_knows_gets_the_present_generation(house: House) -> None:
-    clients = a, b = house.clients("ab")
-    for client in clients:
-        client.begin_join()
-    house.advance(2 * DELAY)
-    for client in clients:
-        client.joined()
+    clients = a, b = house.joined("ab")
     rejoin([a, b])
     assert (a.generation, house.state()) == (1, State.COMPLETING_REBALANCE)
     assert len(a.joined().members) == 2
@@ -303,12 +283,7 @@ def test_a_leader_that_joins_again_wants_a_rebalance(house: House) -> None:
 
 @pytest.mark.parametrize("stable", [True, False])
 def test_new_metadata_wants_a_rebalance(house: House, stable: bool) -> None:
-    clients = a, b = house.clients("ab")
-    for client in clients:
-        client.begin_join()
-    house.advance(2 * DELAY)
-    for client in clients:
-        client.joined()
+    clients = a, b = house.joined("ab")
     if stable:
         sync(clients)
     b.metadata = b"more topics"
@@ -352,12 +327,7 @@ def test_the_leader_may_sync_twice(house: House) -> None:
 
 
 def test_whoever_is_not_assigned_anything_gets_nothing(house: House) -> None:
-    a, b = house.clients("ab")
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    a, b = house.joined("ab")
     b.begin_sync()
     a.begin_sync({a.member_id: b"all", "stranger": b"none"})
     assert (a.synced().assignment, b.synced().assignment) == (b"all", b"")
@@ -424,12 +394,7 @@ def test_strangers_are_told_so(house: House) -> None:
 
 
 def test_the_time_to_sync_ends_with_the_generation(house: House) -> None:
-    a, b = house.clients("ab", rebalance=5.0, session=20.0)
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    a, b = house.joined("ab", rebalance=5.0, session=20.0)
     house.advance(4.0)
     c = house.client("c", rebalance=5.0)
     c.begin_join()

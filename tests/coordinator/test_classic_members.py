@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from node.coordinator.groups.classic_state import Leaving, State
 from node.raft.outcome import Overloaded
 from statemachine.kafka_errors import KafkaError
-from tests.coordinator.classic_house import DELAY, Client, House, rejoin, share, sync
+from tests.coordinator.classic_house import DELAY, Client, House, join, rejoin, share, sync
 
 
 def heartbeat_for(house: House, seconds: float, *clients: Client) -> None:
@@ -76,12 +76,7 @@ def test_a_member_that_is_silent_while_others_join_is_not_waited_for_longer(hous
 
 
 def test_a_leader_that_dies_before_it_assigned(house: House) -> None:
-    a, b = house.clients("ab", session=6.0, rebalance=300.0)
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    _, b = house.joined("ab", session=6.0, rebalance=300.0)
     b.begin_sync()
     house.advance(6.1)
     assert b.synced().code is ErrorCode.rebalance_in_progress
@@ -90,12 +85,7 @@ def test_a_leader_that_dies_before_it_assigned(house: House) -> None:
 
 
 def test_a_member_that_was_sent_away_from_its_sync_is_silent_from_then_on(house: House) -> None:
-    a, b = house.clients("ab", session=6.0, rebalance=300.0)
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    a, b = house.joined("ab", session=6.0, rebalance=300.0)
     b.begin_sync()
     c = house.client("c", rebalance=300.0)
     c.begin_join()
@@ -160,12 +150,7 @@ def test_who_will_hear_of_it_leads_rather_than_who_will_not(house: House) -> Non
 
 
 def test_a_sync_that_broke_is_asked_again(house: House) -> None:
-    a, b = house.clients("ab", session=6.0)
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    a, b = house.joined("ab", session=6.0)
     b.begin_sync().cancel()
     house.turn()
     assert house.coordinator.classic.waiting == 0
@@ -174,12 +159,7 @@ def test_a_sync_that_broke_is_asked_again(house: House) -> None:
 
 
 def test_a_leader_whose_sync_broke_has_assigned(house: House) -> None:
-    a, b = house.clients("ab")
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    a, b = house.joined("ab")
     house.by_hand = True
     a.begin_sync(share([a, b])).cancel()
     b.begin_sync()
@@ -241,11 +221,7 @@ def test_an_id_that_was_given_out_may_leave(house: House) -> None:
 def test_members_are_removed_by_their_instance_ids(house: House) -> None:
     a = house.client("a", instance="one")
     b = house.client("b", instance="two")
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    join([a, b])
     sync([a, b])
     leaving = [Leaving("", "one"), Leaving("", "three"), Leaving(a.member_id, "two"), Leaving("x", None)]
     assert house.coordinator.classic.leave("g", leaving) == [
@@ -265,11 +241,7 @@ def test_members_are_removed_by_their_instance_ids(house: House) -> None:
 def statics(house: House, **settings: object) -> list[Client]:
     """A stable group of two static members; the first leads."""
     clients = [house.client(name, instance=f"i-{name}", **settings) for name in "ab"]
-    for client in clients:
-        client.begin_join()
-    house.advance(2 * DELAY)
-    for client in clients:
-        client.joined()
+    join(clients)
     sync(clients)
     return clients
 
@@ -338,11 +310,7 @@ def test_a_static_member_comes_back_while_its_old_self_joins(house: House) -> No
 
 def test_a_static_member_comes_back_while_its_old_self_syncs(house: House) -> None:
     a, b = (house.client(name, instance=name) for name in "ab")
-    for client in (a, b):
-        client.begin_join()
-    house.advance(2 * DELAY)
-    a.joined()
-    b.joined()
+    join([a, b])
     b.begin_sync()
     new = again(house, b)
     new.begin_join()
@@ -362,6 +330,18 @@ def test_a_static_member_that_comes_back_with_another_protocol_begins_a_rebalanc
     a.begin_join()
     assert (a.joined().protocol, new.joined().protocol) == ("sticky", "sticky")
     sync([a, new])
+
+
+def test_a_static_member_whose_vote_is_one_of_equals_comes_back_without_a_rebalance(house: House) -> None:
+    a = house.client("a", instance="a", protocols=("range", "other"))
+    b = house.client("b", instance="b", protocols=("other", "range"))
+    join([a, b])
+    sync([a, b])
+    assert house.logged().protocol_name == "range"
+    back = house.client("a", instance="a", protocols=("range", "other"))
+    back.begin_join()
+    assert back.joined().generation == 1
+    assert house.state() is State.STABLE
 
 
 def test_a_static_member_that_does_not_join_again_keeps_its_place_for_its_session(house: House) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from node.coordinator.groups import consumer_groups
-from node.coordinator.groups.consumer_groups import Beat, ConsumerGroups
+from node.coordinator.groups.classic_state import Leaving
+from node.coordinator.groups.consumer_groups import Beat
 from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
 from node.raft.outcome import NotLeader, Overloaded
-from statemachine.consumer_group import ConsumerGroup
 from statemachine.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     STABLE,
@@ -22,84 +21,9 @@ from statemachine.consumer_group_commands import (
     partitions_of,
 )
 from statemachine.group_commands import DeleteGroup, StartGeneration
-from tests.coordinator.classic_house import House
-from tests.coordinator.consumers import GROUP, Cluster, Consumer
+from tests.coordinator.consumer_house import SESSION, ConsumerHouse
+from tests.coordinator.consumers import GROUP, Consumer
 from tests.statemachine.groups_harness import member
-
-SESSION = 45.0
-
-
-class ConsumerHouse(House):
-    """A coordinator whose groups are of KIP-848, with topics."""
-
-    def __init__(self, **groups: Any) -> None:
-        super().__init__(**groups)
-        self.cluster = Cluster(events=4, clicks=2)
-        self.context.controller.machine = self.cluster
-        self.groups = self.coordinator.consumer = ConsumerGroups(self.coordinator)
-        self.groups.started()
-
-    def say(self, heartbeat: Heartbeat, group: str = GROUP) -> asyncio.Task[Beat | Refusal]:
-        return self.ask(self.groups.heartbeat(group, heartbeat))
-
-    def told(self, heartbeat: Heartbeat) -> Beat | Refusal:
-        task = self.say(heartbeat)
-        assert task.done()
-        return task.result()
-
-    def code(self, heartbeat: Heartbeat) -> ErrorCode:
-        refusal = self.told(heartbeat)
-        assert isinstance(refusal, Refusal), refusal
-        return refusal.code
-
-    def beat(self, consumer: Consumer) -> Beat:
-        """A heartbeat that is taken, and obeyed."""
-        told = self.told(consumer.word())
-        assert isinstance(told, Beat), told
-        consumer.hear(told.reply)
-        return told
-
-    def consumer(self, name: str, **settings: Any) -> Consumer:
-        consumer = Consumer(name, ("events",), **settings)
-        self.beat(consumer)
-        consumer.obey()
-        return consumer
-
-    def settle(self, *consumers: Consumer) -> None:
-        for _ in range(4):
-            for consumer in consumers:
-                self.beat(consumer)
-                consumer.obey()
-
-    @property
-    def group(self) -> ConsumerGroup:
-        found = self.groups.get(GROUP)
-        assert found is not None
-        return found
-
-    @property
-    def logged_entries(self) -> int:
-        return len(self.log.proposed)
-
-
-@pytest.fixture
-def made() -> Iterator[Callable[..., ConsumerHouse]]:
-    houses: list[ConsumerHouse] = []
-
-    def make(**groups: Any) -> ConsumerHouse:
-        houses.append(ConsumerHouse(**groups))
-        return houses[-1]
-
-    yield make
-    for house in houses:
-        house.close()
-        assert house.groups.waiting == 0
-
-
-@pytest.fixture
-def home(made: Callable[..., ConsumerHouse]) -> ConsumerHouse:
-    return made()
-
 
 # Turns.
 
@@ -175,6 +99,20 @@ def test_who_is_gone_when_its_turn_comes_does_not_join(home: ConsumerHouse) -> N
     assert set(home.group.members) == {"a"}
 
 
+@pytest.mark.parametrize("epoch", [LEAVING, LEFT_FOR_A_WHILE])
+def test_who_is_gone_when_its_turn_comes_leaves_all_the_same(home: ConsumerHouse, epoch: int) -> None:
+    a = home.consumer("a", instance_id="i")
+    home.by_hand = True
+    home.say(Consumer("z", ("clicks",)).word())  # holds the queue
+    home.say(a.word(epoch)).cancel()
+    home.by_hand = False
+    home.turn()
+    if epoch == LEAVING:
+        assert set(home.group.members) == {"z"}
+    else:
+        assert home.group.members["a"].epoch == LEFT_FOR_A_WHILE
+
+
 def test_a_turn_is_planned_anew_when_something_came_between(home: ConsumerHouse) -> None:
     a = home.consumer("a")
     home.told(a.word(LEAVING))
@@ -200,46 +138,6 @@ def test_a_group_that_changes_all_the_time_is_given_up(home: ConsumerHouse) -> N
         home.commit()
     assert isinstance(task.result(), Refusal)
     assert task.result().code is ErrorCode.coordinator_load_in_progress  # type: ignore[union-attr]
-
-
-def test_a_turn_too_big_for_the_log_is_halved(made: Callable[..., ConsumerHouse]) -> None:
-    home = made()
-    replicate = home.log.replicate
-
-    def narrow(command: bytes, term: int) -> Any:
-        if len(command) > 3_000:
-            raise ValueError("an entry is too big")
-        return replicate(command, term)
-
-    home.log.replicate = narrow  # type: ignore[method-assign]
-    home.by_hand = True
-    tasks = [home.say(Consumer(f"m{number}", ("events",)).word()) for number in range(60)]
-    home.by_hand = False
-    home.turn()
-    assert all(isinstance(task.result(), Beat) for task in tasks)
-    assert len(home.group.members) == 60
-    wide = Consumer("wide", tuple(f"topic-{number}" for number in range(1000)))
-    assert home.code(wide.word()) is ErrorCode.unknown_server_error
-
-
-def test_what_waits_is_bounded(home: ConsumerHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_groups, "MAX_WAITING", 3)
-    home.by_hand = True
-    tasks = [home.say(Consumer(f"m{number}", ("events",)).word()) for number in range(6)]
-    refused = [task.result() for task in tasks if task.done()]
-    assert [answer.code for answer in refused] == [ErrorCode.coordinator_load_in_progress] * 2  # type: ignore[union-attr]
-    home.by_hand = False
-    home.turn()
-    assert len(home.group.members) == 4
-
-
-def test_a_turn_is_bounded(home: ConsumerHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_groups, "MAX_TURN_WORDS", 4)
-    home.by_hand = True
-    tasks = [home.say(Consumer(f"m{number}", ("events",)).word()) for number in range(9)]
-    for done in (1, 5, 9):
-        home.commit()
-        assert sum(task.done() for task in tasks) == done
 
 
 def test_a_group_of_the_classic_protocol_is_none_of_these(home: ConsumerHouse) -> None:
@@ -454,3 +352,32 @@ def test_a_turn_that_fails_ends_for_everybody_and_for_nobody_after(
     told = home.told(Consumer("a", ("events",)).word())
     assert isinstance(told, Beat)
     assert partitions_of(told.reply.assignment or ())
+
+
+# Who is removed by others.
+
+
+def leave(home: ConsumerHouse, *leaving: Leaving) -> list[ErrorCode]:
+    return home.ask(home.groups.leave(GROUP, leaving)).result()
+
+
+def test_members_are_removed_by_their_ids_or_their_instances(home: ConsumerHouse) -> None:
+    for name, instance in (("a", "i"), ("b", None), ("c", "k"), ("d", None)):
+        home.consumer(name, instance_id=instance)
+    home.told(Heartbeat("c", LEFT_FOR_A_WHILE, "c", "/h", instance_id="k"))
+    asked = [
+        (Leaving("", "i"), ErrorCode.none),
+        (Leaving("b", None), ErrorCode.none),
+        (Leaving("", "k"), ErrorCode.none),
+        (Leaving("", "nobody"), ErrorCode.unknown_member_id),
+        (Leaving("", None), ErrorCode.unknown_member_id),
+        (Leaving("nobody", None), ErrorCode.unknown_member_id),
+        (Leaving("d", "nobody"), ErrorCode.unknown_member_id),
+    ]
+    assert leave(home, *[one for one, _ in asked]) == [code for _, code in asked]
+    assert set(home.group.members) == {"d"}
+    home.consumer("a", instance_id="i")
+    assert leave(home, Leaving("d", "i"), Leaving("d", None)) == [
+        ErrorCode.fenced_instance_id,
+        ErrorCode.none,
+    ]

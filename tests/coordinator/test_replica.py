@@ -128,6 +128,14 @@ def test_a_term_that_ends_while_it_is_taken_up_never_began(lone: Lone) -> None:
     assert lone.told == [5]
 
 
+def test_a_term_that_ends_in_the_turn_in_which_its_barrier_passed_never_began(lone: Lone) -> None:
+    lone.log.confirmed = False
+    lone.log.lead(3)
+    lone.log.pass_barriers()
+    lone.log.lose()
+    assert (lone.replica.leads, lone.told) == (False, [])
+
+
 def test_each_term_is_told_once_and_its_end_too(lone: Lone) -> None:
     lone.log.lead(3)
     lone.log.lose()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ from node.kafka.requests.outcomes import Failure
 from node.mesh_calls import CallFailed
 from node.transaction_markers import MAX_MARKERS
 from statemachine.controller_commands import DeleteTopic
-from statemachine.transaction_state import LAST_CLIENT_EPOCH, State
+from statemachine.transaction_state import LAST_CLIENT_EPOCH, State, Transaction
+from statemachine.transactions import TransactionsMachine
 from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Member, lost, turns
 from tests.kafka_requests.admin_harness import run
 
@@ -319,6 +320,34 @@ def test_many_transactions_share_calls_of_bounded_size_and_number() -> None:
     led(test)
 
 
+def test_what_waits_for_long_is_not_looked_at_with_every_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def newest_prepared(machine: TransactionsMachine) -> Iterator[Transaction]:
+        for one in original(machine):
+            looked.append(one.transactional_id)
+            yield one
+
+    original = TransactionsMachine.newest_prepared
+    monkeypatch.setattr(TransactionsMachine, "newest_prepared", newest_prepared)
+
+    async def test(coordinated: Coordinated, member: Member) -> None:
+        coordinated.answer = lambda sent: 1
+        for number in range(20):
+            of = await begun(coordinated, member, tid=f"t{number}")
+            await member.coordinator.end(f"t{number}", *of, commit=True, raises=False)
+        await turns()
+        assert {sent.producer_id for sent in coordinated.sent} == {4001 + number for number in range(20)}
+        looked.clear()
+        for number in range(10):
+            await producer(member.coordinator, f"u{number}")
+        assert len(looked) <= 10
+        coordinated.answer = lambda sent: 0
+        await until(lambda: not member.machine.prepared)
+
+    led(test)
+
+
 # Leaders come and go.
 
 
@@ -457,6 +486,7 @@ def test_a_complete_that_is_refused_for_now_is_said_again() -> None:
         assert state(member) is State.PREPARE_COMMIT
         member.group.overloaded = False
         await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        assert len(coordinated.sent) == 1, "the marker was there all the time"
 
     led(test)
 

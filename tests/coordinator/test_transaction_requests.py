@@ -13,6 +13,7 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from node.controller.client import Unavailable
+from node.coordinator.transactions import coordinator
 from node.kafka.answers import answers
 from node.kafka.apis import APIS, ApiKey
 from node.kafka.codec import decode_request, encode_response
@@ -56,7 +57,12 @@ def versions(key: ApiKey) -> range:
 
 async def init(node: Node, version: int | None = None, **given: Any) -> Any:
     fields = {"transactional_id": "t", "transaction_timeout": timedelta(minutes=1)}
-    fields |= {"producer_id": -1, "producer_epoch": -1} | given
+    fields |= {
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "enable2_pc": False,
+        "keep_prepared_txn": False,
+    } | given
     return await node.ask(INIT, version, **fields)
 
 
@@ -144,6 +150,18 @@ def test_bad_requests_for_a_producer_id_are_refused() -> None:
         assert await refused(transactional_id=None) == "coordinator_load_in_progress"
         coordinated.depose()
         assert await refused() == "not_coordinator"
+
+    served(test)
+
+
+def test_two_phase_commit_is_refused_as_by_a_broker_that_does_not_have_it_enabled() -> None:
+    async def test(coordinated: Coordinated, node: Node) -> None:
+        answer = await init(node, enable2_pc=True)
+        assert answer.error_code is ErrorCode.transactional_id_authorization_failed
+        answer = await init(node, keep_prepared_txn=True)
+        assert answer.error_code is ErrorCode.unsupported_version
+        assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
+        assert not coordinated.members[0].machine.transactions
 
     served(test)
 
@@ -252,6 +270,29 @@ def test_a_transaction_is_ended_and_the_version_says_whether_the_epoch_rises(
     served(test)
 
 
+def test_ids_and_groups_are_no_longer_and_no_more_than_replicas_can_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator, "MAX_GROUPS", 2)
+
+    async def test(coordinated: Coordinated, node: Node) -> None:
+        assert (await init(node, transactional_id="ä" * 16_383)).error_code is ErrorCode.none
+        assert (await init(node, transactional_id="ä" * 16_384)).error_code is ErrorCode.invalid_request
+        of = (4002, 0)
+        await init(node)
+        assert [await offsets(node, of, group) for group in "abca"] == ["none"] * 2 + [
+            "invalid_request",
+            "none",
+        ]
+        assert list(coordinated.members[0].machine.transactions["t"].groups) == ["a", "b"]
+        assert await add(node, of, ("t", [0])) == {("t", 0): "none"}
+        await end(node, of, version=3)
+        await turns(50)
+        assert await offsets(node, of, "c") == "none"
+
+    served(test)
+
+
 @pytest.mark.parametrize("version", versions(END))
 def test_what_never_began_cannot_be_committed(version: int) -> None:
     async def test(coordinated: Coordinated, node: Node) -> None:
@@ -337,7 +378,8 @@ def test_what_cannot_be_described_says_why() -> None:
 
 
 async def listed(node: Node, version: int | None = None, **filters: Any) -> list[tuple[str, int, str]]:
-    given = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1} | filters
+    given = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+    given |= {"transactional_id_pattern": None} | filters
     answer = await node.ask(LIST, version, **given)
     assert answer.error_code is ErrorCode.none
     return [
@@ -372,6 +414,33 @@ def test_transactions_are_listed_by_state_producer_and_duration(version: int) ->
     served(test)
 
 
+def test_transactions_are_listed_by_a_pattern_of_their_ids() -> None:
+    async def test(coordinated: Coordinated, node: Node) -> None:
+        tids = ("copier-1", "copier-22", "Kopierer-ä", "x" * 300)
+        for tid in tids:
+            await init(node, transactional_id=tid)
+
+        async def by(pattern: str | None) -> list[str]:
+            return [tid for tid, _, _ in await listed(node, transactional_id_pattern=pattern)]
+
+        assert await by(None) == await by("") == await by(".*") == list(tids)
+        assert await by("copier") == [], "as a whole"
+        assert await by("copier-[0-9]") == ["copier-1"]
+        assert await by("(?i)[ck]opier.*-.*") == list(tids[:3])
+        assert await by("Kopierer-\\w") == []
+        answer = await node.ask(
+            LIST,
+            state_filters=[],
+            producer_id_filters=[],
+            duration_filter=-1,
+            transactional_id_pattern="copier-[",
+        )
+        assert answer.error_code is ErrorCode.invalid_regular_expression
+        assert answer.transaction_states == ()
+
+    served(test)
+
+
 def test_a_node_that_leads_no_coordinator_lists_nothing_and_one_that_may_not_says_so() -> None:
     async def test(coordinated: Coordinated, node: Node) -> None:
         await init(node)
@@ -381,5 +450,18 @@ def test_a_node_that_leads_no_coordinator_lists_nothing_and_one_that_may_not_say
         answer = await node.ask(LIST, state_filters=[], producer_id_filters=[], duration_filter=-1)
         assert answer.error_code is ErrorCode.coordinator_not_available
         assert answer.transaction_states == ()
+
+    served(test)
+
+
+def test_a_node_that_has_yet_to_catch_up_lists_nothing_as_if_there_were_nothing() -> None:
+    async def test(coordinated: Coordinated, node: Node) -> None:
+        await init(node)
+        elected = coordinated.members[1]
+        coordinated.depose()
+        elected.group.is_leader = True
+        assert elected.replica.loading
+        answer = await elected.node.ask(LIST, state_filters=[], producer_id_filters=[], duration_filter=-1)
+        assert answer.error_code is ErrorCode.coordinator_load_in_progress
 
     served(test)

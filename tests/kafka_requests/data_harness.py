@@ -341,6 +341,8 @@ class FakeVerifier:
         self.asked: list[Asked] = []
         self.answer: Verified | Failure | Exception = Verified(1)
         self.held: asyncio.Future[None] | None = None
+        self.missing: list[int] = []
+        """Partitions that are not in the transaction."""
 
     async def partitions(
         self,
@@ -355,6 +357,8 @@ class FakeVerifier:
         await (asyncio.sleep(0.01) if self.held is None else asyncio.shield(self.held))
         if isinstance(self.answer, Exception):
             raise self.answer
+        if not add and any(number in self.missing for _, number in partitions):
+            return Failure(ErrorCode.invalid_txn_state, "not in it")
         return self.answer
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from node.coordinator.replica import NotDone
 from node.kafka.apis import ApiKey
 from statemachine.controller_commands import DeleteTopic
 from statemachine.controller_state import Topic
@@ -201,5 +202,38 @@ def test_a_topic_that_is_gone_is_not_described() -> None:
         home.controller.hear()
         (member,) = (await described(home)).members
         assert member.assignment.topic_partitions == ()
+
+    at_home(test)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
+def test_an_administrator_removes_members_by_the_classic_request(version: int) -> None:
+    async def test(home: Home) -> None:
+        topic(home)
+        await beat(home, instance_id="i")
+        await beat(home, member_id="n")
+        asked: dict[str, Any] = {"group_id": "g"}
+        if version < 3:
+            asked |= {"member_id": "n"}
+        else:
+            rows = [("", "i"), ("n", None), ("nobody", None)]
+            asked |= {"members": [{"member_id": id, "group_instance_id": instance} for id, instance in rows]}
+        home.replica.down = NotDone(ErrorCode.not_coordinator, "it leads no more")
+        failed = await home.ask(ApiKey.LEAVE_GROUP, version, **asked)
+        assert failed.error_code is ErrorCode.not_coordinator, "as a whole: it is asked elsewhere"
+        home.replica.down = None
+        answer = await home.ask(ApiKey.LEAVE_GROUP, version, **asked)
+        assert answer.error_code is ErrorCode.none
+        left = [member.member_id for member in (await described(home)).members]
+        if version < 3:
+            assert left == ["m"]
+        else:
+            codes = [(one.member_id, one.group_instance_id, one.error_code) for one in answer.members]
+            assert codes == [
+                ("", "i", ErrorCode.none),
+                ("n", None, ErrorCode.none),
+                ("nobody", None, ErrorCode.unknown_member_id),
+            ]
+            assert left == []
 
     at_home(test)

@@ -503,10 +503,11 @@ def test_who_adds_the_group_to_the_transaction_depends_on_the_version(version: i
         assert await desk.txn_commit((1, 9), version=version) == [NONE]
         assert len(desk.verifier.asked) == 1
         desk.verifier.answer = Failure(ErrorCode.producer_fenced, "")
-        assert await desk.txn_commit((1, 9), version=version, producer_epoch=1) == [ErrorCode.producer_fenced]
-        assert await desk.txn_commit((1, 9), version=version, group_id="h") == [ErrorCode.producer_fenced]
+        fenced = [ErrorCode.invalid_producer_epoch]
+        assert await desk.txn_commit((1, 9), version=version, producer_epoch=1) == fenced
+        assert await desk.txn_commit((1, 9), version=version, group_id="h") == fenced
         await desk.apply(EndTransaction(7, 0, 1, True, 1))
-        assert await desk.txn_commit((1, 9), version=version) == [ErrorCode.producer_fenced]
+        assert await desk.txn_commit((1, 9), version=version) == fenced
         assert await desk.committed(0, 1) == [9, 9]
 
     served(test)()
@@ -550,6 +551,9 @@ LOADING = ErrorCode.coordinator_load_in_progress
         (ErrorCode.concurrent_transactions, 0, ErrorCode.coordinator_not_available),
         (ErrorCode.invalid_producer_id_mapping, 3, ErrorCode.invalid_producer_id_mapping),
         (ErrorCode.invalid_txn_state, 3, ErrorCode.invalid_txn_state),
+        (ErrorCode.invalid_txn_state, 4, ErrorCode.transaction_abortable),
+        (ErrorCode.invalid_txn_state, 5, ErrorCode.invalid_txn_state),
+        (ErrorCode.producer_fenced, 5, ErrorCode.invalid_producer_epoch),
     ],
 )
 def test_what_the_transactions_coordinator_says_sends_no_client_to_another_one(

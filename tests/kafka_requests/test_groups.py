@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -21,6 +21,7 @@ from statemachine.coordinator_machine import CoordinatorCommand, encode
 from statemachine.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
 from statemachine.group_state import Group
 from statemachine.groups import GroupsMachine
+from statemachine.internal_topics import GROUPS_TOPIC
 from tests.kafka_requests.admin_harness import Node, run
 
 MINUTE, SESSION = timedelta(minutes=1), timedelta(seconds=10)
@@ -51,6 +52,17 @@ class Replica:
         self.started, self.stopped = started, stopped
 
 
+class Table(NamedTuple):
+    """What requests ask of `Coordinators`."""
+
+    groups_for: Callable[[str], Any]
+    led_groups: Callable[[], list[GroupCoordinator]]
+    replicas: list[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.replicas)
+
+
 class Home(Node):
     """A node that leads the coordinator of every group, or says `code`."""
 
@@ -60,7 +72,9 @@ class Home(Node):
         self.coordinator = GroupCoordinator(cast(Any, self.replica), self.context)
         self.replica.started(1)
         self.code: Any = None
-        self.coordinators = cast(Any, SimpleNamespace(groups_for=self._find, led_groups=self._led))
+        self.loads = SimpleNamespace(loading=False, place=SimpleNamespace(topic=GROUPS_TOPIC))
+        """A replica of another coordinator."""
+        self.coordinators = cast(Any, Table(self._find, self._led, [self.loads]))
 
     def _find(self, group: str) -> Any:
         return self.code or self.coordinator
@@ -273,6 +287,18 @@ def test_groups_are_listed_in_every_version(version: int) -> None:
             assert some.groups == ()
         home.code = ErrorCode.not_coordinator
         assert (await home.ask(ApiKey.LIST_GROUPS, version)).groups == ()
+
+    at_home(test)
+
+
+def test_a_list_that_would_lack_groups_is_asked_for_again() -> None:
+    async def test(home: Home) -> None:
+        await home.stable()
+        home.loads.loading = True
+        listed = await home.ask(ApiKey.LIST_GROUPS)
+        assert (listed.error_code, listed.groups) == (ErrorCode.coordinator_load_in_progress, ())
+        home.loads.place.topic = "__transaction_state"
+        assert len((await home.ask(ApiKey.LIST_GROUPS)).groups) == 1
 
     at_home(test)
 

@@ -200,6 +200,28 @@ async def test_what_the_coordinator_refuses_with_is_told_in_a_producers_codes(sa
         assert codes(await produce(node, {0: batch()}, version)) == [ErrorCode.none], "asked anew"
 
 
+@pytest.mark.parametrize("version", [3, OLD, NEW])
+@simulated
+async def test_a_partition_that_is_in_no_transaction_is_refused_alone(version: int) -> None:
+    node = made(3)
+    node.verifier.answer = Verified(4)
+    node.verifier.missing = [1]
+    found = codes(await produce(node, {0: batch(), 1: batch(), 2: batch()}, version))
+    alone = {3: ErrorCode.invalid_txn_state, OLD: ErrorCode.transaction_abortable, NEW: ErrorCode.none}
+    assert found == [ErrorCode.none, alone[version], ErrorCode.none]
+    assert opened(node, 2) == OpenTransaction(4, 0, 0)
+    assert len(node.verifier.asked) == (1 if version == NEW else 4)
+
+
+@pytest.mark.parametrize(("said", "version"), [("producer_fenced", OLD), ("invalid_txn_state", NEW)])
+@simulated
+async def test_what_the_coordinator_refuses_altogether_is_asked_once(said: str, version: int) -> None:
+    node = made(2)
+    node.verifier.answer = Failure(ErrorCode[said], "because")
+    await produce(node, {0: batch(), 1: batch()}, version)
+    assert len(node.verifier.asked) == 1
+
+
 def only_message(response: Any) -> str:
     return str(response.responses[0].partition_responses[0].error_message)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from node.partition import partition
 from node.partition.batch import AppendFailed
 from node.partition.fence import Hold
 from node.partition.partition import TICK_SECONDS
@@ -229,6 +230,27 @@ def test_a_leader_ticks_for_producers_that_expire() -> None:
         before = len(lone.group.proposed)
         lone.loop.advance(3 * TICK_SECONDS)
         assert len(lone.group.proposed) == before
+
+
+@pytest.mark.parametrize(("quiet_minutes", "left"), [(10, 6), (20, 3), (70, 3)])
+def test_too_many_producers_are_not_remembered_for_a_week(
+    monkeypatch: pytest.MonkeyPatch, quiet_minutes: int, left: int
+) -> None:
+    """A client with a producer for each message: those idle for longest go, but none that may try again."""
+    monkeypatch.setattr(partition, "MAX_PRODUCERS", 3)
+    with Lone() as lone:
+        for number in range(6):
+            lone.append(str(number), producer=number, sequence=0)
+            lone.stored(str(number))
+            lone.group.commit()
+            lone.wall += 1000
+        lone.wall += quiet_minutes * 60 * 1000
+        lone.append("6", producer=5, sequence=1)
+        lone.stored("6")
+        lone.group.commit()
+        lone.loop.advance(2 * TICK_SECONDS)
+        lone.group.commit()
+        assert len(lone.partition.machine.producers) == left
 
 
 def test_the_recorder_hears_of_an_entry_before_it_is_applied() -> None:

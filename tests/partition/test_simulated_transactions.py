@@ -171,11 +171,11 @@ def _no_numbers(self: Producers, producer: int, epoch: int, first: int, count: i
 
 async def _believes(self: Questions, producer: int, epoch: int, partitions: Any) -> Any:
     """The coordinator's refusal is not heard: the producer is believed."""
-    answer = await _answer(self, producer, epoch, partitions)
+    answer = await _verified(self, producer, epoch, partitions)
     return answer if isinstance(answer, Verified) else Verified(1_000)
 
 
-_answer = Questions._answer
+_verified = Questions._verified
 
 
 async def _says_done(self: Partition, *marker: Any) -> None:
@@ -189,7 +189,7 @@ _end_transaction = Partition.end_transaction
 SABOTAGES: dict[str, AbstractContextManager[Any]] = {
     "markers-without-numbers": _any_marker(),
     "batches-without-numbers": patch.object(Producers, "judge", _no_numbers),
-    "refusals-unheard": patch.object(Questions, "_answer", _believes),
+    "refusals-unheard": patch.object(Questions, "_verified", _believes),
     "markers-done-unheard": patch.object(Partition, "end_transaction", _says_done),
     "reads-to-the-end": patch.object(PartitionState, "last_stable_offset", PartitionState.high_watermark),
 }

@@ -186,3 +186,14 @@ def test_an_internal_topic_is_no_table(tmp_path: Path) -> None:
             read(name)
     with pytest.raises(SourceError, match="there is no topic 'none' in the newest checkpoint, but orders: "):
         read("none")
+
+
+def test_a_document_of_groups_names_the_entries_of_its_offsets(tmp_path: Path) -> None:
+    made = Coordinator(StoredCluster(tmp_path), GroupsMachine)
+    at = SCHEMA.names.index("offset_entries") - 1  # the storage's number stands before a row
+    named = [
+        document_row(open_storage(made.cluster.url), name_of(made, index, 1))[0][at]
+        for index in made.checkpoint_indexes
+    ]
+    # A term begins with entry 1, and with the one behind each checkpoint.
+    assert named == [[2], [2, 5]]

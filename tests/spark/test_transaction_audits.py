@@ -229,6 +229,32 @@ def _lose_sequences(copy: Copy, stored: TransactionalCluster) -> None:
     copy.rewrite_batch(found[1], change)
 
 
+def _zombie(copy: Copy, stored: TransactionalCluster) -> None:
+    """The second batch of the producer whose epoch rises has the epoch and the next sequence of the first."""
+    found = []
+    for extent in copy.extents(copy.group("payments", 1)):
+        data = copy.path(extent.object_name).read_bytes()[extent.position :][: extent.length]
+        if struct.unpack_from(">q", data, PRODUCER_AT)[0] == RAISING:
+            found.append((extent, *struct.unpack_from(">hi", data, PRODUCER_AT + 8)))
+    (_, first_epoch, _), (second, second_epoch, _) = found[:2]
+    assert (first_epoch, second_epoch) == (0, 1)
+
+    def change(batch: bytearray) -> None:
+        struct.pack_into(">hi", batch, PRODUCER_AT + 8, 0, 2)
+
+    copy.rewrite_batch(second, change)
+
+
+def _of_a_former_member(copy: Copy, stored: TransactionalCluster) -> None:
+    """What the state has taken came from a member of a generation that is not the group's."""
+
+    def change(command: list[Any]) -> list[Any]:
+        of_transactions = command[0] == GroupKind.COMMIT_TRANSACTION_OFFSETS
+        return [*command[:2], "gone", 7, *command[4:]] if of_transactions and command[7] == 1 else command
+
+    _in_log(copy, stored.group.group, change)
+
+
 def _without_first_logs(*topics: str) -> Callable[[Copy, TransactionalCluster], None]:
     """As if the logs had been removed with the checkpoints that they lead to."""
 
@@ -301,12 +327,21 @@ DAMAGES = {
     "no part of it": Damage(
         _forget_part, {WHOLE}, "has something here, and this is no part of it", {"topic": "receipts"}
     ),
+    "offsets of a member that was": Damage(
+        _of_a_former_member, {WHOLE, REPLAY},
+        "transaction 1 of producer 100 has offsets here by entry",
+        {"topic": "__consumer_offsets"},
+    ),
     "stored marker turned": Damage(
         lambda copy, stored: copy.change_newest(copy.group("payments", 0), _turn_stored),
         {MARKERS, ABORTED, REPLAY}, "the stored batch",
     ),
     "sequences missing": Damage(
         _lose_sequences, {SEQUENCES}, "producer 101 epoch 0 misses sequences from 4 to 11",
+        {"topic": "payments", "partition": 1},
+    ),
+    "written behind its fence": Damage(
+        _zombie, {SEQUENCES}, "producer 100 epoch 0 comes behind a marker of epoch 1",
         {"topic": "payments", "partition": 1},
     ),
     "aborted forgotten": Damage(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from snapshot.spark.audits.transaction_events import (
     ENLISTED,
     KNOWN,
     MARKER,
+    OUTSIDE,
     WRITTEN,
     Event,
     Targets,
@@ -24,7 +27,16 @@ from snapshot.spark.audits.transaction_events import (
 )
 from snapshot.spark.audits.work import ClusterStorage
 from snapshot.storage import open_storage
+from statemachine.consumer_group_commands import NOTHING, STABLE, ChangeConsumerGroup, ConsumerMember
 from statemachine.coordinator_machine import encode as of_coordinator
+from statemachine.group_commands import (
+    CommitTransactionOffsets,
+    Member,
+    PartitionOffset,
+    StartGeneration,
+    TopicOffsets,
+)
+from statemachine.groups import GroupsMachine
 from statemachine.internal_topics import coordinator_of
 from statemachine.machine import StateMachine
 from statemachine.partition import PartitionStateMachine
@@ -198,3 +210,40 @@ def test_a_retried_batch_and_a_retried_end_are_told_once() -> None:
             told_of.applied(one, index, entry, one.apply(index, 1, entry))
         found += [event.event for event in told_of.found()]
     assert found == [COVERED, WRITTEN, MARKER, COVERED, ENLISTED, DECIDED]
+
+
+def _told_of(*commands: Any) -> list[int | None]:
+    """The transactions whose offsets are told to have come from no member, of these commands in a new log."""
+    machine, found = GroupsMachine(lambda index, state: None), TransactionEvents(Targets({}))
+    machine.begin_term(1, 1, 1)
+    found.begin(machine, whole=True)
+    for index, command in enumerate(commands, 2):
+        entry = of_coordinator(1, 1000 * index, command)
+        found.applied(machine, index, entry, machine.apply(index, 1, entry))
+    return [number for _, number in told(found.found(), OUTSIDE)]
+
+
+def _offsets(number: int, member_id: str, generation: int) -> CommitTransactionOffsets:
+    offsets = [TopicOffsets(bytes(16), "payments", [PartitionOffset(0, number, -1, "")])]
+    return CommitTransactionOffsets("g", member_id, generation, None, 100 + number, 0, number, offsets)
+
+
+def test_offsets_of_no_member_are_told_in_a_classic_group() -> None:
+    member = Member("m", None, "client", "host", 10_000, 10_000, [("range", b"")])
+    first = StartGeneration("g", 1, "consumer", "range", "m", [member])
+    commits = [
+        _offsets(1, "m", 1), _offsets(2, "", -1), _offsets(3, "m", 0), _offsets(4, "other", 1),
+        _offsets(5, "m", 2), _offsets(6, "", 1),
+    ]  # fmt: skip
+    assert _told_of(first, *commits) == [3, 4, 5, 6]
+    # The same commits, with the group one generation on.
+    assert _told_of(first, replace(first, generation=2), *commits) == [1, 3, 4, 6]
+    assert _told_of(*commits) == [1, 3, 4, 5, 6]
+
+
+def test_offsets_of_no_member_are_told_in_a_consumer_group() -> None:
+    member = ConsumerMember(
+        "m", None, None, "client", "host", 10_000, ("payments",), "", None, 3, 2, STABLE, NOTHING, NOTHING
+    )
+    change = ChangeConsumerGroup("g", 0, 4, None, None, [], [member], {})
+    assert _told_of(change, _offsets(1, "m", 3), _offsets(2, "m", 4), _offsets(3, "n", 3)) == [2, 3]

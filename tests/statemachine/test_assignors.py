@@ -171,3 +171,20 @@ def test_the_work_on_an_uneven_target_is_bounded(monkeypatch: pytest.MonkeyPatch
     targets = uniform(members, sizes)
     assert max(len(partitions_of(target)) for target in targets.values()) > 100
     assert len(owners_of(targets)) == 201
+
+
+def test_an_even_target_is_not_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignors, "_chain", lambda *_: pytest.fail("nobody has two less than another"))
+    crowd = [subscriber(name, [0, 1, 2]) for name in "abcdefgh"]
+    sizes = dict.fromkeys(TOPICS, 4)
+    targets = uniform([*crowd, subscriber("other", [0]), subscriber("none", [])], sizes)
+    assert {len(partitions_of(target)) for target in targets.values()} == {1, 2}
+
+
+def test_every_look_at_a_member_counts_as_work() -> None:
+    topics = [number.to_bytes(16, "big") for number in range(50)]
+    names = [f"m{number}" for number in range(100)]
+    by_topic = {names[0]: {key: [(key, 0)] for key in topics}, **{name: {} for name in names[1:]}}
+    members, load = dict.fromkeys(topics, names), dict.fromkeys(names, 50)
+    assert assignors._chain(names[0], by_topic, members, load, 10_000) == ([], 5_000)
+    assert assignors._chain(names[0], by_topic, members, load, 1_000) == ([], 1_100)

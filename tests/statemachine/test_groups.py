@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import msgpack
@@ -355,6 +356,8 @@ def test_offsets_stay_where_nobody_knows_what_the_members_use() -> None:
     groups = Groups()
     groups.do(groups.commit(offsets(1)))
     delete = DeleteOffsets("g", [(EVENTS, "events", [0])])
+    assert groups.do(delete) == (1, []), "nobody ever was a member"
+    groups.do(groups.commit(offsets(1)))
     groups.do(StartGeneration("g", 1, "connect", "range", "a", [member("a")]))
     assert groups.refused(delete) is KafkaError.NON_EMPTY_GROUP
     broken = member("a")._replace(protocols=[("range", b"\0\0\0\0\0\1\0\6even")])
@@ -416,3 +419,29 @@ def test_a_snapshot_that_does_not_fit_together_is_refused() -> None:
 
 def test_a_kind_of_command_has_one_number() -> None:
     assert sorted(GroupsMachine.HANDLERS)[: len(GroupKind)] == list(GroupKind)
+
+
+MANY = 10_000
+CPU_SECONDS = 0.5
+"""What ten thousand questions about ten thousand members may take: a few hundredths, and far more if each
+looked at every member."""
+
+
+def test_ten_thousand_static_members_commit_at_the_cost_of_one_each() -> None:
+    groups = Groups()
+    groups.generation(*[member(f"m{number}", f"i{number}") for number in range(MANY)])
+    held = classic(groups)
+    began = time.process_time()
+    for number in range(MANY):
+        named = f"m{number}", f"i{number}", 1
+        assert held.refuse_commit(*named, transactional=False) is None
+    assert time.process_time() - began < CPU_SECONDS
+
+
+def test_offsets_of_many_topics_are_deleted_at_the_cost_of_one_look_at_the_members() -> None:
+    groups = Groups()
+    groups.generation(*[member(f"m{number}", None, "clicks", "other") for number in range(1_000)])
+    topics = [(number.to_bytes(16, "big"), f"topic-{number}", [0]) for number in range(1_000)]
+    began = time.process_time()
+    assert groups.do(DeleteOffsets("g", [*topics, (CLICKS, "clicks", [0])])) == (0, [CLICKS])
+    assert time.process_time() - began < CPU_SECONDS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from statemachine.group_commands import (
@@ -180,6 +182,18 @@ def test_a_deleted_topic_takes_its_offsets_along() -> None:
     assert groups.committed(2) is None
     assert groups.committed(0, CLICKS, "h") == 2
     groups.restart()
+
+
+def test_a_large_topic_goes_at_the_cost_of_its_partitions() -> None:
+    groups = Groups()
+    many = range(5_000)
+    groups.do(groups.commit(offsets(1, *many)))
+    groups.do(groups.add(offsets(5, *many, topic=CLICKS)))
+    began = time.process_time()
+    assert groups.do(DeleteOffsets("g", [(EVENTS, "events", [*range(2_500), 0])])) == (2_500, [])
+    assert groups.do(ForgetTopics([EVENTS])) == (2_500,)
+    assert time.process_time() - began < 0.5, "some hundredths"
+    assert groups.machine.topic_ids() == [CLICKS]
 
 
 def test_offsets_of_a_group_without_members_go_by_time() -> None:

@@ -275,6 +275,16 @@ def test_a_producer_known_by_a_marker_alone_starts_at_zero(partition: Partition)
     assert partition.write(0, epoch=2, transaction=2) == 1
 
 
+def test_since_when_the_newest_wrote_is_in_the_order_of_their_last_batch_or_marker(
+    partition: Partition,
+) -> None:
+    for number, time in ((1, 100), (2, 200), (3, 300)):
+        partition.write(0, producer=number, time=time)
+    partition.end(1, producer=1, time=400)
+    newest_since = partition.producers.newest_since
+    assert [newest_since(count) for count in (1, 2, 3, 4)] == [400, 300, None, None]
+
+
 def test_a_producer_with_an_open_transaction_does_not_expire(partition: Partition) -> None:
     partition.write(0, producer=1, time=100, transaction=1)
     partition.write(0, producer=2, time=100)

@@ -65,9 +65,16 @@ class LiveGroup(Rebalancing):
 
     def join(self, ask: JoinAsk, ticket: int) -> None:
         """A JoinGroup: answered now, or when the join phase is complete and its generation decided."""
-        code = self._refusal(ask)
+        present = self.members.get(ask.member_id) or (
+            self.members.of_instance(ask.instance_id) if ask.member_id == UNKNOWN_MEMBER else None
+        )
+        code = self._refusal(ask, present)
         if code is not None:
             self._around.answer(ticket, Joined(code, ask.member_id))
+        elif present is not None and self._sheds(present):
+            self._around.answer(ticket, Joined(ErrorCode.group_max_size_reached, UNKNOWN_MEMBER))
+            self._remove(present)
+            self._go_on_without("a member was one too many")
         elif ask.member_id == UNKNOWN_MEMBER:
             self._join_unknown(ask, ticket)
         elif ask.member_id in self.members.pending:
@@ -75,18 +82,23 @@ class LiveGroup(Rebalancing):
         else:
             self._rejoin(ask, ticket)
 
-    def _refusal(self, ask: JoinAsk) -> ErrorCode | None:
+    def _sheds(self, member: LiveMember) -> bool:
+        """Whether members have joined as many as there may be (the limit fell), and it is none of them."""
+        joining = self.state is State.PREPARING_REBALANCE and not member.joined
+        return joining and self.members.joined >= self._limits.max_members
+
+    def _refusal(self, ask: JoinAsk, present: LiveMember | None) -> ErrorCode | None:
         if not self._limits.min_session <= ask.session <= self._limits.max_session:
             return ErrorCode.invalid_session_timeout
         pending = ask.member_id in self.members.pending and ask.instance_id is None
-        present = self.members.get(ask.member_id) or (
-            self.members.of_instance(ask.instance_id) if ask.member_id == UNKNOWN_MEMBER else None
-        )
-        more = asked(ask, ask.member_id).size - (0 if present is None else present.size)
+        size, had = asked(ask, ask.member_id).size, 0 if present is None else present.size
+        # The next generation forgets what was assigned: it keeps no member out.
+        said = 0 if present is None else had - len(present.assignment)
         full = len(self.members) + len(self.members.pending) >= self._limits.max_members
-        if (full and present is None and not pending) or self.members.bytes + more > self._limits.max_bytes:
+        too_much = size > said and self.members.said + size - said > self._limits.max_bytes
+        if too_much or (full and present is None and not pending):
             return ErrorCode.group_max_size_reached
-        if not self._around.has_room(more):
+        if size > had and not self._around.has_room(size - had):
             return ErrorCode.coordinator_load_in_progress
         if not self._supports(ask.protocol_type, [name for name, _ in ask.protocols]):
             return ErrorCode.inconsistent_group_protocol
@@ -153,7 +165,8 @@ class LiveGroup(Rebalancing):
         if old.in_generation:
             # In every state: until the next generation what the zombie commits would be taken.
             self._decide(ReplaceStaticMember(self.group_id, self.generation, old.member_id, member.logged()))
-        if self.state is not State.STABLE or self.members.selected() != self.protocol:
+        same_votes = [name for name, _ in old.protocols] == [name for name, _ in member.protocols]
+        if self.state is not State.STABLE or not (same_votes or self.members.selected() == self.protocol):
             # The leader may be assigning to the old id, or by a protocol that is not to stay.
             self._go_on_joining("a static member returned")
 

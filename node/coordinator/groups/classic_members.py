@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from node.coordinator.groups.classic_state import JoinAsk
 from statemachine.group_commands import Member
+
+PROTOCOL_BYTES: Final = 8
+"""What an entry of the log has of a protocol besides its name and metadata, both of which may be empty."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +50,7 @@ class LiveMember:
         return (
             sum(len(name.encode()) for name in names)
             + len(self.assignment)
-            + sum(len(name.encode()) + len(metadata) for name, metadata in self.protocols)
+            + sum(PROTOCOL_BYTES + len(name.encode()) + len(metadata) for name, metadata in self.protocols)
         )
 
     def metadata(self, protocol: str) -> bytes:
@@ -94,6 +98,8 @@ class Members:
         """How many have joined in this rebalance."""
         self.bytes = 0
         """Of what all members sent and were assigned."""
+        self.assigned = 0
+        """Those of them that were assigned."""
         self._unsynced = 0
         self._members: dict[str, LiveMember] = {}
         self._static: dict[str, str] = {}
@@ -112,6 +118,11 @@ class Members:
         """The static member of this instance id (KIP-345)."""
         held = None if instance_id is None else self._static.get(instance_id)
         return None if held is None else self._members[held]
+
+    @property
+    def said(self) -> int:
+        """Bytes of what all members sent: what the entry of a generation has of them."""
+        return self.bytes - self.assigned
 
     @property
     def all_joined(self) -> bool:
@@ -159,6 +170,7 @@ class Members:
         self.joined += member.joined
         self._unsynced += not member.synced
         self.bytes += member.size
+        self.assigned += len(member.assignment)
 
     def remove(self, member: LiveMember) -> None:
         del self._members[member.member_id]
@@ -168,6 +180,7 @@ class Members:
         self.joined -= member.joined
         self._unsynced -= not member.synced
         self.bytes -= member.size
+        self.assigned -= len(member.assignment)
 
     def update(self, member: LiveMember, ask: JoinAsk) -> None:
         """What the member asks for now holds."""
@@ -181,7 +194,9 @@ class Members:
         self.bytes += member.size
 
     def assign(self, member: LiveMember, assignment: bytes) -> None:
-        self.bytes += len(assignment) - len(member.assignment)
+        more = len(assignment) - len(member.assignment)
+        self.bytes += more
+        self.assigned += more
         member.assignment = assignment
 
     def set_joined(self, member: LiveMember, joined: bool) -> None:

@@ -119,7 +119,8 @@ class Limits(NamedTuple):
     max_members: int
     """Member ids that were given out and not used yet included."""
     max_bytes: int
-    """Of all its members together: what they subscribe to and what they are called."""
+    """Of all its members together: what they subscribe to and what they are called. What they are assigned is
+    an entry of its own."""
 
 
 JOIN: Final = "join"

@@ -31,8 +31,10 @@ class Draft:
         self._static: dict[str, str | None] = {}
         self._targets: dict[str, Assignment] = {}
         self.count = len(group.members)
+        self.growth = 0
+        """By how much what its members say of themselves has become more; see `size_of`."""
         self._bytes: int | None = None
-        """Of all members, once it was asked for."""
+        """Of all members before that, once it was asked for."""
         self.epoch = group.epoch
         self.metadata = group.metadata
         self.matches: Mapping[str, tuple[str, ...]] = group.matches
@@ -51,8 +53,8 @@ class Draft:
     def size(self) -> int:
         """Of what all members say of themselves; see `size_of`."""
         if self._bytes is None:
-            self._bytes = sum(size_of(member) for member in self.all_members())
-        return self._bytes
+            self._bytes = sum(size_of(member) for member in self.group.members.values())
+        return self._bytes + self.growth
 
     def owner(self, partition: Partition) -> str | None:
         """Whose a partition is."""
@@ -75,8 +77,7 @@ class Draft:
             self.drop(member.member_id, keep_target=True)
         self._members[member.member_id] = member
         self.count += 1
-        if self._bytes is not None:
-            self._bytes += size_of(member)
+        self.growth += size_of(member)
         for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
             self._owners[partition] = member.member_id
         if member.instance_id is not None:
@@ -89,8 +90,7 @@ class Draft:
             return
         self._members[member_id] = None
         self.count -= 1
-        if self._bytes is not None:
-            self._bytes -= size_of(member)
+        self.growth -= size_of(member)
         for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
             self._owners[partition] = None
         if member.instance_id is not None:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.consumer_member import LEAVING, Heartbeat, Refusal
+from node.coordinator.groups.classic_state import Leaving
+from node.coordinator.groups.consumer_draft import size_of
+from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
 from node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
 from node.coordinator.groups.consumer_topics import Topics
 from node.coordinator.replica import NotDone
@@ -38,6 +40,8 @@ MAX_WAITING: Final = 20_000
 MAX_TURN_WORDS: Final = 1_000
 MAX_TURN_BYTES: Final = 1024 * 1024
 """Of one turn, about: an entry of the log takes 4 MiB, and the targets have to go with it."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of what the members of all groups of one coordinator say of themselves, about; see `size_of`."""
 ATTEMPTS: Final = 5
 """Plans for one turn, should other commands change the group each time."""
 SOON_SECONDS: Final = 0.1
@@ -81,12 +85,16 @@ class ConsumerGroups:
         self._queues: dict[str, _Queue] = {}
         self._looked: dict[str, tuple[int, int]] = {}
         """By group: its version and that of the topics, as of which its target is right."""
+        self.bytes = 0
+        """What the members of all groups say of themselves, with what is on its way into the log."""
 
     def started(self) -> None:
         """This node leads: every member has the whole of its times again."""
+        self.bytes = 0
         for group_id, held in self._coordinator.machine.groups.items():
             if isinstance(held.membership, ConsumerGroup):
                 for member in held.membership.members.values():
+                    self.bytes += size_of(member)
                     self._heard(group_id, member.member_id)
                     self._follow(group_id, None, member)
 
@@ -112,6 +120,26 @@ class ConsumerGroups:
             self._put(group_id, heartbeat, future)
             answer = await future
         return answer if isinstance(answer, Refusal) else Beat(answer, self._interval(answer))
+
+    async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
+        """A LeaveGroup of an administrator: what it comes to for each. Who has no member id is meant by its
+        instance id, whoever has that now."""
+        group = self.get(group_id)
+        static = {} if group is None else group.static
+        words = [
+            Heartbeat(
+                one.member_id or static.get(one.instance_id or "", ""),
+                LEAVING,
+                "",
+                "",
+                instance_id=one.instance_id,
+            )
+            for one in leaving
+        ]
+        # At once, so that they share a few turns; and to the end, whether or not somebody waits for it.
+        tasks = [self._loop.create_task(self.heartbeat(group_id, word)) for word in words]
+        told = [await task for task in tasks]
+        return [one.code if isinstance(one, Refusal) else ErrorCode.none for one in told]
 
     def get(self, group_id: str) -> ConsumerGroup | None:
         """The group as the log has it; None when there is none of this protocol."""
@@ -143,7 +171,8 @@ class ConsumerGroups:
         return answer
 
     def _plan(self, group_id: str, group: ConsumerGroup | None, words: Sequence[Word], look: bool) -> Plan:
-        return plan(group_id, group, words, self.topics, max_members=self._config.max_members, look=look)
+        max_members, room = self._config.max_members, MAX_BYTES - self.bytes
+        return plan(group_id, group, words, self.topics, max_members=max_members, room=room, look=look)
 
     def _interval(self, reply: Reply) -> float:
         """Shorter than Kafka's where that costs little: a heartbeat is how a member hears of a new target."""
@@ -190,8 +219,8 @@ class ConsumerGroups:
             if isinstance(word, Overdue):
                 if not self._overdue(group_id, word):
                     continue
-            elif future is not None and future.done():
-                continue  # whoever asked is gone
+            elif future is not None and future.done() and word.epoch >= JOINING:
+                continue  # whoever asked is gone; who leaves does not always wait for the answer
             else:
                 size += 256 + sum(map(len, word.topics or ())) + len(word.pattern or "")
             spoke.add(word.member_id)
@@ -207,7 +236,10 @@ class ConsumerGroups:
             version = self.topics.version
             planned = self._plan(group_id, group, words, look=True)
             members = {} if group is None else {id: group.members.get(id) for id in _changed(planned)}
+            self.bytes += planned.growth  # others that are planned meanwhile have to leave it room
             result = await self._coordinator.execute(planned.change) if planned.change is not None else None
+            if planned.change is not None and not isinstance(result, ConsumerGroupChanged):
+                self.bytes -= planned.growth
             if isinstance(result, NotDone):
                 if result.code is not ErrorCode.message_too_large:
                     return self._refuse(group_id, turn, result.code, result.reason)

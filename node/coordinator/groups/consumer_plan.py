@@ -68,6 +68,8 @@ class Plan(NamedTuple):
 
     change: ChangeConsumerGroup | None
     answers: list[Answer | None]
+    growth: int
+    """By how much what the members say of themselves becomes more; see `size_of`."""
 
 
 def plan(
@@ -77,10 +79,12 @@ def plan(
     topics: Topics,
     *,
     max_members: int,
+    room: int,
     look: bool = True,
 ) -> Plan:
-    """See the module. `look`: whether the topics may have changed since the group's last change."""
-    turn = _Turn(group_id, group, topics, max_members)
+    """See the module. `look`: whether the topics may have changed since the group's last change; `room`: how
+    much the members may say of themselves besides what they do, with all other groups (see `size_of`)."""
+    turn = _Turn(group_id, group, topics, max_members, room)
     answers: list[Answer | None] = [turn.take(word) for word in words]
     if turn.renewed or look:
         turn.look_at_topics()
@@ -92,7 +96,7 @@ def plan(
             turn.reconcile(words[place])
     for place in spoke:
         answers[place] = turn.reply(words[place])
-    return Plan(turn.draft.change(), answers)
+    return Plan(turn.draft.change(), answers, turn.draft.growth)
 
 
 def preferred_assignor(members: Sequence[ConsumerMember]) -> str:
@@ -104,13 +108,16 @@ def preferred_assignor(members: Sequence[ConsumerMember]) -> str:
 class _Turn:
     """One turn of a group: words in, a draft of what becomes of it, answers out."""
 
-    def __init__(self, group_id: str, group: ConsumerGroup | None, topics: Topics, max_members: int) -> None:
+    def __init__(
+        self, group_id: str, group: ConsumerGroup | None, topics: Topics, max_members: int, room: int
+    ) -> None:
         self._group_id = group_id
         self._there = group is not None
         self._group = group or ConsumerGroup()
         self.draft = Draft(group_id, self._group)
         self._topics = topics
         self._max_members = max_members
+        self._room = room
         self.renewed = False
         """Whether the target has to be made anew."""
 
@@ -143,6 +150,9 @@ class _Turn:
         if more > 0 and self.draft.size() + more > MAX_GROUP_BYTES:
             reason = f"The members of the group have more than {MAX_GROUP_BYTES} bytes of subscriptions."
             return Refusal(ErrorCode.group_max_size_reached, reason)
+        if more > 0 and self.draft.growth + more > self._room:
+            reason = "The members of all groups of the coordinator have too much to say."
+            return Refusal(ErrorCode.coordinator_load_in_progress, reason)
         if (updated.topics, updated.pattern) != (member.topics, member.pattern) or not self._group.epoch:
             self.renewed = True
         if member.member_id != word.member_id:

@@ -10,6 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.coordinator.groups.consumer_automaton import Automaton, InvalidPattern
@@ -36,7 +37,10 @@ class _Known(NamedTuple):
     automaton: Automaton
     version: int
     """Of the controller, as of which `names` are all."""
+    births: int
+    """How many topics had been heard of by then."""
     names: tuple[str, ...]
+    """Those that match, ascending."""
 
 
 class Topics:
@@ -45,6 +49,10 @@ class Topics:
     def __init__(self, controller: Callable[[], Controller]) -> None:
         self._controller = controller
         self._patterns: OrderedDict[str, _Known] = OrderedDict()
+        self._born: dict[str, int] = {}
+        """All topics with records as of `_version`, numbered in the order in which they were heard of."""
+        self._births = 0
+        self._version = -1
 
     @property
     def version(self) -> int:
@@ -62,17 +70,34 @@ class Topics:
         return None if topic is None else topic.name
 
     def matching(self, pattern: str) -> tuple[str, ...]:
-        """Names that match a pattern as a whole, ascending; raises InvalidPattern."""
-        known = self._patterns.get(pattern)
-        if known is None or known.version != self.version:
-            automaton = compiled(pattern) if known is None else known.automaton
-            names = (topic.name for topic in self._controller().topics if topic.name not in INTERNAL_TOPICS)
-            matched = tuple(sorted(filter(automaton.matches, names)))
-            known = self._patterns[pattern] = _Known(automaton, self.version, matched)
-            if len(self._patterns) > MAX_PATTERNS:
-                self._patterns.popitem(last=False)
+        """Names that match a pattern as a whole, ascending; raises InvalidPattern.
+
+        Only topics that are new to it are looked at: there may be thousands, and hundreds of patterns.
+        """
+        self._look()
+        known = self._patterns.get(pattern) or _Known(compiled(pattern), -1, 0, ())
+        if known.version != self._version:
+            new = takewhile(lambda name: self._born[name] > known.births, reversed(self._born))
+            names = [name for name in known.names if self._born.get(name, self._births + 1) <= known.births]
+            names += filter(known.automaton.matches, new)
+            known = known._replace(version=self._version, births=self._births, names=tuple(sorted(names)))
+        self._patterns[pattern] = known
         self._patterns.move_to_end(pattern)
+        if len(self._patterns) > MAX_PATTERNS:
+            self._patterns.popitem(last=False)
         return known.names
+
+    def _look(self) -> None:
+        """Hear of the topics that came and went."""
+        if self._version == self.version:
+            return
+        self._version = self.version
+        there = dict.fromkeys(topic.name for topic in self._controller().topics)
+        self._born = {name: number for name, number in self._born.items() if name in there}
+        for name in there:
+            if name not in self._born and name not in INTERNAL_TOPICS:
+                self._births += 1
+                self._born[name] = self._births
 
     def matches(
         self, patterns: Iterable[str], before: Mapping[str, tuple[str, ...]]

@@ -92,11 +92,7 @@ class Upkeep:
         committed an offset knew its topic before, so a topic that is unknown then was deleted.
         """
         controller = self._coordinator.context.controller
-        kept = {
-            topic_id: None
-            for group in self._coordinator.machine.groups.values()
-            for topic_id in group.offsets.names
-        }
+        kept = self._coordinator.machine.topic_ids()
         if all(controller.machine.topic_by_id(topic_id) is not None for topic_id in kept):
             return []
         if not await controller.catch_up(CATCH_UP_SECONDS):

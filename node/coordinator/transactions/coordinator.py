@@ -42,6 +42,9 @@ COMPLETING_SECONDS: Final = 2.0
 longer than markers usually take."""
 MAX_WAITING: Final = 10_000
 """Requests that wait so, of one coordinator."""
+MAX_GROUPS: Final = 1_000
+"""Consumer groups in one transaction. In Kafka there are no more than the offsets' topic has partitions; here
+they are named by their clients, and every replica keeps them until the transaction ends."""
 
 
 class ProducerIdentity(NamedTuple):
@@ -117,6 +120,9 @@ class TransactionCoordinator:
         All of them are added or none. Adding what is there already writes nothing.
         """
         asked = (transactional_id, producer_id, epoch, partitions, groups)
+        known = self.machine.transactions.get(transactional_id)
+        if known is not None and len(known.groups) >= MAX_GROUPS and not known.groups.keys() >= {*groups}:
+            return Failure(ErrorCode.invalid_request, f"{MAX_GROUPS} groups are in the transaction already.")
         if isinstance(self.machine.verify(*asked), Enlisted):
             there = await self.verify(*asked)
             if not isinstance(there, Failure):

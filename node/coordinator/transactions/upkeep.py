@@ -68,22 +68,33 @@ class Upkeep:
         task.add_done_callback(self._tasks.pop)
 
     def _changed(self) -> None:
-        """Something was applied: send the markers of what is prepared and not on its way yet."""
+        """Something was applied: send the markers of what is prepared and not on its way yet.
+
+        Called whenever something is, and thousands may wait for one partition that is down. So it looks no
+        further back than to what it has seen: a leader's state is never replaced.
+        """
         if self._markers is None:
             return
-        for one in self._replica.machine.prepared:
+        new: list[tuple[tuple[str, int], Decided]] = []
+        for one in self._replica.machine.newest_prepared():
             key = (one.transactional_id, one.number)
-            if key not in self._delivering:
-                self._delivering[key] = None
-                self._spawn(self._carry_out(self._markers, one.transactional_id, decided(one)))
+            if key in self._delivering:
+                break
+            new.append((key, decided(one)))
+        for key, what in reversed(new):
+            self._delivering[key] = None
+            self._spawn(self._carry_out(self._markers, key[0], what))
 
     async def _carry_out(self, markers: Markers, transactional_id: str, what: Decided) -> None:
         """Deliver the markers of a prepared transaction, and say so in the log."""
         complete = Complete(transactional_id, what.number)
-        told = False
+        delivered = told = False
         while True:
             try:
-                await markers.deliver(what)
+                if not delivered:
+                    await markers.deliver(what)
+                # They stay where they are. To send them again because the log is full would fill others too.
+                delivered = True
                 if not isinstance(await self._replica.execute(complete), NotDone):
                     break
             except Exception:

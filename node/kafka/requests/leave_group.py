@@ -1,8 +1,8 @@
-"""LeaveGroup: members go, or somebody removes static members by their instance ids (KIP-345)."""
+"""LeaveGroup: members go, or somebody removes them, static ones by their instance ids (KIP-345)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -12,6 +12,9 @@ from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.group_coordinators import group_coordinator
 from node.kafka.requests.outcomes import NO_THROTTLE
+
+_OF_ALL: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+"""What is no member's own: the client asks again, or elsewhere."""
 
 
 async def leave_group(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -26,7 +29,14 @@ async def leave_group(context: BrokerContext, request: Request, a: Answers) -> A
     found = group_coordinator(context, payload.group_id)
     if isinstance(found, ErrorCode):
         return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=found, members=())
-    codes = found.classic.leave(payload.group_id, leaving)
+    consumers = found.consumer.get(payload.group_id)
+    if consumers is None or consumers.is_empty:
+        codes = found.classic.leave(payload.group_id, leaving)
+    else:  # by which administrators remove members of that protocol, too
+        codes = await found.consumer.leave(payload.group_id, leaving)
+    failed = next((code for code in codes if code in _OF_ALL), None)
+    if failed is not None:
+        return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=failed, members=())
     return a.LeaveGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=codes[0] if asked is None else ErrorCode.none,

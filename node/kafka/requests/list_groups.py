@@ -11,10 +11,18 @@ from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.outcomes import NO_THROTTLE
+from statemachine.internal_topics import GROUPS_TOPIC
 
 
 async def list_groups(context: BrokerContext, request: Request, a: Answers) -> Any:
-    """All of them, or those in the states (KIP-518) and of the kinds (KIP-848) that were asked for."""
+    """All of them, or those in the states (KIP-518) and of the kinds (KIP-848) that were asked for.
+
+    COORDINATOR_LOAD_IN_PROGRESS, as Kafka, while a coordinator that this node was elected for is not ready:
+    whoever asked would take its groups for gone.
+    """
+    if any(replica.loading and replica.place.topic == GROUPS_TOPIC for replica in context.coordinators):
+        loading = ErrorCode.coordinator_load_in_progress
+        return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=loading, groups=())
     states = [state.lower() for state in getattr(request.payload, "states_filter", ())]
     kinds = [kind.lower() for kind in getattr(request.payload, "types_filter", ())]
     groups = tuple(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from itertools import cycle
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -20,7 +21,7 @@ from node.coordinator.transactions.verification import Verified
 from node.kafka.handler import Request
 from node.kafka.record_batch import BatchHeader
 from node.kafka.requests.context import BrokerContext
-from node.kafka.requests.outcomes import Failure
+from node.kafka.requests.outcomes import Failure, each
 from node.partition.batch import AppendFailed, Verification
 from node.partition.partition import Partition
 from statemachine.controller_state import Topic
@@ -40,11 +41,8 @@ _TRY_AGAIN: Final = (
 )
 """Answers of a coordinator's that producers would not take for retriable, or would look for leaders on."""
 
-
-class _Question:
-    def __init__(self, verification: Verification) -> None:
-        self.verification = verification
-        self.partitions: list[tuple[bytes, int]] = []
+_Answers = dict[tuple[bytes, int], Verification]
+"""By topic id and partition: what its batches wait for."""
 
 
 class Questions:
@@ -55,7 +53,7 @@ class Questions:
         self._context = context
         self._version = request.header.api_version
         self._transactional_id = transactional_id
-        self._questions: dict[tuple[int, int], _Question] = {}
+        self._questions: dict[tuple[int, int], _Answers] = {}
 
     def transaction_of(
         self, partition: Partition, topic: Topic, number: int, header: BatchHeader
@@ -73,26 +71,34 @@ class Questions:
             # With these clients each transaction has an epoch of its own, so its first batch in a partition
             # has sequence 0: another one was sent before this and has not arrived.
             return Failure(ErrorCode.out_of_order_sequence_number, "sequence 0 is expected next")
-        question = self._questions.get((producer, epoch))
-        if question is None:
-            question = self._questions[producer, epoch] = _Question(self._context.loop.create_future())
-        question.partitions.append((topic.topic_id, number))
-        return question.verification
+        answers = self._questions.setdefault((producer, epoch), {})
+        answer = answers.get((topic.topic_id, number))
+        if answer is None:
+            answer = answers[topic.topic_id, number] = self._context.loop.create_future()
+        return answer
 
     def ask(self) -> None:
         """Ask what there is to ask; the answers come by themselves, whatever becomes of the request."""
-        for (producer, epoch), question in self._questions.items():
-            asking = self._context.loop.create_task(self._answer(producer, epoch, question.partitions))
-            asking.add_done_callback(partial(_pass_on, question.verification))
+        for (producer, epoch), answers in self._questions.items():
+            asking = self._context.loop.create_task(self._answer(producer, epoch, answers))
+            asking.add_done_callback(partial(_leave_none_waiting, answers))
 
-    async def _answer(
+    async def _answer(self, producer: int, epoch: int, answers: _Answers) -> None:
+        """An older client's batches are verified for their own partitions: one that is in no open transaction
+        is refused alone, as in Kafka. Which one it is, is asked only if it is not all of them."""
+        partitions = [*answers]
+        found = [await self._verified(producer, epoch, partitions)]
+        if len(partitions) > 1 and self._version < _ADDS_SINCE and _is_in_none(found[0]):
+            found = await each(partitions, lambda one: self._verified(producer, epoch, [one]))
+        for waiting, answer in zip(answers.values(), cycle(found), strict=False):
+            waiting.set_result(self._failed(answer) if isinstance(answer, Failure) else answer)
+
+    async def _verified(
         self, producer: int, epoch: int, partitions: list[tuple[bytes, int]]
-    ) -> Verified | AppendFailed:
-        add = self._version >= _ADDS_SINCE
-        answer = await self._context.verifier.partitions(
-            self._transactional_id, producer, epoch, partitions, add=add
+    ) -> Verified | Failure:
+        return await self._context.verifier.partitions(
+            self._transactional_id, producer, epoch, partitions, add=self._version >= _ADDS_SINCE
         )
-        return self._failed(answer) if isinstance(answer, Failure) else answer
 
     def _failed(self, failure: Failure) -> AppendFailed:
         """In the codes a producer of this version expects; see Kafka's ReplicaManager.handleProduceAppend
@@ -109,11 +115,14 @@ class Questions:
         return AppendFailed(code, failure.message or code.name)
 
 
-def _pass_on(verification: Verification, asked: asyncio.Task[Verified | AppendFailed]) -> None:
-    if asked.cancelled():
-        verification.cancel()
-    elif (error := asked.exception()) is not None:
+def _is_in_none(answer: Verified | Failure) -> bool:
+    return isinstance(answer, Failure) and answer.code is ErrorCode.invalid_txn_state
+
+
+def _leave_none_waiting(answers: _Answers, asking: asyncio.Task[None]) -> None:
+    """What was not answered never will be: the task broke, or the node stops."""
+    if not asking.cancelled() and (error := asking.exception()) is not None:
         log.error("a transaction could not be verified", exc_info=error)
-        verification.cancel()
-    else:
-        verification.set_result(asked.result())
+    for waiting in answers.values():
+        if not waiting.done():
+            waiting.cancel()

@@ -22,6 +22,8 @@ from node.kafka.requests.outcomes import NO_THROTTLE
 from statemachine.group_commands import NO_GENERATION, NO_MEMBER, CommitTransactionOffsets
 
 _FIRST_THAT_ADDS: Final = 5
+_FIRST_THAT_ABORTS: Final = 4
+"""Clients of this version and later take TRANSACTION_ABORTABLE for what it says (KIP-1050)."""
 _FIRST_WITH_LOADING: Final = 2
 _NOBODY_KNOWS_YET: Final = (
     ErrorCode.not_coordinator,
@@ -89,6 +91,16 @@ async def _number(context: BrokerContext, coordinator: GroupCoordinator, request
     answer = await context.verifier.group(
         payload.transactional_id, payload.producer_id, payload.producer_epoch, payload.group_id, add=add
     )
-    if isinstance(answer, Verified):
-        return answer.number
-    return ErrorCode.coordinator_load_in_progress if answer.code in _NOBODY_KNOWS_YET else answer.code
+    return answer.number if isinstance(answer, Verified) else _told(answer.code, add=add, request=request)
+
+
+def _told(code: ErrorCode, *, add: bool, request: Request) -> ErrorCode:
+    """What the transaction's coordinator says, in the codes a client expects of the group's; see Kafka's
+    AddPartitionsToTxnManager. A client that does not expect one gives up its producer."""
+    if code in _NOBODY_KNOWS_YET:
+        return ErrorCode.coordinator_load_in_progress
+    if code is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.invalid_txn_state and not add and request.header.api_version >= _FIRST_THAT_ABORTS:
+        return ErrorCode.transaction_abortable
+    return code

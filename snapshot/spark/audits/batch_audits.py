@@ -92,8 +92,15 @@ def producer_sequences(frames: Frames) -> Answer:
     in_group = Window.partitionBy("root", "group").orderBy("number")
     # A batch that cannot be read might be any producer's: nothing is said about a gap across it.
     unread = f.sum(f.col("header_records").isNull().cast("long")).over(in_group)
-    claimed = batches.withColumn("unread", unread).where("producer_id >= 0 and committed is null")
     order = Window.partitionBy("root", "group", "producer_id").orderBy("number")
+    marked = f.max(f.when(f.col("committed").isNotNull(), f.col("producer_epoch"))).over(
+        order.rowsBetween(Window.unboundedPreceding, -1)
+    )
+    claimed = (
+        batches.withColumn("unread", unread)
+        .withColumn("marker_epoch", marked)
+        .where("producer_id >= 0 and committed is null")
+    )
     steps = (
         claimed.withColumn("epoch_before", f.lag("producer_epoch").over(order))
         .withColumn("unread_before", f.lag("unread").over(order))
@@ -114,6 +121,11 @@ def producer_sequences(frames: Frames) -> Answer:
             (
                 f.col("producer_epoch") < f.col("epoch_before"),
                 f.concat(_producer(), f.lit(" goes back from epoch "), "epoch_before"),
+            ),
+            (
+                (f.col("producer_epoch") < f.col("marker_epoch"))
+                & ~f.coalesce(f.col("producer_epoch") < f.col("epoch_before"), f.lit(False)),
+                f.concat(_producer(), f.lit(" comes behind a marker of epoch "), "marker_epoch"),
             ),
             (
                 same & gap & (f.col("unread") == f.col("unread_before")),

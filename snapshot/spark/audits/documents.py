@@ -32,8 +32,9 @@ from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.checkpoints import RetainedCheckpoint
 from statemachine.controller_state import ControllerState
 from statemachine.extents import OBJECT_ROW
-from statemachine.internal_topics import INTERNAL_TOPICS
+from statemachine.internal_topics import GROUPS_KIND, INTERNAL_TOPICS
 from statemachine.level_one import RemovedObject
+from statemachine.offsets import Offsets
 from statemachine.partition_state import last_stable_offset, max_collectable_epoch
 from statemachine.producers import Producers
 
@@ -82,16 +83,19 @@ SCHEMA = StructType(
             ),
         ),
         StructField("deleted_topics", ArrayType(StringType())),
+        # Of a coordinator of groups.
+        StructField("offset_entries", ArrayType(LongType())),
     ]
 )
 """`max_collectable` is M(p), `oldest_named` the lowest level-zero epoch that the state's extents or a leased
 checkpoint names. `removed` are the unique parts of level-one objects that are no longer named and not deleted
 for certain, `removable` those of them that no leased checkpoint can name, `deleted_topics` ids; in hex.
-`partitions` are those that have records: coordinators name no object, so they hold nothing back."""
+`partitions` are those that have records: coordinators name no object, so they hold nothing back.
+`offset_entries` are the log indexes of the entries that brought the offsets, committed and pending ones."""
 LEASE_LEFT_MS: Final = 600_000
 """Of older checkpoints those count as leased whose lease lasts so long beyond the newest one: it must not end
 while an audit is at work."""
-_KIND_COLUMNS = 9
+_KIND_COLUMNS = 10
 """The columns from `last_reconciled` on."""
 
 
@@ -195,9 +199,12 @@ def document_row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...],
 def _of_kind(document: SnapshotDocument, state: dict[str, Any]) -> tuple[Any, ...]:
     """The columns that only a partition's document has, and those that only the controller's has."""
     if document.kind == "partition":
-        return (*_of_partition(document.index, state), None, None, None)
+        return (*_of_partition(document.index, state), None, None, None, None)
     if document.kind == "controller":
-        return (None, None, None, None, None, None, *_of_controller(ControllerState.load(document.state)))
+        controller = _of_controller(ControllerState.load(document.state))
+        return (None, None, None, None, None, None, *controller, None)
+    if document.kind == GROUPS_KIND:
+        return (*(None,) * (_KIND_COLUMNS - 1), _of_groups(state))
     return (None,) * _KIND_COLUMNS
 
 
@@ -230,6 +237,17 @@ def _of_partition(index: int, state: dict[str, Any]) -> tuple[Any, ...]:
         [one.unique.hex() for one in removed],
         [one.unique.hex() for one in removed if oldest_leased is None or one.log_index < oldest_leased],
     )
+
+
+def _of_groups(state: dict[str, Any]) -> list[int]:
+    entries: set[int] = set()
+    for _, _, _, fields in state["groups"]:
+        offsets = Offsets.loaded(fields)
+        for committed in offsets.committed.values():
+            entries.update(one.log_index for one in committed.values())
+        for pending in offsets.pending.values():
+            entries.update(one.log_index for one in pending.values())
+    return sorted(entries)
 
 
 def _of_controller(state: ControllerState) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from snapshot.spark.audits.transaction_events import (
     ENLISTED,
     KNOWN,
     MARKER,
+    OUTSIDE,
     WRITTEN,
 )
 from statemachine.internal_topics import TRANSACTIONS_KIND, TRANSACTIONS_TOPIC
@@ -152,7 +153,7 @@ def transactions_are_whole(frames: Frames) -> Answer:
         )
         .fillna(0)
     )
-    return Answer(counts, "transactions", torn.union(missing).union(foreign))
+    return Answer(counts, "transactions", torn.union(missing).union(foreign).union(_of_no_member(frames)))
 
 
 def _foreign(frames: Frames, parts: DataFrame) -> DataFrame:
@@ -171,6 +172,26 @@ def _foreign(frames: Frames, parts: DataFrame) -> DataFrame:
     return written.select(
         "root", "group", "log_index", f.col("offset").alias("base_offset"),
         f.concat(_transaction(), f.lit(" has something here, and this is no part of it")).alias("problem"),
+    )  # fmt: skip
+
+
+def _of_no_member(frames: Frames) -> DataFrame:
+    """Offsets that a state has taken although who sent them was no member of the group's generation then."""
+    taken = (
+        frames.documents.where("error is null")
+        .select("root", "group", f.explode("offset_entries").alias("offset"))
+        .distinct()
+    )
+    return (
+        _of(frames, OUTSIDE)
+        .join(taken, ["root", "group", "offset"])
+        .select(
+            "root", "group", "log_index", f.lit(None).cast("long").alias("base_offset"),
+            f.concat(
+                _transaction(), f.lit(" has offsets here by entry "), "offset",
+                f.lit(", which no member of the group's generation sent"),
+            ).alias("problem"),
+        )
     )  # fmt: skip
 
 

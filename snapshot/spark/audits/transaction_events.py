@@ -15,7 +15,9 @@ import msgpack
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField
 
 from snapshot.spark.audits.batches import GroupPlace
-from statemachine.group_commands import GroupKind, OffsetsCommitted
+from statemachine.classic_group import ClassicGroup
+from statemachine.consumer_group import ConsumerGroup
+from statemachine.group_commands import NO_GENERATION, NO_MEMBER, GroupKind, OffsetsCommitted
 from statemachine.group_commands import TransactionEnded as OffsetsEnded
 from statemachine.groups import GroupsMachine
 from statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
@@ -41,6 +43,9 @@ ENLISTED: Final = "enlisted"
 """A partition or a group became part of a transaction; `target` is its Raft group, null: no longer there."""
 DECIDED: Final = "decided"
 COMPLETED: Final = "completed"
+OUTSIDE: Final = "outside"
+"""Offsets of a transaction came from a member, or of a generation, that the group did not have there; whether
+they were refused for it is not said."""
 
 EVENT_FIELDS = [
     StructField("event", StringType()),
@@ -192,6 +197,8 @@ class TransactionEvents:
     def _in_group(
         self, machine: GroupsMachine, index: int, kind: int, fields: list[Any], result: Any
     ) -> None:
+        if kind == GroupKind.COMMIT_TRANSACTION_OFFSETS and not _is_member(machine, *fields[:3]):
+            self._add(OUTSIDE, machine.kind, machine.time, *fields[4:7], offset=index)
         if kind == GroupKind.COMMIT_TRANSACTION_OFFSETS and isinstance(result, OffsetsCommitted):
             self._write(machine.kind, machine.time, fields[4:7], index)
         elif kind == GroupKind.END_TRANSACTION and isinstance(result, OffsetsEnded) and not result.ignored:
@@ -257,6 +264,20 @@ class TransactionEvents:
     ) -> None:
         told = Event(event, kind, now, None, producer_id, epoch, number)
         self._events.append(told._replace(**more))
+
+
+def _is_member(machine: GroupsMachine, group_id: str, member_id: str, generation: int) -> bool:
+    """Whether a group has this member, in this generation or member epoch. Who says neither is not asked:
+    clients from before KIP-447 cannot say."""
+    if member_id == NO_MEMBER and generation == NO_GENERATION:
+        return True
+    group = machine.groups.get(group_id)
+    membership = None if group is None else group.membership
+    if isinstance(membership, ClassicGroup):
+        return member_id in membership.members and generation == membership.generation
+    if isinstance(membership, ConsumerGroup):
+        return member_id in membership.members and generation == membership.members[member_id].epoch
+    return False
 
 
 _MACHINES: Final = (PartitionStateMachine, GroupsMachine, TransactionsMachine)

@@ -1,0 +1,96 @@
+"""When a replica on this node begins and ceases to lead, the same for partitions and for coordinators.
+
+An elected node does nothing yet: what earlier leaders put into the log has to be applied here before anything
+is decided upon it. So a term begins here when the log's barrier has passed, and only once; it ends with the
+leadership, or because the replica goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from node.raft.group import RaftGroup
+from node.raft.outcome import Applied
+from node.watchers import Watchers
+from statemachine.controller import PartitionGroup
+
+
+class LedReplica:
+    """What follows the leadership of one Raft group's replica here. Belongs to one event loop.
+
+    A subclass says what it does in `_begin_term` and `_end_term`; `attach` gives it the log, `close` ends it.
+    """
+
+    group: RaftGroup
+    """The replica's log; there from `attach` on."""
+
+    def __init__(self, place: PartitionGroup, what: str, loop: asyncio.AbstractEventLoop) -> None:
+        """`what` is led, in a word, for whoever is told that it is no more."""
+        self._what = what
+        self._loop = loop
+        self._watchers = Watchers(loop, f"{place.topic}-{place.partition}")
+        self._taking_up: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # What a subclass does.
+
+    def _begin_term(self, term: int) -> None:
+        """This node leads from now on, with all of earlier terms applied."""
+        raise NotImplementedError
+
+    def _end_term(self, reason: str) -> None:
+        """It does not lead any more; called also when its term never began."""
+        raise NotImplementedError
+
+    # What others use.
+
+    async def confirm(self) -> bool:
+        """Wait until this node is known to lead, with all applied that was committed before the call."""
+        if self._closed:
+            return False
+        return isinstance(await self.group.barrier(), Applied)
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back, at most once a turn of the loop, when the state, the leadership or the existence of the
+        replica may have changed, until `unwatch`."""
+        self._watchers.add(callback)
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        self._watchers.remove(callback)
+
+    def attach(self, group: RaftGroup) -> None:
+        """Follow this replica's leadership from now on."""
+        self.group = group
+        group.on_leadership(self._on_leadership)
+        if group.is_leader:
+            self._on_leadership(True, group.term)
+
+    def close(self) -> None:
+        """The replica goes, or the node stops: everything pending ends, nothing new is taken."""
+        if not self._closed:
+            self._closed = True
+            self._stop("the replica is leaving this node")
+
+    # Leadership.
+
+    def _on_leadership(self, leading: bool, term: int) -> None:
+        if self._closed:
+            return
+        if leading:
+            self._taking_up = self._loop.create_task(self._take_up(term))
+        else:
+            self._stop(f"this node does not lead the {self._what} any more")
+
+    async def _take_up(self, term: int) -> None:
+        # Should the term end meanwhile, this task is cancelled.
+        if isinstance(await self.group.barrier(), Applied):
+            self._begin_term(term)
+            self._watchers.changed()
+
+    def _stop(self, reason: str) -> None:
+        if self._taking_up is not None:
+            self._taking_up.cancel()
+            self._taking_up = None
+        self._end_term(reason)
+        self._watchers.changed()
