@@ -279,7 +279,13 @@ def test_a_batch_that_was_faster_than_those_before_it_is_asked_to_come_again() -
             lone.append(f"{sequence} again", producer=7, sequence=sequence)
             lone.stored(f"{sequence} again")
         lone.group.commit()
-        assert [lone.codes()[f"{sequence} again"] for sequence in (0, 1, 2, 3, 4)] == ["0", "1", "2", "3", "4"]
+        assert [lone.codes()[f"{sequence} again"] for sequence in (0, 1, 2, 3, 4)] == [
+            "0",
+            "1",
+            "2",
+            "3",
+            "4",
+        ]
         assert len(lone.partition.writer.gaps) == 0
 
 
