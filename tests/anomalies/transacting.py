@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.anomalies.recorder import Recorder
 from tests.exactly_once.history import Ending, Place, Read, Sent, Transaction
+from tests.exactly_once.membership import Membership, Moved
 
 INPUT: Final = "in"
 OUTPUT: Final = "out"
@@ -231,6 +232,7 @@ class Worker(Transactor):
     """Consumes from INPUT as a member of GROUP, and produces each record's like to OUTPUT."""
 
     _consumer: Consumer | None = None
+    _membership: Membership
 
     not_closed = 0
     """Consumers whose close did not return in time: librdkafka's own, it waits without a limit."""
@@ -263,20 +265,17 @@ class Worker(Transactor):
                 "log_level": 0,
             }
         )
-        consumer.subscribe([INPUT])
+        self._membership = Membership(consumer, [INPUT])
         super().live()
 
     def fill(self, producer: Producer, transaction: Transaction) -> bool:
-        consumer = self._consumer
-        assert consumer is not None
-        # From before the batch: librdkafka rebalances while nobody looks, and what one generation took
-        # must not be committed in the name of the next, which begins where that one had committed.
-        if not consumer.assignment():
-            time.sleep(0.1)
-            return False
-        member = consumer.consumer_group_metadata()
+        try:
+            messages, member = self._membership.batch(self.rng.randint(1, 40), 0.3)
+        except Moved:
+            self._abort(producer, transaction)
+            raise Replaced from None
         positions: dict[tuple[str, int], int] = {}
-        for message in consumer.consume(self.rng.randint(1, 40), 0.3):
+        for message in messages:
             error = message.error()
             if error is not None:
                 if not error.retriable() and error.code() not in _PASSING:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from tests.exactly_once.membership import Membership, Moved
 from tests.exactly_once.task import FROM_HEADER, GROUP, ROW_HEADER, SOURCE, TARGET, transform
 
 SESSION_MS: Final = 6000
@@ -70,7 +71,7 @@ class Worker:
                 "isolation.level": "read_committed",
             }
         )
-        self._consumer.subscribe([SOURCE])
+        self._membership = Membership(self._consumer, [SOURCE])
 
     def end(self, _number: int, _frame: FrameType | None) -> None:
         """SIGTERM's handler."""
@@ -79,20 +80,18 @@ class Worker:
     def run(self) -> None:
         """Until told to end. Raises Fenced."""
         while not self._ending:
-            if not self._consumer.assignment():
-                time.sleep(_POLL_SECONDS)
-                continue
-            # From before the batch: librdkafka rebalances while nobody looks, and who is no member of that
-            # generation any more, or has begun anew in the next one, must not pass for one that goes on.
-            member = self._consumer.consumer_group_metadata()
-            messages = [one for one in self._consumer.consume(_BATCH, _POLL_SECONDS) if one.error() is None]
-            if not messages:
-                continue
             try:
+                batch, member = self._membership.batch(_BATCH, _POLL_SECONDS)
+                messages = [one for one in batch if one.error() is None]
+                if not messages:
+                    continue
                 if self._transactions:
                     self._round(messages, member)
                 else:
                     self._plain_round(messages)
+            except Moved:
+                say("moved: the group rebalanced while a batch was read")
+                self._rewind()
             except Aborted as error:
                 say(f"aborted: {error}")
                 self._rewind()
@@ -155,8 +154,7 @@ class Worker:
         except KafkaException as error:
             # The group has moved on: whoever gets the partition begins at what is committed.
             say(f"not rewound: {error.args[0].name()}")
-            self._consumer.unsubscribe()
-            self._consumer.subscribe([SOURCE])
+            self._membership.join()
 
 
 def _behind(messages: list[Message]) -> list[TopicPartition]:

@@ -89,6 +89,10 @@ class Coordinated(Client):
                 raise GivenUp(f"{self.name}: {ApiKey(api).name}")
             await self.pause()
 
+    def dawdles(self) -> bool:
+        """Whether to stand still in the midst of a transaction; nobody does once the faults are over."""
+        return self.rng.random() < self.load.dawdle and not self.journal.calm
+
     def ending(self) -> bool:
         """Whether nothing new is to be begun; to be asked after every wait."""
         return self.stopped

@@ -16,6 +16,8 @@ class Journal:
         self.history = History()
         self.counts: Counter[str] = Counter()
         """Transactions by ending, and what befell clients."""
+        self.calm = False
+        """Whether the faults are over."""
         self._now = now
         self._made = 0
         self._values: dict[ledger.Sent, list[str]] = {}

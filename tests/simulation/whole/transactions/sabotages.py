@@ -196,7 +196,7 @@ _ALL = (
         "unstable-offsets-given",
         "offsets are given to members while a transaction that has others is open",
         lambda: (patch.object(Offsets, "is_pending", lambda *_: False),),
-        (10,),
+        (4,),
     ),
     Sabotage(
         "markers-not-taken-up",

@@ -107,6 +107,7 @@ class TransactionScenario(Scenario):
         assert self.aimed is not None
         self.faults.heal()
         self.aimed.heal()
+        self.journal.calm = True
         self.operator.stop()
         self.world.run(self.world.now + AFTERMATH_SECONDS)
         for writer in (*self.writers, *self.producers):

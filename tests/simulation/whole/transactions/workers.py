@@ -94,12 +94,12 @@ class Worker(Transacting):
         offsets = {read.place.partition: following for read, following in reads}
         try:
             await life.send(transaction, places)
-            if self.rng.random() < self.load.dawdle:
+            if self.dawdles():
                 await asyncio.sleep(self.rng.uniform(0.5, 1.5) * self.rng.choice((life.timeout, 1.0)))
             await life.commit_offsets(
                 WORKERS, member.generation, member.member_id, member.topic.name, offsets, member.instance_id
             )
-            if self.rng.random() < self.load.dawdle:
+            if self.dawdles():
                 await asyncio.sleep(self.rng.uniform(0.5, 1.5) * life.timeout)
             if self.rng.random() >= self.load.aborts:
                 await self.commit(life, transaction)

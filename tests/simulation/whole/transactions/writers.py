@@ -97,7 +97,7 @@ class Writer(Transacting):
         try:
             for _ in range(self.rng.choice((1, 1, 2, 3))):
                 await life.send(transaction, self._batches())
-                if self.rng.random() < self.load.dawdle:
+                if self.dawdles():
                     await asyncio.sleep(self.rng.uniform(0.5, 1.5) * life.timeout)
             if self.rng.random() >= self.load.aborts:
                 await self.commit(life, transaction)
