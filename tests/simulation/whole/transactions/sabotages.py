@@ -178,7 +178,7 @@ _ALL = (
         "abort-before-raise",
         "a transaction that took too long is aborted, and its producer keeps its epoch",
         lambda: (patch.dict(TransactionsMachine.HANDLERS, {Kind.ABORT: _aborts_unraised}),),
-        (21,),
+        (48, 104),
     ),
     Sabotage(
         "verified-blindly",
