@@ -24,26 +24,41 @@ class Membership:
     def __init__(self, consumer: Consumer, topics: Sequence[str]) -> None:
         self._consumer = consumer
         self._topics = [*topics]
+        self._moves = 0
+        self._held = False
         self._metadata: Any = None
         self.join()
 
     def join(self) -> None:
         """Join, or join anew."""
+        self._held, self._metadata = False, None
         self._consumer.unsubscribe()
         self._consumer.subscribe(
             self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
 
-    def _assigned(self, consumer: Consumer, _: Any) -> None:
-        self._metadata = consumer.consumer_group_metadata()
+    # The consumer is not to be asked for anything in these: it holds the interpreter while it answers.
+
+    def _assigned(self, _consumer: Consumer, _partitions: Any) -> None:
+        self._moves += 1
+        self._held = True
 
     def _revoked(self, _consumer: Consumer, _partitions: Any) -> None:
-        self._metadata = None
+        self._moves += 1
+        self._held, self._metadata = False, None
 
     def batch(self, count: int, seconds: float) -> tuple[list[Message], Any]:
         """Messages, and the group metadata to commit their offsets with. Raises Moved."""
-        before = self._metadata
+        held, moves = self._held, self._moves
         messages = self._consumer.consume(count, seconds)
-        if (before is not None and self._metadata is not before) or (messages and self._metadata is None):
+        moved = self._moves - moves
+        joined = moved == 1 and self._held and not held  # nothing that it read can be of a generation before
+        if (moved and not joined and (held or messages)) or (messages and not self._held):
             raise Moved
+        if self._held and self._metadata is None:
+            self._metadata = self._consumer.consumer_group_metadata()
+            if not self._consumer.memberid():  # out again: commits in nobody's name pass every fence
+                self._metadata = None
+                if messages:
+                    raise Moved
         return messages, self._metadata
