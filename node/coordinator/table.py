@@ -139,10 +139,10 @@ class Coordinators:
         """The transactions' coordinators that this node leads, in the order in which their replicas came."""
         return [hosted.runtime for hosted in self._transactions.values() if hosted.replica.leads]
 
-    def transactions_loading(self) -> bool:
-        """Whether this node was elected for transactions whose coordinator has yet to catch up: nobody else
-        tells of them meanwhile."""
-        return any(hosted.replica.loading for hosted in self._transactions.values())
+    def loading(self, topic: str) -> bool:
+        """Whether this node was elected for a partition of an internal topic, and has yet to catch up: nobody
+        tells meanwhile of what is coordinated there."""
+        return any(replica.loading for replica in self if replica.place.topic == topic)
 
     def groups_by_raft_group(self, group: int) -> GroupCoordinator | None:
         """The groups' coordinator of a Raft group, led and ready on this node."""

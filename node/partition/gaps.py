@@ -40,7 +40,8 @@ class _Gap(NamedTuple):
 
 
 class Gaps:
-    """The gaps in one partition's producers, at most MAX_GAPS of them, each for at most KEPT_SECONDS."""
+    """The gaps in one partition's producers, at most MAX_GAPS of them. A failed batch keeps what is behind it
+    out for at most KEPT_SECONDS, one that is only late for EARLY_SECONDS."""
 
     def __init__(self) -> None:
         self._gaps: dict[int, _Gap] = {}
@@ -55,13 +56,11 @@ class Gaps:
             return
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         known = self._gaps.get(producer)
-        if known is not None:
-            if known.epoch > epoch or (known.epoch == epoch and _reaches(sequence, known.sequence)):
-                return
-            del self._gaps[producer]
-        elif len(self._gaps) >= MAX_GAPS:
-            del self._gaps[next(iter(self._gaps))]
-        self._gaps[producer] = _Gap(epoch, sequence, behind(failure), now + KEPT_SECONDS)
+        if known is not None and (
+            known.epoch > epoch or (known.epoch == epoch and _reaches(sequence, known.sequence))
+        ):
+            return
+        self._keep(producer, _Gap(epoch, sequence, behind(failure), now + KEPT_SECONDS))
 
     def early(self, batch: ProducedBatch, expected: int, now: float) -> AppendFailed | None:
         """What to tell a producer whose batch is not the `expected` one, as the state machine judged it.
@@ -71,13 +70,11 @@ class Gaps:
         producer, epoch = batch.producer_id, batch.producer_epoch
         if not _reaches(batch.base_sequence, expected):
             return None
-        known = self._gaps.pop(producer, None)
+        known = self._gaps.get(producer)
         if known is None or (known.epoch, known.sequence, known.early) != (epoch, expected, True):
             failure = not_now(f"sequence {expected} of its producer has to come first")
             known = _Gap(epoch, expected, failure, now + EARLY_SECONDS, early=True)
-            if len(self._gaps) >= MAX_GAPS:
-                del self._gaps[next(iter(self._gaps))]
-        self._gaps[producer] = known
+        self._keep(producer, known)
         return known.failure if now <= known.until else None
 
     def refusal(self, batch: ProducedBatch, producers: Producers, now: float) -> AppendFailed | None:
@@ -101,12 +98,19 @@ class Gaps:
                     and _reaches(known.batches[-1].last_sequence, gap.sequence)
                 )
             )
-            if not passed and now <= gap.until:
-                return gap.failure
-            if not passed and gap.early:
-                return None  # still there, so that the state machine's word is the last
+            if not passed:
+                if now <= gap.until:
+                    return gap.failure
+                if gap.early:
+                    return None  # still there, so that the state machine's word is the last
         del self._gaps[batch.producer_id]
         return None
+
+    def _keep(self, producer: int, gap: _Gap) -> None:
+        """As the newest; with too many the oldest goes."""
+        if self._gaps.pop(producer, None) is None and len(self._gaps) >= MAX_GAPS:
+            del self._gaps[next(iter(self._gaps))]
+        self._gaps[producer] = gap
 
 
 def _reaches(sequence: int, other: int) -> bool:

@@ -141,7 +141,7 @@ class Member:
             transaction_place=self._transaction_place,
             transactions_for=self._transactions_for,
             led_transactions=lambda: [self.coordinator] if self.replica.leads else [],
-            transactions_loading=lambda: self.replica.loading,
+            loading=lambda topic: self.replica.loading,
         )
         self.no_place = False
         self.replica: CoordinatorReplica[TransactionsMachine] = CoordinatorReplica(

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from node.coordinator.groups.classic_state import Leaving
 from node.coordinator.groups.coordinator import GroupCoordinator
 from node.coordinator.replica import NotDone
+from node.coordinator.table import Coordinators
 from node.kafka.apis import APIS, ApiKey
 from node.kafka.requests.group_coordinators import MAX_GROUP_ID_BYTES
 from statemachine.consumer_group import ConsumerGroup
@@ -61,6 +62,9 @@ class Table(NamedTuple):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.replicas)
+
+    def loading(self, topic: str) -> bool:
+        return Coordinators.loading(cast(Any, self), topic)
 
 
 class Home(Node):

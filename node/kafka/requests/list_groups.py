@@ -20,7 +20,7 @@ async def list_groups(context: BrokerContext, request: Request, a: Answers) -> A
     COORDINATOR_LOAD_IN_PROGRESS, as Kafka, while a coordinator that this node was elected for is not ready:
     whoever asked would take its groups for gone.
     """
-    if any(replica.loading and replica.place.topic == GROUPS_TOPIC for replica in context.coordinators):
+    if context.coordinators.loading(GROUPS_TOPIC):
         loading = ErrorCode.coordinator_load_in_progress
         return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=loading, groups=())
     states = [state.lower() for state in getattr(request.payload, "states_filter", ())]

@@ -13,6 +13,7 @@ from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.outcomes import NO_THROTTLE
+from statemachine.internal_topics import TRANSACTIONS_TOPIC
 from statemachine.transaction_state import AT_REST, State, Transaction
 
 _BEYOND_ASCII: Final = "\x7f"
@@ -28,7 +29,7 @@ async def list_transactions(context: BrokerContext, request: Request, a: Answers
     All or none: who looks for hanging transactions takes one that is not listed for one that nobody will end.
     """
     payload = request.payload
-    if context.coordinators.transactions_loading():
+    if context.coordinators.loading(TRANSACTIONS_TOPIC):
         return _none(a, ErrorCode.coordinator_load_in_progress)
     coordinators = context.coordinators.led_transactions()
     confirmed = [one for one in coordinators if await one.replica.confirm()]
