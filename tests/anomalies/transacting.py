@@ -27,6 +27,7 @@ CALL_SECONDS: Final = 10.0
 GIVE_UP_SECONDS: Final = 60.0
 """How long one call is repeated while its error is retriable; then the incarnation is given up."""
 CLOSE_SECONDS: Final = 30.0
+"""librdkafka may wait for ever; whoever is not closed by then is left to its session's end."""
 TRANSACTION_MS: Final = 10_000
 _ABORTED: Final = 0.15
 _REPLACED: Final = 0.06
@@ -234,9 +235,6 @@ class Worker(Transactor):
     _consumer: Consumer | None = None
     _membership: Membership
 
-    not_closed = 0
-    """Consumers whose close did not return in time: librdkafka's own, it waits without a limit."""
-
     def run(self) -> None:
         super().run()
         self._close()
@@ -247,7 +245,6 @@ class Worker(Transactor):
             closing = threading.Thread(target=consumer.close, daemon=True)
             closing.start()
             closing.join(CLOSE_SECONDS)
-            self.not_closed += closing.is_alive()
 
     def live(self) -> None:
         self._close()

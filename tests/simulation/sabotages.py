@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -16,6 +16,7 @@ from node.raft.group import RaftGroup
 from node.raft.host import RaftHost
 from tests.simulation import sabotaged_parts as parts
 from tests.simulation import sabotaged_rules as rules
+from tests.simulation.all_of import all_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +220,9 @@ def reopened(name: str | None) -> Iterator[type[RaftHost]]:
         yield RaftHost
         return
     sabotage = SABOTAGES[name]
-    with ExitStack() as stack:
-        for place in sabotage.places:
-            module, _, attribute = place.partition(".")
-            stack.enter_context(
-                patch.object(importlib.import_module(f"node.raft.{module}"), attribute, sabotage.broken)
-            )
+    named = (place.partition(".") for place in sabotage.places)
+    with all_of(
+        patch.object(importlib.import_module(f"node.raft.{module}"), attribute, sabotage.broken)
+        for module, _, attribute in named
+    ):
         yield sabotage.host_class()

@@ -6,8 +6,8 @@ here is ever imported by the product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -31,6 +31,7 @@ from statemachine.producers import (
 from statemachine.transaction_commands import Kind
 from statemachine.transaction_state import Transaction
 from statemachine.transactions import TransactionsMachine
+from tests.simulation.all_of import all_of
 
 SEQUENCE: Final = "sequence"
 EPOCH: Final = "epoch"
@@ -166,10 +167,6 @@ FENCES: Final[dict[str, tuple[Place, ...]]] = {
 }
 
 
-@contextmanager
-def without(fence: str | None) -> Iterator[None]:
-    """Run with a fence taken out of every place where it stands; None: all three stand."""
-    with ExitStack() as stack:
-        for place in FENCES[fence] if fence is not None else ():
-            stack.enter_context(place.take_out())
-        yield
+def without(fence: str | None) -> AbstractContextManager[None]:
+    """To run with a fence taken out of every place where it stands; None: all three stand."""
+    return all_of(place.take_out() for place in (FENCES[fence] if fence is not None else ()))

@@ -6,13 +6,14 @@ and stops only where it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tests.exactly_once.anomalies import Anomaly, anomalies
+from tests.exactly_once.history import Read
 from tests.simulation.records import Finding
 from tests.three_fences.fences import EPOCH, GENERATION, SEQUENCE, without
 from tests.three_fences.stage import Stage, stage
@@ -69,16 +70,7 @@ def restart(on: Stage) -> list[str]:
 
     successor = on.task("successor", "copier")
     on.do(successor, successor.start())
-    successor.begin(inputs)
-    for read in inputs:
-        partition = read.place.partition
-        on.do(successor, successor.send(on.output, partition, f"{read.value} by the successor"))
-    on.do(successor, successor.commit_offsets({0: 1, 1: 1}))
-    on.do(successor, successor.end())
-    successor.begin([on.feed(0, "in-2")])
-    on.do(successor, successor.send(on.output, 0, "in-2 by the successor"))
-    on.do(successor, successor.commit_offsets({0: 3}))
-    on.do(successor, successor.end())
+    _do_the_work(on, successor, inputs)
 
     on.do(zombie, zombie.tried(zombie.send(on.output, 1, "in-1 by the zombie")))
     on.do(zombie, zombie.tried(zombie.commit_offsets({0: 1, 1: 1})))
@@ -102,16 +94,7 @@ def rebalance(on: Stage) -> list[str]:
     on.do(successor, successor.start())
     on.do(successor, successor.join())
     assert on.do(successor, _positions(successor)) == {0: 0, 1: 0}
-    successor.begin(inputs)
-    for read in inputs:
-        partition = read.place.partition
-        on.do(successor, successor.send(on.output, partition, f"{read.value} by the successor"))
-    on.do(successor, successor.commit_offsets({0: 1, 1: 1}))
-    on.do(successor, successor.end())
-    successor.begin([on.feed(0, "in-2")])
-    on.do(successor, successor.send(on.output, 0, "in-2 by the successor"))
-    on.do(successor, successor.commit_offsets({0: 3}))
-    on.do(successor, successor.end())
+    _do_the_work(on, successor, inputs)
 
     committed = on.do(zombie, zombie.tried(zombie.commit_offsets({0: 1, 1: 1})))
     on.do(zombie, zombie.end(commit=committed))
@@ -151,6 +134,20 @@ def outvoted(on: Stage) -> list[str]:
         on.do(zombie, zombie.commit_offsets({kept: 1}))
         on.do(zombie, zombie.end())
     return zombie.refused
+
+
+def _do_the_work(on: Stage, successor: Task, inputs: Sequence[Read]) -> None:
+    """Make of both inputs what the zombie was about to, commit, and go further."""
+    successor.begin(inputs)
+    for read in inputs:
+        partition = read.place.partition
+        on.do(successor, successor.send(on.output, partition, f"{read.value} by the successor"))
+    on.do(successor, successor.commit_offsets({0: 1, 1: 1}))
+    on.do(successor, successor.end())
+    successor.begin([on.feed(0, "in-2")])
+    on.do(successor, successor.send(on.output, 0, "in-2 by the successor"))
+    on.do(successor, successor.commit_offsets({0: 3}))
+    on.do(successor, successor.end())
 
 
 async def _positions(task: Task) -> dict[int, int] | None:

@@ -5,19 +5,18 @@ What is configuration stands in the plan; these are constants of the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 from node.controller import duties
 from node.level_one import reconciler, retention, sweeper
 from node.level_zero import collectable_epochs, collector, idle_epochs
+from tests.simulation.all_of import all_of
 from tests.simulation.whole.plan import Plan
 
 
-@contextmanager
-def paced(plan: Plan) -> Iterator[None]:
-    """Work at the plan's pace."""
+def paced(plan: Plan) -> AbstractContextManager[None]:
+    """To work at the plan's pace."""
     look = plan.look_seconds
     periods = (
         (duties, "TICK_SECONDS", plan.tick_seconds),
@@ -34,7 +33,4 @@ def paced(plan: Plan) -> Iterator[None]:
         (collector, "FULL_SWEEP_SECONDS", 2.0),
         (collector, "MAX_PAUSE_SECONDS", 1.0),
     )
-    with ExitStack() as stack:
-        for module, name, seconds in periods:
-            stack.enter_context(patch.object(module, name, seconds))
-        yield
+    return all_of(patch.object(module, name, seconds) for module, name, seconds in periods)

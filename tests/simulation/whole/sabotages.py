@@ -6,8 +6,8 @@ What it takes is told in docs/simulation.md. Nothing here is ever imported by th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ from statemachine.partition_commands import Append, Appended, encode
 from statemachine.producers import NO_PRODUCER, Duplicate
 from tests.partition import sabotages as of_partition
 from tests.partition.sabotages import JudgesOnlyOnce, KeptOverTerms
+from tests.simulation.all_of import all_of
 from tests.simulation.whole.collection_sabotages import COLLECTION
 
 Broken = AbstractContextManager[Any]
@@ -453,10 +454,6 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
 SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
 
 
-@contextmanager
-def broken(name: str | None) -> Iterator[None]:
-    """Run with a hole open; with none when there is no name."""
-    with ExitStack() as stack:
-        for patched in SABOTAGES[name].open() if name is not None else ():
-            stack.enter_context(patched)
-        yield
+def broken(name: str | None) -> AbstractContextManager[None]:
+    """To run with a hole open; with none when there is no name."""
+    return all_of(SABOTAGES[name].open() if name is not None else ())

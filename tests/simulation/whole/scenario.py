@@ -204,6 +204,34 @@ class Scenario:
             batch.records for content in found.values() for _, batch in content.batches
         )
 
+    def tally(self) -> None:
+        """Count in `totals` what was done, for the report."""
+        totals, objects, retention = self.totals, self.ledger.objects, self.ledger.retention
+        self._tally(sum(consumer.records for consumer in self.consumers))
+        totals["merged"] = objects.merged
+        totals["collected"] = objects.collected
+        totals["level-one deleted"] = objects.level_one_deleted
+        totals["snapshots deleted"] = objects.snapshots_deleted
+        totals["expired"] = retention.expired
+        totals["records deleted"] = retention.deleted_records
+        for producer in self.producers:
+            for name, count in producer.outcomes.items():
+                totals[f"produce {name}"] += count
+
+    def _tally(self, consumed: int) -> None:
+        """What there is to count whoever the clients are."""
+        totals, ledger = self.totals, self.ledger
+        totals["acknowledged"] = sum(batch.acked is not None for batch in ledger.sent.values())
+        totals["batches"] = len(ledger.sent)
+        totals["consumed"] = consumed
+        totals["entries"] = ledger.entries
+        totals["terms"] = len(ledger.leaders)
+        totals["topics"] = len(self.directory.topics)
+        totals["reconciled"] = ledger.objects.reconciled
+        for consumer in self.consumers:
+            for name, count in consumer.outcomes.items():
+                totals[f"fetch {name}"] += count
+
     def _count(self, broker: SimBroker) -> None:
         for partition in broker.partitions:
             counters = partition.fence.counters
@@ -214,11 +242,15 @@ class Scenario:
 
 def run_seed(seed: int, *, tracing: bool = False) -> Report:
     """Simulate one seed."""
+    return simulated(seed, plan_of(seed), Scenario, tracing=tracing)
+
+
+def simulated(seed: int, plan: Plan, made: Callable[[World, Plan], Scenario], *, tracing: bool) -> Report:
+    """Simulate one seed by its plan."""
     began = time.process_time()
     report = Report(seed)
-    plan = plan_of(seed)
     with World(seed, tracing=tracing) as world, paced(plan):
-        scenario = Scenario(world, plan)
+        scenario = made(world, plan)
         scenario.run()
         for loop in world.loops:
             if loop.state != DEAD:
@@ -229,28 +261,8 @@ def run_seed(seed: int, *, tracing: bool = False) -> Report:
         ]
         if scenario.faults is not None:
             report.faults = scenario.faults.counts
-        outcomes = scenario.totals
-        outcomes["acknowledged"] = sum(batch.acked is not None for batch in scenario.ledger.sent.values())
-        outcomes["batches"] = len(scenario.ledger.sent)
-        outcomes["consumed"] = sum(consumer.records for consumer in scenario.consumers)
-        outcomes["entries"] = scenario.ledger.entries
-        outcomes["terms"] = len(scenario.ledger.leaders)
-        outcomes["topics"] = len(scenario.directory.topics)
-        objects, retention = scenario.ledger.objects, scenario.ledger.retention
-        outcomes["reconciled"] = objects.reconciled
-        outcomes["merged"] = objects.merged
-        outcomes["collected"] = objects.collected
-        outcomes["level-one deleted"] = objects.level_one_deleted
-        outcomes["snapshots deleted"] = objects.snapshots_deleted
-        outcomes["expired"] = retention.expired
-        outcomes["records deleted"] = retention.deleted_records
-        for producer in scenario.producers:
-            for name, count in producer.outcomes.items():
-                outcomes[f"produce {name}"] += count
-        for consumer in scenario.consumers:
-            for name, count in consumer.outcomes.items():
-                outcomes[f"fetch {name}"] += count
-        report.outcomes = outcomes
+        scenario.tally()
+        report.outcomes = scenario.totals
         report.virtual = world.now
         report.digest = world.digest()
         report.trace = world.trace or []

@@ -5,8 +5,8 @@ What it takes is told in docs/simulation.md. Nothing here is ever imported by th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +32,7 @@ from statemachine.producers import (
 from statemachine.transaction_commands import Enlisted, Kind
 from statemachine.transaction_state import State, Transaction
 from statemachine.transactions import TransactionsMachine
+from tests.simulation.all_of import all_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +234,6 @@ _ALL = (
 SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
 
 
-@contextmanager
-def broken(name: str | None) -> Iterator[None]:
-    """Run with a hole open; with none when there is no name."""
-    with ExitStack() as stack:
-        for patched in SABOTAGES[name].open() if name is not None else ():
-            stack.enter_context(patched)
-        yield
+def broken(name: str | None) -> AbstractContextManager[None]:
+    """To run with a hole open; with none when there is no name."""
+    return all_of(SABOTAGES[name].open() if name is not None else ())

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
 from statemachine import transaction_state, transactions
 from tests.exactly_once.anomalies import anomalies
-from tests.exactly_once.history import Place
-from tests.simulation.loop import DEAD
-from tests.simulation.records import Finding
+from tests.exactly_once.history import Ending, Place
 from tests.simulation.whole.checks import (
     check_contents,
     check_documents,
@@ -21,7 +18,6 @@ from tests.simulation.whole.checks import (
 )
 from tests.simulation.whole.client import Client
 from tests.simulation.whole.faults import Faults
-from tests.simulation.whole.pace import paced
 from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.producers import Producer
 from tests.simulation.whole.scenario import (
@@ -33,6 +29,7 @@ from tests.simulation.whole.scenario import (
     SERVES_SECONDS,
     Report,
     Scenario,
+    simulated,
 )
 from tests.simulation.whole.transactions.checks import (
     check_offsets,
@@ -167,6 +164,13 @@ class TransactionScenario(Scenario):
             batch.records for content in found.values() for _, batch in content.batches
         )
 
+    def tally(self) -> None:
+        self.totals.update(self.journal.counts)
+        self._tally(sum(len(reads) for one in self.followers for reads in one.found.values()))
+        self.totals["copied"] = sum(
+            len(one.consumed) for one in self.journal.history.transactions if one.ending is Ending.COMMITTED
+        )
+
 
 @contextmanager
 def _epochs(plan: Plan) -> Iterator[None]:
@@ -183,40 +187,6 @@ def _epochs(plan: Plan) -> Iterator[None]:
 
 def run_seed(seed: int, *, tracing: bool = False) -> Report:
     """Simulate one seed of transactions."""
-    began = time.process_time()
-    report = Report(seed)
     plan = transactional_plan(seed)
-    with World(seed, tracing=tracing) as world, paced(plan), _epochs(plan):
-        scenario = TransactionScenario(world, plan)
-        scenario.run()
-        for loop in world.loops:
-            if loop.state != DEAD:
-                loop.report_unretrieved()
-        report.findings = list(scenario.ledger.findings)
-        report.findings += [
-            Finding("exception", failure.time, str(failure)) for failure in world.failures[:5]
-        ]
-        if scenario.faults is not None:
-            report.faults = scenario.faults.counts
-        outcomes = scenario.totals
-        outcomes.update(scenario.journal.counts)
-        outcomes["acknowledged"] = sum(batch.acked is not None for batch in scenario.ledger.sent.values())
-        outcomes["batches"] = len(scenario.ledger.sent)
-        outcomes["consumed"] = sum(len(reads) for one in scenario.followers for reads in one.found.values())
-        outcomes["entries"] = scenario.ledger.entries
-        outcomes["terms"] = len(scenario.ledger.leaders)
-        outcomes["topics"] = len(scenario.directory.topics)
-        outcomes["reconciled"] = scenario.ledger.objects.reconciled
-        outcomes["copied"] = sum(
-            len(one.consumed) for one in scenario.journal.history.transactions
-            if one.ending.value == "committed"
-        )  # fmt: skip
-        for follower in scenario.followers:
-            for name, count in follower.outcomes.items():
-                outcomes[f"fetch {name}"] += count
-        report.outcomes = outcomes
-        report.virtual = world.now
-        report.digest = world.digest()
-        report.trace = world.trace or []
-    report.seconds = time.process_time() - began
-    return report
+    with _epochs(plan):
+        return simulated(seed, plan, TransactionScenario, tracing=tracing)
