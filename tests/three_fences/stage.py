@@ -30,6 +30,7 @@ from tests.simulation.whole.objects import Place
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.pace import paced
 from tests.simulation.whole.plan import Plan
+from tests.simulation.whole.service import Service
 from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.transactions.checks import coordinators, still_open
 from tests.simulation.whole.transactions.followers import Follower
@@ -230,7 +231,8 @@ class Stage:
     def publish(self, folder: Path) -> None:
         """A checkpoint of everything after a quiet time, and the store as a folder."""
         self.world.run(self.world.now + QUIET_SECONDS)
-        self.until("all are in service", lambda: self.cluster.in_service() is None)
+        service = Service(self.cluster)
+        self.until("all are in service", lambda: service.missing() is None)
         broker = self.cluster.newest()
         taken: list[Any] = []
 

@@ -28,7 +28,6 @@ from node.config import (
 from node.level_zero.retries import RetryingStore
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings
-from statemachine.controller_state import CONTROLLER_GROUP
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.node import SimNode
@@ -214,51 +213,6 @@ class WholeCluster:
             self.brokers.values(),
             key=lambda broker: (broker.controller.machine.applied_index, -broker.node_id),
         )
-
-    def in_service(self) -> str | None:
-        """Why not every node is in service; None when all are."""
-        for node in self.plan.nodes:
-            broker = self.brokers.get(node)
-            if broker is None or not broker.registered:
-                return f"node {node} is not registered"
-        newest = self.newest()
-        machine = newest.controller.machine
-        for broker in self.brokers.values():
-            if broker.controller.machine.version != machine.version:
-                return f"node {broker.node_id} knows less than node {newest.node_id} of the cluster"
-            wanted = machine.group_changes(broker.node_id, ()).create
-            groups = {place.group for place in wanted} | {CONTROLLER_GROUP}
-            if broker.host.groups.keys() != groups or broker.hosting.failed:
-                return f"node {broker.node_id} hosts {sorted(broker.host.groups)}, not {sorted(groups)}"
-            if broker.host.stored_groups():
-                return f"node {broker.node_id} still stores {broker.host.stored_groups()}"
-        fenced = [node for node, registration in machine.nodes.items() if registration.fenced]
-        if fenced:
-            return f"nodes {fenced} are fenced"
-        for topic in machine.topics:
-            for number, partition in enumerate(topic.partitions):
-                why = self._served(topic.topic_id, number, partition.group)
-                if why is not None:
-                    return f"{topic.name}-{number} (group {partition.group}): {why}"
-        return None
-
-    def _served(self, topic_id: bytes, number: int, group: int) -> str | None:
-        replicas = [
-            (broker, replica)
-            for broker in self.brokers.values()
-            if (replica := broker.partitions.get(topic_id, number) or broker.coordinators.by_group(group))
-            is not None
-        ]
-        leading = [broker.node_id for broker, replica in replicas if replica.leads]
-        if len(leading) != 1:
-            return f"led by {leading}"
-        for broker in self.brokers.values():
-            told = broker.leaders.leader_of(group)
-            if told is None or told.node != leading[0]:
-                return f"node {broker.node_id} takes {told} for its leader, not node {leading[0]}"
-        if len({replica.machine.snapshot() for _, replica in replicas}) != 1:
-            return "its replicas differ"
-        return None
 
     def describe(self) -> str:
         lines = []

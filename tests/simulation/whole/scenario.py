@@ -29,6 +29,7 @@ from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.pace import paced
 from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.producers import Producer
+from tests.simulation.whole.service import Service
 from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.themes import plan_of
 from tests.simulation.world import World
@@ -131,7 +132,7 @@ class Scenario:
         for producer in self.producers:
             producer.stop()
         self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
-        self._until("in service again", self.cluster.in_service, SERVES_SECONDS)
+        self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
         self._until("producers end", self._done(self.producers), FINISHES_SECONDS)
         if self._failed():
             return
@@ -145,7 +146,7 @@ class Scenario:
             Consumer(self.cluster, self.directory, "reader", self._machine(), READER_VERSION)
         )
         self.consumers[-1].hurry()
-        self._until("in service still", self.cluster.in_service, SERVES_SECONDS)
+        self._until("in service still", Service(self.cluster).missing, SERVES_SECONDS)
         self._until("consumers catch up", self._caught_up, FINISHES_SECONDS)
         for client in self.clients:
             client.stop()

@@ -31,6 +31,7 @@ from tests.simulation.whole.scenario import (
     Scenario,
     simulated,
 )
+from tests.simulation.whole.service import Service
 from tests.simulation.whole.transactions.checks import (
     check_offsets,
     not_consumed,
@@ -110,7 +111,7 @@ class TransactionScenario(Scenario):
         for writer in (*self.writers, *self.producers):
             writer.stop()
         self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
-        self._until("in service again", self.cluster.in_service, SERVES_SECONDS)
+        self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
         self._until("writers end", self._done([*self.writers, *self.producers]), FINISHES_SECONDS)
         if self._failed():
             return
@@ -128,7 +129,7 @@ class TransactionScenario(Scenario):
         if self._failed():
             return
         self._follow("reader", READER_VERSION).hurry()
-        self._until("in service still", self.cluster.in_service, SERVES_SECONDS)
+        self._until("in service still", Service(self.cluster).missing, SERVES_SECONDS)
         self._until("consumers catch up", self._caught_up, FINISHES_SECONDS)
         for client in self.clients:
             client.stop()
