@@ -21,7 +21,7 @@ def right() -> History:
     third.ending, third.commit_asked = Ending.UNKNOWN, 5.0
     log = {A: [Read(A, 0, "a"), Read(A, 4, "e"), Read(A, 5, "f")], B: [Read(B, 0, "b")]}
     polls = [Poll("c", 1, 3.0, [log[A][0], log[B][0]]), Poll("c", 1, 6.0, log[A][1:])]
-    return History([first, second, third], polls, log, ["i", "j"])
+    return History([first, second, third], polls, log, ["c"], ["i", "j"])
 
 
 def test_a_right_history_has_no_anomaly() -> None:
@@ -95,6 +95,26 @@ def consume_twice(history: History) -> None:
     history.transactions[2].consumed.append(Read(Place("in", 0), 0, "i"))
 
 
+def misplace(history: History) -> None:
+    history.committed[A].append(Read(A, 9, history.committed[B].pop().value))
+
+
+def consume_aborted(history: History) -> None:
+    history.transactions[2].consumed.append(Read(B, 1, "d"))
+
+
+def consume_another(history: History) -> None:
+    history.transactions[2].consumed.append(Read(Place("in", 0), 0, "k"))
+
+
+def skip_the_first(history: History) -> None:
+    history.polls[0].read = [history.committed[B][0]]
+
+
+def skip_the_last(history: History) -> None:
+    history.polls[1].read.pop()
+
+
 PLANTED: dict[str, Callable[[History], None]] = {
     "lost_writes": lose,
     "duplicates": double,
@@ -111,20 +131,30 @@ PLANTED: dict[str, Callable[[History], None]] = {
 }
 
 
+PLANTED_TOO: tuple[tuple[str, Callable[[History], None]], ...] = (
+    ("lost_writes", misplace),
+    ("aborted_reads", consume_aborted),
+    ("inconsistent_offsets", consume_another),
+    ("skipped_polls", skip_the_first),
+    ("skipped_polls", skip_the_last),
+)
+
+
 def test_every_check_has_its_plant() -> None:
     assert list(PLANTED) == [check.__name__ for check in CHECKS]
 
 
-@pytest.mark.parametrize("kind", PLANTED)
-def test_a_planted_anomaly_is_found(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "plant"), [*PLANTED.items(), *PLANTED_TOO])
+def test_a_planted_anomaly_is_found(kind: str, plant: Callable[[History], None]) -> None:
     history = right()
-    PLANTED[kind](history)
+    plant(history)
     assert kind in {found.kind for found in anomalies(history)}
 
 
 @pytest.mark.parametrize("kind", ["duplicates", "aborted_reads", "nonmonotonic_polls", "write_cycles"])
 def test_what_is_planted_alone_is_found_alone(kind: str) -> None:
     history = right()
+    history.followed = []
     if kind == "write_cycles":
         history.transactions[2].sent[0] = Sent(A, "e", None)
         history.transactions[0].sent[0] = Sent(A, "a", None)

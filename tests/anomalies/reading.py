@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -50,6 +50,16 @@ class Follower(threading.Thread):
         self._consumer = consumer_of(bootstrap, name)
         self._consumer.assign([TopicPartition(*place, 0) for place in places])
         self._over = threading.Event()
+        self._moved = threading.Condition()
+        self._last: dict[Place, int] = dict.fromkeys(places, -1)
+
+    def reach(self, committed: Mapping[Place, Sequence[Read]], seconds: float) -> None:
+        """Wait, for so long at most, until it was given the last of these records."""
+        ends = {place: reads[-1].offset for place, reads in committed.items() if reads}
+        with self._moved:
+            self._moved.wait_for(
+                lambda: all(self._last[place] >= offset for place, offset in ends.items()), seconds
+            )
 
     def stop(self) -> None:
         self._over.set()
@@ -65,6 +75,9 @@ class Follower(threading.Thread):
                     self._recorder.troubled(f"{self.name}: {error}")
             if reads:
                 self._recorder.polled(Poll(self.name, 1, time.monotonic(), reads))
+                with self._moved:
+                    self._last |= {read.place: read.offset for read in reads}
+                    self._moved.notify_all()
         self._consumer.close()
 
 

@@ -95,6 +95,8 @@ class Load:
         look = asyncio.to_thread(read_committed, self.bootstrap, self.places, _LAST_LOOK_SECONDS)
         history.committed = await look
         for follower in self.followers:
+            await asyncio.to_thread(follower.reach, history.committed, _LAST_LOOK_SECONDS)
+            history.followed.append(follower.name)
             follower.stop()
             await asyncio.to_thread(follower.join, _DRAIN_SECONDS)
 

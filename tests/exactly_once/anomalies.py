@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tests.exactly_once.history import Ending, History, Place, Read, Transaction
+from tests.exactly_once.history import Ending, History, Place, Read, Sent, Transaction
 
 EVIDENCE: Final = 10
 """Findings of one kind that are told."""
@@ -39,6 +39,10 @@ class _Known:
             for read in reads:
                 self.visible[read.value].append(read)
 
+    def is_there(self, sent: Sent) -> bool:
+        """Whether a record is visible at the end where it was sent to."""
+        return any(read.place == sent.place for read in self.visible.get(sent.value, ()))
+
     def seen(self) -> Iterator[Read]:
         """Everything that any reader of committed records was given."""
         for poll in self.history.polls:
@@ -46,13 +50,19 @@ class _Known:
         for reads in self.history.committed.values():
             yield from reads
 
+    def given(self) -> Iterator[Read]:
+        """As `seen`, and what transactions consumed."""
+        yield from self.seen()
+        for transaction in self.history.transactions:
+            yield from transaction.consumed
+
 
 def lost_writes(known: _Known) -> Iterator[str]:
     """A record of a transaction whose commit was acknowledged is not there at the end."""
     for transaction in known.history.transactions:
         if transaction.ending is Ending.COMMITTED:
             for sent in transaction.sent:
-                if sent.value not in known.visible:
+                if not known.is_there(sent):
                     yield f"{sent.value} of {transaction.client}, committed, is not in {sent.place}"
 
 
@@ -65,7 +75,7 @@ def duplicates(known: _Known) -> Iterator[str]:
 
 def aborted_reads(known: _Known) -> Iterator[str]:
     """A reader of committed records was given one of a transaction that aborted."""
-    for read in known.seen():
+    for read in known.given():
         writer = known.writer.get(read.value)
         if writer is not None and writer.ending is Ending.ABORTED:
             yield f"{read.value} at {read.offset} of {read.place}: {writer.client} aborted it"
@@ -93,9 +103,9 @@ def intermediate_reads(known: _Known) -> Iterator[str]:
 def torn_transactions(known: _Known) -> Iterator[str]:
     """Of one transaction some records are visible at the end, and others are not."""
     for transaction in known.history.transactions:
-        there = [sent.value for sent in transaction.sent if sent.value in known.visible]
+        there = [sent.value for sent in transaction.sent if known.is_there(sent)]
         if there and len(there) < len(transaction.sent):
-            missing = [sent.value for sent in transaction.sent if sent.value not in known.visible]
+            missing = [sent.value for sent in transaction.sent if not known.is_there(sent)]
             yield f"of {transaction.client}, {transaction.ending.value}: {there} there, {missing} not"
 
 
@@ -108,7 +118,7 @@ def inconsistent_offsets(known: _Known) -> Iterator[str]:
         for sent in transaction.sent
         if sent.offset is not None
     ]
-    for place, offset, value in [*told, *known.seen()]:
+    for place, offset, value in [*told, *known.given()]:
         other = held.setdefault((place, offset), value)
         if other != value:
             yield f"{place} has {other} and {value} at {offset}"
@@ -136,7 +146,8 @@ def nonmonotonic_polls(known: _Known) -> Iterator[str]:
 
 
 def skipped_polls(known: _Known) -> Iterator[str]:
-    """A consumer that nobody moved was not given a committed record between two that it was given."""
+    """A consumer that nobody moved was not given a committed record between two that it was given, or, where
+    it read everything, anywhere."""
     order = {
         place: {read.offset: number for number, read in enumerate(reads)}
         for place, reads in known.history.committed.items()
@@ -148,6 +159,12 @@ def skipped_polls(known: _Known) -> Iterator[str]:
             if first is not None and second is not None and second > first + 1:
                 missed = known.history.committed[place][first + 1 : second]
                 yield f"{consumer} missed {[read.value for read in missed]} in {place} after {before.offset}"
+    for consumer in known.history.followed:
+        given = {read for poll in known.history.polls if poll.consumer == consumer for read in poll.read}
+        for place, reads in known.history.committed.items():
+            missing = [read.value for read in reads if read not in given]
+            if missing:
+                yield f"{consumer} read all of {place}, and was not given {missing[:EVIDENCE]}"
 
 
 def _runs(history: History) -> dict[tuple[str, int, Place], list[Read]]:

@@ -82,5 +82,7 @@ class History:
     polls: list[Poll] = field(default_factory=list)
     committed: dict[Place, list[Read]] = field(default_factory=dict)
     """At the end, with nothing under way: what a consumer of committed records finds, in its order."""
+    followed: list[str] = field(default_factory=list)
+    """The consumers that polled everything, from the beginning to the end."""
     inputs: list[str] = field(default_factory=list)
     """Values that consume-transform-produce transactions had to consume, each exactly once."""

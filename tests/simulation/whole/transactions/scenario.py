@@ -155,6 +155,7 @@ class TransactionScenario(Scenario):
         reader = self.followers[-1]
         history = self.journal.history
         history.committed = reader.found
+        history.followed = [follower.name for follower in self.followers]
         if self.workers:
             topic = self.directory.topics[INPUT]
             places = [Place(topic.name, number) for number in range(topic.partitions)]
