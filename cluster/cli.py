@@ -48,7 +48,12 @@ app.command()(audit.audit)
 
 @app.command()
 def version(as_json: Json = False) -> None:
-    """Print the version of Strandline, of the Raft library it stands on and of Python."""
+    """Print the version of Strandline, of the Raft library it stands on and of Python.
+
+    \b
+    Example:
+      strandline version --json
+    """
     versions = {
         "strandline": metadata.version("strandline"),
         "pysyncobj": metadata.version("pysyncobj"),

@@ -15,7 +15,7 @@ from confluent_kafka import (
 from confluent_kafka.admin._group import ConsumerGroupDescription, ListConsumerGroupsResult
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
-from cluster.failure import CommandFailed
+from cluster.failure import MISUSED, CommandFailed
 from cluster.kafka_client import REQUEST_SECONDS, Topics, error_of
 
 _AT: Any = OffsetSpec
@@ -133,20 +133,29 @@ class Groups:
             for place in sorted(rows)
         ]
 
-    def delete(self, names: Sequence[str]) -> None:
-        """Delete groups that have no members."""
+    def delete(self, names: Sequence[str]) -> dict[str, CommandFailed]:
+        """Delete groups that have no members; why some were not."""
         futures = self._admin.delete_consumer_groups([*names], request_timeout=REQUEST_SECONDS)
+        failed = {}
         for name, future in futures.items():
-            self._topics.result(f"group {name} cannot be deleted", future)
+            try:
+                self._topics.result(f"group {name} cannot be deleted", future)
+            except CommandFailed as error:
+                failed[name] = error
+        return failed
 
     def places(self, topics: Sequence[str], partitions: Sequence[int] | None) -> list[Place]:
-        """The partitions of these topics, or those of them whose numbers are given; all topics must exist."""
-        return [
-            Place(topic, partition.id)
-            for topic in dict.fromkeys(topics)
-            for partition in self._topics.describe(topic).partitions
-            if partitions is None or partition.id in partitions
-        ]
+        """The partitions of these topics, or those of them whose numbers are given; all must exist."""
+        found = []
+        for topic in dict.fromkeys(topics):
+            there = [partition.id for partition in self._topics.describe(topic).partitions]
+            for number in partitions or ():
+                if number not in there:
+                    raise CommandFailed(
+                        f"there is no {topic}-{number}", "see them with `strandline topic describe`", MISUSED
+                    )
+            found += [Place(topic, number) for number in there if not partitions or number in partitions]
+        return found
 
     def found(self, places: Sequence[Place], start: tuple[str, int]) -> dict[Place, int]:
         """The offset of each at `start`, which is as `parse_start` gives it."""

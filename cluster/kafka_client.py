@@ -93,6 +93,8 @@ def _cure(error: KafkaError) -> str:
             return "see the groups there are with `strandline group list`"
         case KafkaError.NON_EMPTY_GROUP | KafkaError.UNKNOWN_MEMBER_ID:
             return "stop the group's members first: see them with `strandline group describe`"
+        case KafkaError._TIMED_OUT:
+            return "see with `strandline cluster status` whether a partition or a coordinator has no leader"
         case KafkaError.MSG_SIZE_TOO_LARGE:
             return "send less at a time, or raise the topic's max.message.bytes"
         case _:
@@ -151,11 +153,11 @@ class Topics:
         try:
             return future.result(REQUEST_SECONDS + _CONNECT_SECONDS)
         except TimeoutError:
-            raise unreachable(self._bootstrap) from None
+            raise self._told(what, KafkaError(KafkaError._TIMED_OUT)) from None
         except KafkaException as error:
             raise self._told(what, error_of(error)) from None
 
     def _told(self, what: str, error: KafkaError) -> CommandFailed:
-        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
+        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             return unreachable(self._bootstrap)
         return failed(what, error)

@@ -41,7 +41,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: Seq
     for number, name in enumerate(header):
         made.add_column(name, justify="right" if number in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("-" if cell is None else str(cell).replace("[", r"\[") for cell in row))
+        made.add_row(*("-" if cell is None else escaped(str(cell)) for cell in row))
     return made
 
 
@@ -54,6 +54,11 @@ def progress(as_json: bool) -> Iterator[Callable[[str], None]]:
         return
     with console.status("") as status:
         yield status.update
+
+
+def escaped(line: str) -> str:
+    """A line that Rich prints as it is."""
+    return line.replace("[", r"\[")
 
 
 def plural(count: int, what: str) -> str:

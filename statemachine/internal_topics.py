@@ -8,6 +8,7 @@ for tools that compute the partition themselves.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 GROUPS_TOPIC: Final = "__consumer_offsets"
@@ -17,12 +18,21 @@ INTERNAL_TOPICS: Final[frozenset[str]] = frozenset((GROUPS_TOPIC, TRANSACTIONS_T
 
 GROUPS_KIND: Final = "groups"
 TRANSACTIONS_KIND: Final = "transactions"
+MAX_KEY_BYTES: Final = 2**15 - 1
+"""Of a group's or a transactional id: what a string of Kafka's older versions holds. In those from KIP-482 on
+a client could send more, which would be hashed, kept and sent around."""
 _KINDS: Final = {GROUPS_TOPIC: GROUPS_KIND, TRANSACTIONS_TOPIC: TRANSACTIONS_KIND}
 
 
 def coordinator_kind(topic: str) -> str | None:
     """The kind of state machine that the partitions of a topic replicate; None for one that has records."""
     return _KINDS.get(topic)
+
+
+def is_key(key: str) -> bool:
+    """Whether there may be a group or a transactional id of this name, as far as its length goes."""
+    # Bytes are at least as many as characters: what is much too long is not encoded first.
+    return len(key) <= MAX_KEY_BYTES and len(key.encode("utf-8", "surrogatepass")) <= MAX_KEY_BYTES
 
 
 def coordinator_of(key: str, partitions: int) -> int:
@@ -33,8 +43,8 @@ def coordinator_of(key: str, partitions: int) -> int:
     """
     hashed = 0
     units = key.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(units), 2):
-        hashed = (31 * hashed + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    for unit in struct.unpack(f">{len(units) // 2}H", units):
+        hashed = (31 * hashed + unit) & 0xFFFFFFFF
     if hashed >= 0x80000000:
         hashed = (0x100000000 - hashed) & 0x7FFFFFFF
     return hashed % partitions

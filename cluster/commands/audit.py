@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.console import Group
 
 from cluster.failure import FAILED, MISUSED, CommandFailed
-from cluster.output import Json, progress, show, table
+from cluster.output import Json, escaped, progress, show, table
 from cluster.target import Cluster, described
 
 if TYPE_CHECKING:
     from snapshot.spark.audits.result import AuditRun
+
+
+SHOWN: Final = 5
+"""Findings of each audit that are told as text."""
 
 
 def audit(
@@ -53,7 +59,8 @@ def audit(
         (result.name, result.verdict.value, _counts(result.counts), result.findings or "")
         for result in run.results
     ]
-    show(as_json, run.as_dict(), table(("AUDIT", "VERDICT", "LOOKED AT", "FINDINGS"), rows, right=(3,)))
+    listed = table(("AUDIT", "VERDICT", "LOOKED AT", "FINDINGS"), rows, right=(3,))
+    show(as_json, run.as_dict(), Group(listed, *map(escaped, _found(run))))
     if run.finding:
         raise typer.Exit(FAILED)
 
@@ -76,7 +83,7 @@ def _run(
             spark.stop()
     except NothingToAudit as error:
         raise CommandFailed(
-            str(error), "take one with `strandline checkpoint`, or correct --storage"
+            str(error), "take one with `strandline checkpoint`, or correct --storage", MISUSED
         ) from None
     except NoJava as error:
         raise CommandFailed(str(error), "scripts/setup finds or installs one", MISUSED) from None
@@ -110,6 +117,17 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise CommandFailed(f"--option {text} has no key and value", "write --option KEY=VALUE", MISUSED)
     return key, value
+
+
+def _found(run: AuditRun) -> Iterator[str]:
+    """The first findings of each audit that has any."""
+    for result in run.results:
+        if result.findings:
+            yield f"\n{result.name}:"
+            for row in result.evidence[:SHOWN]:
+                yield "  " + ", ".join(f"{name} {value}" for name, value in row.items())
+            if result.findings > SHOWN:
+                yield f"  and {result.findings - SHOWN:,} more; --json and --html list more of them"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -82,7 +82,12 @@ def up(
 
 @app.command()
 def status(cluster: Folder = Path(DEFAULT_FOLDER), as_json: Json = False) -> None:
-    """Show each node: its process, its ports, its health. Ends with status 1 unless all are healthy."""
+    """Show each node: its process, its ports, its health. Ends with status 1 unless all are healthy.
+
+    \b
+    Example:
+      strandline cluster status
+    """
     local = LocalCluster(cluster)
     nodes = local.status()
     healthy = all(node.problem is None for node in nodes)
@@ -106,7 +111,12 @@ def down(
     ] = STOP_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Stop every node cleanly: SIGTERM, then wait. The data stays; `cluster up` goes on with it."""
+    """Stop every node cleanly: SIGTERM, then wait. The data stays; `cluster up` goes on with it.
+
+    \b
+    Example:
+      strandline cluster down
+    """
     local = LocalCluster(cluster)
     with progress(as_json) as tell:
         stopped = local.down(timeout, tell)
@@ -136,7 +146,12 @@ def start(
     timeout: Timeout = HEALTHY_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Start one node again on what it has, and wait until it is healthy (--timeout 0: do not wait)."""
+    """Start one node again on what it has, and wait until it is healthy (--timeout 0: do not wait).
+
+    \b
+    Example:
+      strandline cluster start 2
+    """
     local = LocalCluster(cluster)
     with progress(as_json) as tell:
         started = local.start(node, timeout=timeout, progress=tell)

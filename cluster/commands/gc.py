@@ -10,7 +10,7 @@ from rich.console import Group
 from cluster.admin_client import AdminClient, Unreachable, first_answer
 from cluster.collection import NodeAnswers, ask, collectable, lowest, problems, why
 from cluster.failure import FAILED, CommandFailed
-from cluster.output import Json, plural, show, table
+from cluster.output import Json, escaped, plural, show, table
 from cluster.target import Admin, Cluster, target
 
 app = typer.Typer(help="See, pause, resume and reset the collecting of garbage.")
@@ -72,7 +72,7 @@ def status(
     )
     tail = [f"and {plural(left, 'partition')} more: --all"] if left else []
     tail += ["", *wrong] if wrong else []
-    show(as_json, plain, Group(*map(_text, head), "", nodes, "", listed, *map(_text, tail)))
+    show(as_json, plain, Group(*map(escaped, head), "", nodes, "", listed, *map(escaped, tail)))
     if wrong:
         raise typer.Exit(FAILED)
 
@@ -188,11 +188,6 @@ def _node(answer: NodeAnswers) -> tuple[object, ...]:
         f"{collector['errors']:,}",
         f"{told['level_one']['unreconciled_bytes']:,} B",
     )
-
-
-def _text(line: str) -> str:
-    """A line that Rich prints as it is."""
-    return line.replace("[", r"\[")
 
 
 def _partition(row: dict[str, Any], epoch: int) -> tuple[object, ...]:

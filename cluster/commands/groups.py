@@ -9,8 +9,8 @@ import typer
 from rich.console import Group
 
 from cluster.commands.consume import parse_start
-from cluster.failure import MISUSED, CommandFailed
-from cluster.output import Json, plural, show, table
+from cluster.failure import CommandFailed
+from cluster.output import Json, escaped, plural, show, table
 from cluster.target import Bootstrap, Cluster, target
 
 if TYPE_CHECKING:
@@ -23,7 +23,12 @@ Name = Annotated[str, typer.Argument(metavar="GROUP")]
 
 @app.command("list")
 def list_groups(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """List all groups, of either protocol, with and without members."""
+    """List all groups, of either protocol, with and without members.
+
+    \b
+    Example:
+      strandline group list --json
+    """
     groups = _groups(bootstrap, cluster).all()
     plain = {"groups": [group._asdict() for group in groups]}
     if not groups and not as_json:
@@ -37,6 +42,10 @@ def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, a
     """Show a group's members, where it is in each partition, and how far behind the end.
 
     The end is what a consumer of committed records is given; a lag counts offsets, not records.
+
+    \b
+    Example:
+      strandline group describe billing
     """
     groups = _groups(bootstrap, cluster)
     found = groups.describe(name)
@@ -73,7 +82,7 @@ def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, a
         f"{name}: {found.state}, protocol {found.protocol}, {plural(len(members), 'member')}, "
         f"coordinator {found.coordinator}" + (f", assignor {found.assignor}" if found.assignor else "")
     )
-    shown: list[Any] = [head.replace("[", r"\[")]
+    shown: list[Any] = [escaped(head)]
     if rows:
         names = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER")
         shown.append(table(names, rows, right=(1, 2, 3, 4)))
@@ -89,9 +98,20 @@ def delete(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Delete groups without members, with all their offsets, for good."""
-    _groups(bootstrap, cluster).delete(names)
-    show(as_json, {"deleted": names}, f"deleted: {', '.join(names)}")
+    """Delete groups without members, with all their offsets, for good. What fails keeps none of the others.
+
+    \b
+    Example:
+      strandline group delete billing reports
+    """
+    failed = _groups(bootstrap, cluster).delete(names)
+    deleted = [name for name in names if name not in failed]
+    if deleted:
+        show(as_json, {"deleted": deleted}, f"deleted: {', '.join(deleted)}")
+    if len(failed) == 1:
+        raise failed.popitem()[1]
+    if failed:
+        raise CommandFailed("; ".join(map(str, failed.values())), "see `strandline group list`")
 
 
 @app.command("reset-offsets")
@@ -127,8 +147,6 @@ def reset_offsets(
     start = parse_start(begin, time.time())
     groups = _groups(bootstrap, cluster)
     places = groups.places(topics, partitions)
-    if not places:
-        raise CommandFailed("no such partition", "see them with `strandline topic describe`", MISUSED)
     offsets = groups.found(places, start)
     if not dry_run:
         groups.set(name, offsets)
@@ -138,9 +156,9 @@ def reset_offsets(
         "offsets": [{**place._asdict(), "offset": offset} for place, offset in offsets.items()],
     }
     rows = [(place.topic, place.partition, offset) for place, offset in offsets.items()]
-    head = f"{name} {'would go' if dry_run else 'goes'} on from:".replace("[", r"\[")
+    head = f"{name} {'would go' if dry_run else 'goes'} on from:"
     listed = table(("TOPIC", "PARTITION", "OFFSET"), rows, right=(1, 2))
-    show(as_json, plain, Group(head, listed))
+    show(as_json, plain, Group(escaped(head), listed))
 
 
 def _plain(position: Position) -> dict[str, Any]:

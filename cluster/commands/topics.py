@@ -8,7 +8,7 @@ import typer
 from rich.console import Group
 
 from cluster.failure import MISUSED, CommandFailed
-from cluster.output import Json, plural, show, table
+from cluster.output import Json, escaped, plural, show, table
 from cluster.target import Bootstrap, Cluster, target
 
 if TYPE_CHECKING:
@@ -60,7 +60,12 @@ def create(
 
 @app.command("list")
 def list_topics(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """List all topics."""
+    """List all topics.
+
+    \b
+    Example:
+      strandline topic list --json
+    """
     names = _topics(bootstrap, cluster).names()
     plain = {
         "topics": [
@@ -77,7 +82,12 @@ def list_topics(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: J
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Show a topic's partitions, where they live, and what is configured for it."""
+    """Show a topic's partitions, where they live, and what is configured for it.
+
+    \b
+    Example:
+      strandline topic describe orders
+    """
     topics = _topics(bootstrap, cluster)
     found = topics.describe(name)
     configs = topics.configs(name)
@@ -98,7 +108,7 @@ def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, a
     ]
     listed = table(("PARTITION", "LEADER", "REPLICAS", "IN SYNC"), rows, right=(0, 1))
     head = f"{name}: {plural(len(rows), 'partition')}, id {found.topic_id}, {set_here}"
-    show(as_json, plain, Group(head.replace("[", r"\["), listed))
+    show(as_json, plain, Group(escaped(head), listed))
 
 
 @app.command()
@@ -108,7 +118,12 @@ def delete(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Delete topics and all their records, at once and for good."""
+    """Delete topics and all their records, at once and for good.
+
+    \b
+    Example:
+      strandline topic delete orders
+    """
     topics = _topics(bootstrap, cluster)
     for name, future in topics.admin.delete_topics(names).items():
         topics.result(f"topic {name} cannot be deleted", future)

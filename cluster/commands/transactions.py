@@ -6,6 +6,7 @@ it when its time is over; an operator who knows that its producer is gone need n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -14,8 +15,8 @@ import typer
 from rich.console import Group
 
 from cluster.admin_client import AdminClient, Unreachable
-from cluster.failure import FAILED, CommandFailed
-from cluster.output import Json, plural, show, table
+from cluster.failure import FAILED, MISUSED, CommandFailed
+from cluster.output import Json, escaped, plural, show, table
 from cluster.target import Admin, Cluster, target
 
 app = typer.Typer(help="List and describe transactions, abort one that hangs.")
@@ -24,6 +25,7 @@ PAGE: Final = 1000
 MAX_PAGES: Final = 1000
 """Of transactional ids, a node: a million."""
 _OPEN: Final = "Ongoing"
+_KEYS: Final = {"transactions", "next", "coordinators"}
 
 Id = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
 
@@ -39,7 +41,7 @@ def list_transactions(
 ) -> None:
     """List transactional ids and the state of the newest transaction of each.
 
-    Ends with status 1 when a node does not answer: what it coordinates is not known then.
+    Ends with status 1 when some may be missing: a node does not answer, or a coordinator has no leader.
 
     \b
     Examples:
@@ -47,7 +49,8 @@ def list_transactions(
       strandline transaction list --state Ongoing --json
     """
     filters = "" if state is None else f"&state={quote(state, safe='')}"
-    rows, problems = _ask(target(admin=admin, folder=cluster).admin, filters)
+    found, problems = _ask(target(admin=admin, folder=cluster).admin, filters)
+    rows = [row for _, row in found]
     listed = table(
         ("TRANSACTIONAL ID", "STATE", "NUMBER", "PRODUCER", "EPOCH", "BEGAN", "PARTITIONS", "GROUPS"),
         [
@@ -66,7 +69,7 @@ def list_transactions(
         right=(2, 3, 4, 6, 7),
     )
     text = listed if rows else "no transactional ids"
-    show(as_json, {"transactions": rows, "problems": problems}, Group(text, *map(_plain, problems)))
+    show(as_json, {"transactions": rows, "problems": problems}, Group(text, *map(escaped, problems)))
     if problems:
         raise typer.Exit(FAILED)
 
@@ -92,7 +95,7 @@ def describe(
         *(("partition", f"{one['topic'] or '(deleted)'}-{one['partition']}") for one in row["partitions"]),
         *(("group", group) for group in row["groups"]),
     ]
-    show(as_json, row, Group(*map(_plain, head), *([table(("IN IT", "NAME"), inside)] if inside else [])))
+    show(as_json, row, Group(*map(escaped, head), *([table(("IN IT", "NAME"), inside)] if inside else [])))
 
 
 @app.command()
@@ -122,9 +125,11 @@ def abort(
     body = {"transactional_id": transactional_id, "number": seen}
     try:
         answer = AdminClient(address).request("POST", "/api/transactions/abort", body, timeout=35.0)
+        if answer.status >= 500:
+            raise Unreachable(answer.reasons)
     except Unreachable as error:
         raise CommandFailed(
-            f"{address} did not answer ({error}): it may be aborted, or not",
+            f"{address} did not say what became of it ({error}): it may be aborted, or not",
             "see `strandline transaction describe`, then try again",
         ) from error
     if answer.status != 200:
@@ -137,42 +142,38 @@ def abort(
 
 def _find(addresses: tuple[str, ...], transactional_id: str) -> tuple[str, dict[str, Any]]:
     """The address of the node that coordinates an id, and what it says of it."""
-    asked = f"/api/transactions?limit=1&transactional_id={quote(transactional_id, safe='')}"
-    problems = []
-    for address in addresses:
-        try:
-            rows = _page(AdminClient(address), asked)["transactions"]
-        except Unreachable as error:
-            problems.append(f"{address}: {error}")
-            continue
-        if rows:
-            return address, rows[0]
-    why = f"; {plural(len(problems), 'node')} did not answer: {'; '.join(problems)}" if problems else ""
+    found, problems = _ask(addresses, f"&transactional_id={quote(transactional_id, safe='')}")
+    if found:
+        return found[0]
+    why = f"; {'; '.join(problems)}" if problems else ""
     raise CommandFailed(
-        f"no node coordinates {transactional_id}{why}",
+        f"no node that was asked coordinates {transactional_id}{why}",
         "see `strandline transaction list`" if not problems else "see `strandline cluster status`",
     )
 
 
-def _ask(addresses: tuple[str, ...], filters: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every node's rows in the order of the ids, and who did not answer; CommandFailed when nobody did.
+def _ask(addresses: tuple[str, ...], filters: str) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """Every node's rows in the order of the ids, each with the node's address, and what they may lack.
 
     Two nodes may both believe that they coordinate an id: the one that knows its newest transaction counts.
+    CommandFailed when no node answers.
     """
-    rows: dict[str, dict[str, Any]] = {}
-    problems = []
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    problems: list[str] = []
+    count, led = 0, set[int]()
     for address in addresses:
-        client, after = AdminClient(address), ""
+        # Of a leader that changes between two pages nobody has everything.
+        here: set[int] | None = None
         try:
-            for _ in range(MAX_PAGES):
-                page = _page(client, f"/api/transactions?limit={PAGE}{filters}{after}")
+            for page in _pages(AdminClient(address), filters):
                 for row in page["transactions"]:
-                    known = rows.get(row["transactional_id"])
-                    if known is None or row["updated_ms"] > known["updated_ms"]:
-                        rows[row["transactional_id"]] = row
-                if page["next"] is None:
-                    break
-                after = f"&after={quote(page['next'], safe='')}"
+                    known = found.get(row["transactional_id"])
+                    if known is None or row["updated_ms"] > known[1]["updated_ms"]:
+                        found[row["transactional_id"]] = address, row
+                count = max(count, page["coordinators"]["of"])
+                told = set(page["coordinators"]["led"])
+                here = told if here is None else here & told
+            led |= here or set()
         except Unreachable as error:
             problems.append(f"{address} does not answer: {error}")
     if len(problems) == len(addresses):
@@ -180,16 +181,30 @@ def _ask(addresses: tuple[str, ...], filters: str) -> tuple[list[dict[str, Any]]
             f"no node answers ({'; '.join(problems)})",
             "see whether the nodes run (`strandline cluster status`), or name one's HTTP port with --admin",
         )
-    return [rows[key] for key in sorted(rows)], problems
+    missing = sorted({*range(count)} - led)
+    if missing:
+        numbers = ", ".join(map(str, missing[:20])) + (" and more" if len(missing) > 20 else "")
+        problems.append(
+            f"{plural(len(missing), 'coordinator')} of {count} led by no node that answered, and what they "
+            f"coordinate missing: {numbers}"
+        )
+    return [found[key] for key in sorted(found)], problems
 
 
-def _page(client: AdminClient, path: str) -> dict[str, Any]:
-    answer = client.request("GET", path)
-    if answer.status != 200:
-        raise Unreachable(answer.reasons)
-    if not isinstance(answer.body, dict) or not {"transactions", "next"} <= answer.body.keys():
-        raise Unreachable("that is no node's HTTP port, or one of another release")
-    return answer.body
+def _pages(client: AdminClient, filters: str) -> Iterator[dict[str, Any]]:
+    after = ""
+    for _ in range(MAX_PAGES):
+        answer = client.request("GET", f"/api/transactions?limit={PAGE}{filters}{after}")
+        if answer.status == 400:
+            raise CommandFailed(answer.reasons, "correct what was asked for", MISUSED)
+        if answer.status != 200:
+            raise Unreachable(answer.reasons)
+        if not isinstance(answer.body, dict) or not answer.body.keys() >= _KEYS:
+            raise Unreachable("that is no node's HTTP port, or one of another release")
+        yield answer.body
+        if answer.body["next"] is None:
+            return
+        after = f"&after={quote(answer.body['next'], safe='')}"
 
 
 def _time(milliseconds: int | None) -> str | None:
@@ -197,8 +212,3 @@ def _time(milliseconds: int | None) -> str | None:
         return None
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _plain(line: str) -> str:
-    """A line that Rich prints as it is."""
-    return line.replace("[", r"\[")

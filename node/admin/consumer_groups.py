@@ -12,12 +12,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.admin.pages import limit, only, page
+from node.admin.pages import coordinators_led, limit, only, page
 from node.admin.source import AdminSource
 from node.coordinator.groups.coordinator import GroupCoordinator
 from node.coordinator.groups.views import GroupView, group_views
 from statemachine.classic_group import ClassicGroup
 from statemachine.consumer_group import ConsumerGroup
+from statemachine.internal_topics import GROUPS_TOPIC
 
 
 class ConsumerGroupsApi:
@@ -35,15 +36,19 @@ class ConsumerGroupsApi:
         only(request, "limit", "after", "state", "group")
         asked = request.query_params
         state, wanted, after = asked.get("state"), asked.get("group"), asked.get("after")
+        led = self._source.coordinators.led_groups()
         found = {
             view.group_id: (coordinator, view)
-            for coordinator in self._source.coordinators.led_groups()
+            for coordinator in led
             for view in group_views(coordinator)
             if (after is None or view.group_id > after)
             and state in (None, view.state)
             and wanted in (None, view.group_id)
         }
-        return await page("consumer_groups", sorted(found), limit(request), lambda key: _row(*found[key]))
+        told = coordinators_led(self._source.controller.machine, GROUPS_TOPIC, [one.number for one in led])
+        return await page(
+            "consumer_groups", sorted(found), limit(request), lambda key: _row(*found[key]), told
+        )
 
 
 def _row(coordinator: GroupCoordinator, view: GroupView) -> dict[str, Any]:

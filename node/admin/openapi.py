@@ -15,6 +15,7 @@ from node.admin.schemas import (
     COLLECTION,
     CONSUMER_GROUP,
     COORDINATOR,
+    COORDINATORS_LED,
     DRY_RUN,
     ERROR,
     GROUP,
@@ -66,9 +67,9 @@ def _query(name: str, meaning: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "required": False, "description": meaning, "schema": schema}
 
 
-def _pages(name: str, items: Schema, key: str) -> Schema:
+def _pages(name: str, items: Schema, key: str, **more: Schema) -> Schema:
     following = maybe(key, "Give it as `after` for the next page; null when there is none.")
-    return record(**{name: rows(items), "next": following})
+    return record(**{name: rows(items), "next": following, **more})
 
 
 _LIMIT: Final = _query(
@@ -118,7 +119,7 @@ OPENAPI: Final[dict[str, Any]] = {
         ),
         "/api/consumer-groups": _get(
             "Consumer groups that this node coordinates",
-            _pages("consumer_groups", CONSUMER_GROUP, "string"),
+            _pages("consumer_groups", CONSUMER_GROUP, "string", coordinators=COORDINATORS_LED),
             _LIMIT,
             _AFTER_NAME,
             _query("state", "Only those in this state.", TEXT),
@@ -126,7 +127,7 @@ OPENAPI: Final[dict[str, Any]] = {
         ),
         "/api/transactions": _get(
             "Transactional ids that this node coordinates",
-            _pages("transactions", TRANSACTION, "string"),
+            _pages("transactions", TRANSACTION, "string", coordinators=COORDINATORS_LED),
             _LIMIT,
             _AFTER_NAME,
             _query("state", "Only those in this state.", TEXT),

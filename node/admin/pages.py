@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from node.admin.http import Json, to_json
 from node.admin.slices import Slices
+from statemachine.controller import Controller
 
 Key = TypeVar("Key", int, str)
 
@@ -20,14 +21,30 @@ MAX_PAGE: Final = 1000
 _MAX_GROUP: Final = 2**63 - 1
 
 
-async def page(name: str, keys: list[Key], limit: int, view: Callable[[Key], Mapping[str, Any]]) -> Response:
-    """The first `limit` of the keys, each as it is seen, and the key to go on after (null: no more)."""
+async def page(
+    name: str,
+    keys: list[Key],
+    limit: int,
+    view: Callable[[Key], Mapping[str, Any]],
+    coordinators: Mapping[str, Any] | None = None,
+) -> Response:
+    """The first `limit` of the keys, each as it is seen, and the key to go on after (null: no more).
+
+    `coordinators`, as `coordinators_led` gives them, are told beside them.
+    """
     slices, rows = Slices(), list[bytes]()
     for key in islice(keys, limit):
         rows.append(to_json(view(key)))
         await slices.breathe()
     following = to_json(keys[limit - 1] if len(keys) > limit else None)
-    return Json(b'{"%s":[%s],"next":%s}' % (name.encode(), b",".join(rows), following))
+    told = b"" if coordinators is None else b',"coordinators":' + to_json(coordinators)
+    return Json(b'{"%s":[%s],"next":%s%s}' % (name.encode(), b",".join(rows), following, told))
+
+
+def coordinators_led(machine: Controller, topic: str, led: Iterable[int]) -> dict[str, Any]:
+    """Which of an internal topic's coordinators a list is of: who asks every node sees what is missing."""
+    found = machine.topic(topic)
+    return {"led": sorted(led), "of": 0 if found is None else len(found.partitions)}
 
 
 def only(request: Request, *known: str) -> None:

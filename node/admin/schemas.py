@@ -167,6 +167,11 @@ PARTITION: Final = record(
     ),
 )  # fmt: skip
 
+COORDINATORS_LED: Final = record(
+    led=rows(INTEGER, "Numbers of those that this node leads: the list has what they coordinate."),
+    of=value("integer", "How many there are in the cluster; 0 before the first is needed."),
+)
+
 CONSUMER_GROUP: Final = record(
     group=value("string", "Its id."),
     coordinator=value("integer", "The partition of the internal topic that has it."),

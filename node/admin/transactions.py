@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node.admin.http import Json, json_body, refusal
-from node.admin.pages import limit, only, page
+from node.admin.pages import coordinators_led, limit, only, page
 from node.admin.source import AdminSource, TransactionCoordinatorSource
 from node.kafka.requests.outcomes import Failure
+from statemachine.internal_topics import TRANSACTIONS_TOPIC
 from statemachine.transaction_state import State, Transaction
 
 _STATES: Final = tuple(state.value for state in State)
@@ -45,20 +46,27 @@ class TransactionsApi:
         state, wanted, after = asked.get("state"), asked.get("transactional_id"), asked.get("after", "")
         if state is not None and state not in _STATES:
             raise HTTPException(400, f"state is one of {', '.join(_STATES)}, not {state[:100]!r}")
+        led = self._source.coordinators.led_transactions()
         found = {
             one.transactional_id: (coordinator, one)
-            for coordinator in self._source.coordinators.led_transactions()
+            for coordinator in led
             for one in coordinator.machine.transactions.values()
             if one.transactional_id > after
             and state in (None, one.state.value)
             and wanted in (None, one.transactional_id)
         }
-        return await page("transactions", sorted(found), limit(request), lambda key: self._view(*found[key]))
+        told = coordinators_led(
+            self._source.controller.machine, TRANSACTIONS_TOPIC, [one.number for one in led]
+        )
+        return await page(
+            "transactions", sorted(found), limit(request), lambda key: self._view(*found[key]), told
+        )
 
     async def abort(self, request: Request) -> Response:
         """Abort the open transaction of this number, against its producer.
 
-        404: this node does not know the id, another may. 409: no transaction of this number is open.
+        404: this node does not know the id, another may. 409: no transaction of this number is open. 503: it
+        may be aborted, or not.
         """
         body = await json_body(request)
         if (
@@ -73,6 +81,8 @@ class TransactionsApi:
         for coordinator in self._source.coordinators.led_transactions():
             if transactional_id in coordinator.machine.transactions:
                 ended = await coordinator.abort(transactional_id, number)
+                if ended is None:
+                    return refusal(503, "the coordinator moved: it may be aborted, or not")
                 if not isinstance(ended, Failure):
                     return Json({"transactional_id": transactional_id, "number": number, "aborted": True})
                 if ended.code not in _NOT_THERE:

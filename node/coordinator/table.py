@@ -23,7 +23,13 @@ from statemachine.controller import PartitionGroup
 from statemachine.controller_commands import CreateInternalTopic, Refused
 from statemachine.controller_state import Topic
 from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import GROUPS_KIND, GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
+from statemachine.internal_topics import (
+    GROUPS_KIND,
+    GROUPS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    coordinator_of,
+    is_key,
+)
 from statemachine.transactions import TransactionsMachine
 
 if TYPE_CHECKING:
@@ -75,6 +81,8 @@ class Coordinators:
         return await self._place(TRANSACTIONS_TOPIC, transactional_id)
 
     async def _place(self, name: str, key: str) -> CoordinatorPlace | Failure:
+        if not is_key(key):
+            return Failure(ErrorCode.invalid_request, f"No coordinator has keys of {len(key)} characters.")
         topic = self._context.controller.machine.topic(name) or await self._created(name)
         if isinstance(topic, Failure):
             return topic
@@ -118,6 +126,8 @@ class Coordinators:
         return found
 
     def _ready(self, name: str, key: str) -> Any:
+        if not is_key(key):
+            return ErrorCode.invalid_request
         if self._closed:
             return ErrorCode.coordinator_not_available
         topic = self._context.controller.machine.topic(name)

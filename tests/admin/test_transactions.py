@@ -10,6 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from node.kafka.requests.outcomes import Failure
+from statemachine.controller_commands import CreateInternalTopic
+from statemachine.internal_topics import TRANSACTIONS_TOPIC
 from statemachine.transactions import TransactionsMachine
 from tests.admin.small_node import SmallNode, small_node
 from tests.admin.test_api import check, refused, schema_of
@@ -59,10 +61,13 @@ def coordinators(node: SmallNode) -> list[Coordinator]:
 @on_loop
 async def test_the_transactional_ids_come_in_their_order_with_what_is_in_them(tmp_path: Path) -> None:
     async with small_node(tmp_path) as (node, _, client):
-        assert (await client.get("/api/transactions")) == {"transactions": [], "next": None}
+        none: dict[str, Any] = {"transactions": [], "next": None, "coordinators": {"led": [], "of": 0}}
+        assert (await client.get("/api/transactions")) == none
+        await node.command(CreateInternalTopic(b"i" * 16, TRANSACTIONS_TOPIC, 16, 1))
         coordinators(node)
         answer = await client.get("/api/transactions")
         check(answer, schema_of("/api/transactions"))
+        assert answer["coordinators"] == {"led": [3, 9], "of": 16}
         rows = answer["transactions"]
         assert [(row["transactional_id"], row["coordinator"], row["state"]) for row in rows] == [
             ("a", 9, "Empty"), ("b", 3, "Ongoing"), ("c", 9, "Empty"), ("d", 3, "Empty"),
@@ -135,6 +140,13 @@ def test_a_refused_abort_says_whether_to_ask_another_node(
             assert why == ("this node does not coordinate 'b'" if status == 404 else "why")
 
     test()
+
+
+@on_loop
+async def test_an_abort_of_which_nobody_knows_what_becomes_is_not_told_as_refused(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        coordinators(node)[0].answer = None
+        assert "may be aborted, or not" in refused(await client.ask("POST", ABORT, body("b")), 503)
 
 
 @on_loop

@@ -6,6 +6,7 @@ incarnation of its transactional id, while the old one goes on and tries to comm
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -32,6 +33,11 @@ TRANSACTION_MS: Final = 10_000
 _ABORTED: Final = 0.15
 _REPLACED: Final = 0.06
 
+
+_QUIET: Final = logging.getLogger("librdkafka")
+"""Takes what librdkafka would print of every zombie that is fenced, whatever its log level."""
+_QUIET.addHandler(logging.NullHandler())
+_QUIET.propagate = False
 
 _PASSING: Final = (
     KafkaError._PARTITION_EOF,
@@ -140,7 +146,7 @@ class Transactor(threading.Thread):
                 "linger.ms": 2,
                 "reconnect.backoff.max.ms": 500,
                 "retry.backoff.ms": 50,
-                "log_level": 0,
+                "logger": _QUIET,
             }
         )
         self._insist(lambda: producer.init_transactions(CALL_SECONDS))

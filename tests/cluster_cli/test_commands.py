@@ -261,7 +261,11 @@ def test_one_node_in_the_foreground(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["cluster", "up"], ["cluster", "kill"], ["node"], ["topic", "create"], ["produce"], ["consume"],
+        ["cluster", "up"], ["cluster", "status"], ["cluster", "down"], ["cluster", "start"],
+        ["cluster", "kill"], ["node"], ["topic", "create"], ["topic", "list"], ["topic", "describe"],
+        ["topic", "delete"], ["group", "list"], ["group", "describe"], ["group", "delete"],
+        ["group", "reset-offsets"], ["transaction", "list"], ["transaction", "describe"],
+        ["transaction", "abort"], ["version"], ["produce"], ["consume"],
         ["checkpoint"], ["audit"], ["gc", "status"], ["gc", "pause"], ["gc", "resume"], ["gc", "reset"],
         ["gc", "dry-run"],
     ],

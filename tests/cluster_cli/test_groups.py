@@ -92,6 +92,12 @@ def test_a_group_from_its_first_member_to_its_end(run: Run, cluster: RealCluster
         assert "readers: Stable, protocol classic, 1 member, coordinator" in text
         assert member["member_id"] in text
 
+        run("group", "reset-offsets", "idle", "--topic", "read", "--from", "end")
+        some = run("group", "delete", "readers", "idle", "nobody")
+        assert (some.status, some.out) == (1, "deleted: idle\n")
+        assert "NON_EMPTY_GROUP" in some.err
+        assert "nobody" in some.err
+        assert some.err.count("\n") == 1
         busy = run("group", "delete", "readers")
         assert busy.status == 1
         assert "NON_EMPTY_GROUP" in busy.err
@@ -138,11 +144,17 @@ def test_a_group_that_never_was_can_be_set(run: Run, cluster: RealCluster) -> No
 
 
 def test_mistakes_are_told_in_one_line(run: Run) -> None:
+    run("topic", "create", "u")
     for arguments, status, words in (
         (("describe", "nothing"), 1, "strandline group list"),
         (("reset-offsets", "g", "--topic", "no-such", "--from", "end"), 1, "no-such"),
         (("reset-offsets", "g", "--topic", "no-such", "--from", "there"), 2, "no place in a topic"),
         (("reset-offsets", "g", "--topic", "no-such"), 2, "--from"),
+        (
+            ("reset-offsets", "g", "--topic", "u", "--from", "end", "--partition", "9"),
+            2,
+            "there is no u-9",
+        ),
     ):
         done = run("group", *arguments)
         assert (done.status, done.out) == (status, "")

@@ -17,7 +17,14 @@ from tests.cluster_cli.test_collection import PlayedNode
 from tests.cluster_cli.test_commands import Done
 
 LIST = "/api/transactions?limit=1000"
-NONE: dict[str, Any] = {"transactions": [], "next": None}
+
+
+def page(led: list[int], *rows: dict[str, Any], following: str | None = None) -> dict[str, Any]:
+    """What a node answers that leads these of four coordinators."""
+    return {"transactions": list(rows), "next": following, "coordinators": {"led": led, "of": 4}}
+
+
+NONE = page([0, 1])
 
 
 def row(tid: str, state: str = "Empty", number: int = 0, **more: Any) -> dict[str, Any]:
@@ -35,26 +42,26 @@ OPEN = row(
 
 
 def one(tid: str) -> str:
-    return f"/api/transactions?limit=1&transactional_id={tid}"
+    return f"{LIST}&transactional_id={tid}"
 
 
 class Cluster:
     """Two nodes, of which the second coordinates copier/1, and the command that is asked of them."""
 
     def __init__(self, stack: ExitStack, capfd: Any, patch: pytest.MonkeyPatch) -> None:
-        page = {"transactions": [row("b"), row("c", updated_ms=4)], "next": "c"}
-        rest = {"transactions": [row("d[x]")], "next": None}
+        begin = page([0, 1], row("b"), row("c", updated_ms=4), following="c")
+        rest = page([0, 1], row("d[x]"))
         self.first = PlayedNode(
-            {LIST: (200, page), f"{LIST}&after=c": (200, rest), one("copier%2F1"): (200, NONE)}
+            {LIST: (200, begin), f"{LIST}&after=c": (200, rest), one("copier%2F1"): (200, NONE)}
         )
-        mine = {"transactions": [OPEN, row("c", "CompleteCommit", 3, updated_ms=9)], "next": None}
-        found = {"transactions": [OPEN], "next": None}
+        mine = page([2, 3], OPEN, row("c", "CompleteCommit", 3, updated_ms=9))
+        found = page([2, 3], OPEN)
         self.second = PlayedNode(
             {
                 LIST: (200, mine),
                 f"{LIST}&state=Ongoing": (200, found),
                 one("copier%2F1"): (200, found),
-                one("c"): (200, {"transactions": [row("c", "CompleteCommit", 3)], "next": None}),
+                one("c"): (200, page([2, 3], row("c", "CompleteCommit", 3))),
                 "/api/transactions/abort": (
                     200,
                     {"transactional_id": "copier/1", "number": 7, "aborted": True},
@@ -118,8 +125,8 @@ def test_a_list_that_may_lack_some_says_so(cluster: Cluster) -> None:
 
 
 def test_no_ids_are_no_failure(cluster: Cluster) -> None:
-    for node in cluster.nodes:
-        node.answers = {LIST: (200, NONE)}
+    cluster.first.answers = {LIST: (200, NONE)}
+    cluster.second.answers = {LIST: (200, page([2, 3]))}
     done = cluster.run("list")
     assert (done.status, done.out.strip()) == (0, "no transactional ids")
 
@@ -139,14 +146,56 @@ def test_one_is_described_wherever_it_is_coordinated(cluster: Cluster) -> None:
 
 
 def test_one_that_nobody_coordinates_is_named(cluster: Cluster) -> None:
-    for node in cluster.nodes:
-        node.answers[one("x")] = (200, NONE)
+    cluster.first.answers[one("x")] = (200, NONE)
+    cluster.second.answers[one("x")] = (200, page([2, 3]))
     done = cluster.run("describe", "x")
     assert done.status == 1
-    assert "no node coordinates x" in done.err
+    assert "no node that was asked coordinates x; see `strandline transaction list`" in done.err
     done = cluster.run("abort", "x", also="127.0.0.1:1")
     assert done.status == 1
-    assert "1 node did not answer" in done.err
+    assert "127.0.0.1:1 does not answer" in done.err
+
+
+def test_what_no_node_leads_is_said_to_be_missing(cluster: Cluster) -> None:
+    cluster.first.answers[LIST] = (200, page([0], row("b")))
+    done = cluster.run("list", "--json")
+    assert done.status == 1
+    (problem,) = json.loads(done.out)["problems"]
+    assert problem.startswith("1 coordinator of 4 ")
+    assert problem.endswith(": 1")
+    # Led while the first page was made, and no more when the second was.
+    cluster.first.answers[LIST] = (200, page([0, 1], row("b"), following="b"))
+    cluster.first.answers[f"{LIST}&after=b"] = (200, page([], row("d")))
+    done = cluster.run("list")
+    assert done.status == 1
+    assert "2 coordinators of 4 " in done.out
+    cluster.first.answers[one("x")] = (200, NONE)
+    cluster.second.answers[one("x")] = (200, page([2]))
+    assert "1 coordinator of 4 " in cluster.run("describe", "x").err
+
+
+def test_a_wrong_filter_is_a_mistake_and_no_node_that_is_away(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        node.answers[f"{LIST}&state=open"] = (400, {"error": "state is one of Empty, Ongoing, not 'open'"})
+    done = cluster.run("list", "--state", "open")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("strandline: state is one of Empty")
+
+
+def test_of_two_that_tell_of_an_id_the_newest_is_asked_to_abort(cluster: Cluster) -> None:
+    cluster.first.answers[one("copier%2F1")] = (200, page([0, 1], {**OPEN, "number": 6, "updated_ms": 1}))
+    assert cluster.run("abort", "copier/1").status == 0
+    assert not [asked for asked in cluster.first.asked if asked[0] == "POST"]
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_an_abort_without_a_clear_answer_is_not_told_as_refused(cluster: Cluster, status: int) -> None:
+    cluster.second.answers["/api/transactions/abort"] = (status, {"error": "not answered within 30 s"})
+    done = cluster.run("abort", "copier/1")
+    assert done.status == 1
+    assert "not answered within 30 s" in done.err
+    assert "may be aborted, or not" in done.err
+    assert "is not aborted" not in done.err
 
 
 def test_the_transaction_that_was_seen_is_aborted(cluster: Cluster) -> None:

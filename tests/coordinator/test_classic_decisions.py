@@ -168,7 +168,8 @@ def test_an_assignment_that_the_log_does_not_take_begins_again(house: House) -> 
     a.begin_sync(share([a, b]))
     house.log.drop(Overloaded("too much"))
     house.by_hand = False
-    assert a.synced().code is b.synced().code is ErrorCode.coordinator_load_in_progress
+    # Not COORDINATOR_LOAD_IN_PROGRESS, at which Java's consumer and aiokafka give up when it answers this.
+    assert a.synced().code is b.synced().code is ErrorCode.rebalance_in_progress
     assert a.heartbeat() is ErrorCode.rebalance_in_progress
     rejoin([a, b])
     sync([a, b])

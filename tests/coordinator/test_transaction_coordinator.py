@@ -732,6 +732,18 @@ def test_an_operator_aborts_the_transaction_it_saw_and_no_other() -> None:
     led(test)
 
 
+def test_an_abort_in_the_log_of_a_leader_that_was_cut_off_is_no_refusal() -> None:
+    async def test(coordinated: Coordinated, member: Member) -> None:
+        await begun(coordinated, member)
+        coordinated.log.held = True
+        asked = asyncio.ensure_future(member.coordinator.abort("t", 1))
+        await turns()
+        coordinated.depose()
+        assert await asked is None
+
+    led(test)
+
+
 # What goes wrong here.
 
 

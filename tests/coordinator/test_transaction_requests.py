@@ -278,6 +278,8 @@ def test_ids_and_groups_are_no_longer_and_no_more_than_replicas_can_keep(
     async def test(coordinated: Coordinated, node: Node) -> None:
         assert (await init(node, transactional_id="ä" * 16_383)).error_code is ErrorCode.none
         assert (await init(node, transactional_id="ä" * 16_384)).error_code is ErrorCode.invalid_request
+        # Kept in the log and looked up by every leader that completes the transaction.
+        assert await offsets(node, (4002, 0), "ä" * 16_384) == "invalid_group_id"
         of = (4002, 0)
         await init(node)
         assert [await offsets(node, of, group) for group in "abca"] == ["none"] * 2 + [

@@ -14,6 +14,7 @@ from node.coordinator.transactions.coordinator import ProducerIdentity
 from node.coordinator.transactions.verification import VERIFY, VERIFY_SECONDS, Verified
 from node.kafka.requests.outcomes import Failure
 from node.mesh_calls import CallFailed
+from statemachine.internal_topics import MAX_KEY_BYTES
 from statemachine.transaction_state import State
 from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, turns
 from tests.kafka_requests.admin_harness import run
@@ -79,6 +80,16 @@ def test_what_is_added_in_one_go_is_one_call_and_one_entry() -> None:
         assert answers == [Verified(1), Verified(1)]
         assert (len(coordinated.log.committed) - entries, len(calls)) == (1, 1)
         assert here.verifier._gathering == {}
+
+    asked(test)
+
+
+def test_a_group_of_too_long_a_name_is_not_added_for_another_node_either() -> None:
+    async def test(coordinated: Coordinated, here: Member, of: ProducerIdentity) -> None:
+        entries = len(coordinated.log.committed)
+        long = "x" * (MAX_KEY_BYTES + 1)
+        assert code(await here.verifier.group("t", *of, long, add=True)) is ErrorCode.invalid_group_id
+        assert len(coordinated.log.committed) == entries
 
     asked(test)
 

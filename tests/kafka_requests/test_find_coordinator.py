@@ -13,10 +13,15 @@ from node.controller.client import Unavailable
 from node.controller.leaders import Leader
 from node.coordinator.table import CREATE_SECONDS, CoordinatorPlace
 from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests.find_coordinator import MAX_KEYS
+from node.kafka.requests.find_coordinator import MAX_CHARACTERS, MAX_KEYS
 from node.kafka.requests.outcomes import LEADER_SECONDS, Failure
 from statemachine.controller_commands import CreateInternalTopic
-from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
+from statemachine.internal_topics import (
+    GROUPS_TOPIC,
+    MAX_KEY_BYTES,
+    TRANSACTIONS_TOPIC,
+    coordinator_of,
+)
 from tests.kafka_requests.admin_harness import Cluster, Node, run
 
 FIND = ApiKey.FIND_COORDINATOR
@@ -84,6 +89,25 @@ def test_an_unreasonable_batch_is_refused_whole() -> None:
         found = await find(node, 6, GROUP, *map(str, range(MAX_KEYS + 1)))
         assert {(one.error_code, one.node_id) for one in found} == {(ErrorCode.invalid_request, -1)}
         assert node.controller.submitted == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
+def test_keys_that_take_long_to_hash_are_not_looked_up(kind: int) -> None:
+    async def test() -> None:
+        node = Node()
+        too_long, whole = "x" * (MAX_KEY_BYTES + 1), "x" * MAX_KEY_BYTES
+        assert (await find(node, 3, kind, too_long))[0].error_code is ErrorCode.invalid_request
+        first, second = await find(node, 6, kind, too_long, whole)
+        assert (first.error_code, second.error_code) == (ErrorCode.invalid_request, ErrorCode.none)
+        # For producers that name such an id as well, and for all requests about a group.
+        place = await node.coordinators.transaction_place(too_long)
+        assert isinstance(place, Failure)
+        assert place.code is ErrorCode.invalid_request
+        assert node.coordinators.groups_for(too_long) is ErrorCode.invalid_request
+        many = await find(node, 6, kind, *[whole] * (MAX_CHARACTERS // MAX_KEY_BYTES + 1))
+        assert {one.error_code for one in many} == {ErrorCode.invalid_request}
 
     run(test)
 

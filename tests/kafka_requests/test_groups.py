@@ -16,13 +16,12 @@ from node.coordinator.groups.coordinator import GroupCoordinator
 from node.coordinator.replica import NotDone
 from node.coordinator.table import Coordinators
 from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests.group_coordinators import MAX_GROUP_ID_BYTES
 from statemachine.consumer_group import ConsumerGroup
 from statemachine.coordinator_machine import CoordinatorCommand, encode
 from statemachine.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
 from statemachine.group_state import Group
 from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import GROUPS_TOPIC
+from statemachine.internal_topics import GROUPS_TOPIC, MAX_KEY_BYTES
 from tests.kafka_requests.admin_harness import Node, run
 
 MINUTE, SESSION = timedelta(minutes=1), timedelta(seconds=10)
@@ -372,7 +371,7 @@ def test_who_does_not_coordinate_sends_clients_on(
     at_home(test)
 
 
-@pytest.mark.parametrize("name", ["", "x" * (MAX_GROUP_ID_BYTES + 1), "ü" * 20_000])
+@pytest.mark.parametrize("name", ["", "x" * (MAX_KEY_BYTES + 1), "ü" * 20_000])
 def test_ids_that_no_group_has(name: str) -> None:
     async def test(home: Home) -> None:
         wrong = ErrorCode.invalid_group_id

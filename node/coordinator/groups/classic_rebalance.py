@@ -37,6 +37,14 @@ RETRY_SECONDS: Final = 1.0
 MAX_REFUSALS: Final = 3
 """So often a generation may lose a race against the group's deletion before its members are sent away."""
 
+_SYNC_FAILURES: Final = {
+    # As Kafka's appendGroupMetadataErrorToResponseError: no retry makes an assignment smaller.
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    # Java's consumer and aiokafka give up on this answer to a SyncGroup; and the group does begin again.
+    ErrorCode.coordinator_load_in_progress: ErrorCode.rebalance_in_progress,
+}
+"""What members are told of an assignment that the log did not take, where that is not its own code."""
+
 
 class Rebalancing(Waiting):
     """What `LiveGroup` does by itself, once its requests and timers have said what happened."""
@@ -226,9 +234,7 @@ class Rebalancing(Waiting):
             return
         failed = _failure(result)
         if failed is not None:
-            # As Kafka's appendGroupMetadataErrorToResponseError: no retry makes an assignment smaller.
-            too_large = failed is ErrorCode.message_too_large
-            answer = Synced(ErrorCode.unknown_server_error if too_large else failed)
+            answer = Synced(_SYNC_FAILURES.get(failed, failed))
             for member in self.members:
                 self._end_sync(member, answer)
                 self._alive(member)

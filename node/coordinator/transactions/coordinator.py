@@ -18,6 +18,7 @@ from node.coordinator.replica import CoordinatorReplica, NotDone
 from node.coordinator.transactions.upkeep import Upkeep
 from node.kafka.requests.outcomes import Failure
 from statemachine.controller_commands import Refused
+from statemachine.internal_topics import is_key
 from statemachine.transaction_commands import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -120,6 +121,8 @@ class TransactionCoordinator:
         All of them are added or none. Adding what is there already writes nothing.
         """
         asked = (transactional_id, producer_id, epoch, partitions, groups)
+        if not all(map(is_key, groups)):
+            return Failure(ErrorCode.invalid_group_id, "There is no group of such a long name.")
         known = self.machine.transactions.get(transactional_id)
         if known is not None and len(known.groups) >= MAX_GROUPS and not known.groups.keys() >= {*groups}:
             return Failure(ErrorCode.invalid_request, f"{MAX_GROUPS} groups are in the transaction already.")
@@ -170,9 +173,14 @@ class TransactionCoordinator:
         found = self.machine.transactions.get(transactional_id)
         return found or Failure(ErrorCode.transactional_id_not_found, "No such transactional id is known.")
 
-    async def abort(self, transactional_id: str, number: int) -> ProducerIdentity | Failure:
-        """Abort the open transaction of this number, against its producer, which is fenced."""
+    async def abort(self, transactional_id: str, number: int) -> ProducerIdentity | Failure | None:
+        """Abort the open transaction of this number, against its producer, which is fenced.
+
+        None: it is in the log, and nobody knows yet whether it will be carried out. A Failure is certain.
+        """
         result = await self.replica.execute(Abort(transactional_id, number))
+        if isinstance(result, NotDone) and result.unknown:
+            return None
         return ProducerIdentity(*result[1:]) if isinstance(result, Prepared) else _failure(result)
 
     # Deciding.

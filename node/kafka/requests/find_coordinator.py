@@ -21,6 +21,8 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 MAX_KEYS: Final = 10_000
 """Keys of one request: what an administrator's tool asks for that describes all groups at once."""
+MAX_CHARACTERS: Final = 1 << 21
+"""In all of these keys: each is hashed, and meanwhile nothing else is done."""
 
 
 async def find_coordinator(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -34,8 +36,12 @@ async def find_coordinator(context: BrokerContext, request: Request, a: Answers)
     async def find(key: str) -> NodeRegistration | Failure:
         return await _find(context, key_type, key, deadline)
 
-    if len(keys) > MAX_KEYS:
-        too_many = Failure(ErrorCode.invalid_request, f"{len(keys)} keys are more than {MAX_KEYS}.")
+    characters = sum(map(len, keys))
+    if len(keys) > MAX_KEYS or characters > MAX_CHARACTERS:
+        too_many = Failure(
+            ErrorCode.invalid_request,
+            f"{len(keys)} keys of {characters} characters are more than {MAX_KEYS} of {MAX_CHARACTERS}.",
+        )
         found: list[NodeRegistration | Failure] = [too_many] * len(keys)
     else:
         found = await each(keys, find)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from kio.schema.errors import ErrorCode
 
 from node.coordinator.groups.coordinator import GroupCoordinator
 from node.kafka.requests.context import BrokerContext
-
-MAX_GROUP_ID_BYTES: Final = 2**15 - 1
-"""What a string of Kafka's older versions holds; in those from KIP-482 on a client could send more."""
+from statemachine.internal_topics import is_key
 
 
 def group_coordinator(
@@ -21,6 +17,6 @@ def group_coordinator(
 
     Only what commits, fetches, describes or deletes may name the group "", as in Kafka.
     """
-    if (not group_id and not may_be_empty) or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+    if (not group_id and not may_be_empty) or not is_key(group_id):
         return ErrorCode.invalid_group_id
     return context.coordinators.groups_for(group_id)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from node.kafka.requests.context import BrokerContext
+from statemachine.internal_topics import is_key
 
 if TYPE_CHECKING:
     from node.coordinator.transactions.coordinator import TransactionCoordinator
 
 
-MAX_ID_BYTES: Final = 2**15 - 1
-"""What a string of Kafka's older versions holds; an id is kept for a week, on every replica."""
-
-
 def coordinator_for(context: BrokerContext, transactional_id: str) -> TransactionCoordinator | ErrorCode:
     """The coordinator of an id, when it is led here; an empty id is INVALID_REQUEST, as in Kafka, and so is
     one that is too long."""
-    if not 0 < len(transactional_id.encode()) <= MAX_ID_BYTES:
+    if not transactional_id or not is_key(transactional_id):
         return ErrorCode.invalid_request
     return context.coordinators.transactions_for(transactional_id)
 

@@ -4,6 +4,7 @@ whichever began later has fenced the other, which goes on with what it was doing
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from tests.exactly_once.history import Ending, Transaction
 from tests.simulation.whole.client import Directory
@@ -13,6 +14,9 @@ from tests.simulation.whole.transactions.coordinated import Coordinated
 from tests.simulation.whole.transactions.endings import Abortable, Fenced, GivenUp, InDoubt
 from tests.simulation.whole.transactions.incarnation import Incarnation
 from tests.simulation.whole.transactions.journal import Journal
+
+LONGEST_REST_SECONDS: Final = 15.0
+"""Whoever rests longer is not done when the run's end waits for it."""
 
 
 class Transacting(Coordinated):
@@ -78,7 +82,7 @@ class Writer(Transacting):
         self.spawn(self._work())
 
     async def _work(self) -> None:
-        await asyncio.sleep(self.rng.expovariate(1 / self._idle))
+        await self._rest()
         while not self.ending():
             try:
                 life = await self.incarnate()
@@ -90,7 +94,10 @@ class Writer(Transacting):
             except (Fenced, GivenUp, InDoubt) as over:
                 self.journal.counts[f"incarnations: {type(over).__name__}"] += 1
             if not self.ending():
-                await asyncio.sleep(self.rng.expovariate(1 / self._idle))
+                await self._rest()
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(min(self.rng.expovariate(1 / self._idle), LONGEST_REST_SECONDS))
 
     async def _transact(self, life: Incarnation) -> None:
         transaction = self.journal.began(life.name)
