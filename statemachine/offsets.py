@@ -235,6 +235,12 @@ class TransactionalProducers:
         producer.last_time = time
         return producer
 
+    def newest_since(self, count: int) -> int | None:
+        """Since when, in ms, no more than the newest `count` did something; None when there are no more."""
+        if len(self._producers) <= count:
+            return None
+        return sorted([producer.last_time for producer in self._producers.values()])[-count]
+
     def expire(self, before: int) -> int:
         """Forget those that have nothing open and did nothing since a time in ms; returns how many."""
         kept = {

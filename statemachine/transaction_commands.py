@@ -141,8 +141,8 @@ class Complete:
 class ExpireIds:
     """Forget transactional ids without a transaction for which nothing was done for `expiration_ms`.
 
-    The limit is the leader's and travels in the command, so nodes configured otherwise stay replicas.
-    Result: how many were forgotten.
+    The limit is the leader's, which shortens it when there are too many, and travels in the command, so nodes
+    configured otherwise stay replicas. Result: how many were forgotten.
     """
 
     kind: ClassVar[int] = Kind.EXPIRE_IDS

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
+from node.coordinator.groups import upkeep
 from node.coordinator.groups.timers import Timers
 from node.coordinator.groups.upkeep import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
-from statemachine.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
+from statemachine.group_commands import (
+    CommitOffsets,
+    CommitTransactionOffsets,
+    EndTransaction,
+    PartitionOffset,
+    TopicOffsets,
+)
 from tests.coordinator.classic_house import House
 from tests.manual_loop import manual_loop
 
@@ -108,6 +117,42 @@ def test_only_a_leader_lets_time_pass(house: House) -> None:
     house.lead()
     house.advance(EXPIRY_SECONDS * SPREAD)
     assert len(house.log.proposed) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("most", "quiet_minutes", "left"),
+    [(3, 40, "123456"), (3, 56, "3456"), (3, 100, "456"), (6, 100, "123456")],
+)
+def test_too_many_producers_are_not_remembered_for_a_week(
+    house: House, monkeypatch: pytest.MonkeyPatch, most: int, quiet_minutes: int, left: str
+) -> None:
+    """A producer for each transaction: the idlest go, but none of this hour, and none that has one open.
+
+    At the look the first is six minutes older than it was quiet.
+    """
+    monkeypatch.setattr(upkeep, "MAX_PRODUCERS", most)
+    rows = [TopicOffsets(topic(1), "one", [PartitionOffset(0, 7, -1, "")])]
+    house.topics[topic(1)] = "it is there"
+    house.ask(house.coordinator.execute(CommitTransactionOffsets("g", "", -1, None, 9, 0, 1, rows)))
+    for producer in range(1, 7):
+        house.ask(house.coordinator.execute(EndTransaction(producer, 0, 1, True, 1)))
+        house.wall += 60_000
+    house.wall += quiet_minutes * 60_000
+    house.advance(EXPIRY_SECONDS * SPREAD)
+    producers = house.replica.machine.producers
+    assert "".join(str(producer_id) for producer_id, _ in producers) == "9" + left
+
+
+def test_a_leader_whose_clock_is_behind_forgets_producers_by_the_time_of_the_state(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MAX_PRODUCERS", 3)
+    for producer in range(1, 7):
+        house.ask(house.coordinator.execute(EndTransaction(producer, 0, 1, True, 1)))
+        house.wall += 3 * 60 * 60_000
+    house.wall -= DAY_MS
+    house.advance(EXPIRY_SECONDS * SPREAD)
+    assert [producer_id for producer_id, _ in house.replica.machine.producers] == [4, 5, 6]
 
 
 # Deleted topics.

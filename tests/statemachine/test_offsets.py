@@ -156,6 +156,20 @@ def test_a_producer_is_forgotten_by_time_but_never_with_something_open() -> None
     assert len(groups.machine.producers) == 0
 
 
+def test_since_when_the_newest_producers_were_there_is_known_in_whatever_order_that_was() -> None:
+    groups = Groups()
+    for producer in (1, 2, 3, 4):
+        groups.do(groups.end(producer))
+        groups.time += 10
+    groups.do(groups.end(2, number=2))
+    # By what they did last: 1, 3, 4, 2.
+    begin = groups.time - 40
+    for _ in range(2):
+        since = [groups.machine.producers.newest_since(count) for count in (1, 2, 3, 4, 5)]
+        assert since == [begin + 40, begin + 30, begin + 20, None, None]
+        groups.restart()
+
+
 # Deletion and expiry.
 
 

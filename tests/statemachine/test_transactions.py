@@ -461,6 +461,17 @@ def test_an_unused_transactional_id_is_forgotten_by_the_entries_time() -> None:
     assert log.init("idle") == Initialized(4003, 0)
 
 
+def test_since_when_the_newest_ids_were_used_is_known_in_whatever_order_that_was() -> None:
+    log = Log()
+    for name in "abcd":
+        log.init(name)
+        log.now += 10
+    log.init("b")
+    # By last use: a, c, d, b.
+    for machine in (log.machine, log.restored()):
+        assert [machine.newest_since(count) for count in (1, 2, 3, 4, 5)] == [1040, 1030, 1020, None, None]
+
+
 def test_a_prepared_transaction_is_never_forgotten() -> None:
     log = Log()
     of = log.init()

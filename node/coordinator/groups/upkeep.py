@@ -30,6 +30,11 @@ TOPICS_SECONDS: Final = 30.0
 CATCH_UP_SECONDS: Final = 10.0
 PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """A producer that ended no transaction here for so long is forgotten: transactional.id.expiration.ms."""
+MAX_PRODUCERS: Final = 32_768
+"""Beyond so many those that are idle for longest are forgotten sooner. Whoever has a producer for each
+transaction makes one here with each, and all of them are in every snapshot, which is made in one go."""
+LEAST_PRODUCER_EXPIRY_MS: Final = 3600 * 1000
+"""No producer is forgotten sooner for that: longer than any message of a transaction that ended is late."""
 MAX_TOPICS: Final = 1_000
 """Topics in one command."""
 
@@ -75,7 +80,16 @@ class Upkeep:
         coordinator = self._coordinator
         if coordinator.machine.groups or len(coordinator.machine.producers):
             retention = round(coordinator.context.config.groups.offset_retention_seconds * 1000)
-            await coordinator.execute(ExpireOffsets(retention, PRODUCER_EXPIRY_MS))
+            await coordinator.execute(ExpireOffsets(retention, self._producer_expiry()))
+
+    def _producer_expiry(self) -> int:
+        machine = self._coordinator.machine
+        since = machine.producers.newest_since(MAX_PRODUCERS)
+        if since is None:
+            return PRODUCER_EXPIRY_MS
+        # It is applied by the state's time, which is ahead of a clock that is behind.
+        now = max(self._coordinator.context.wall_ms(), machine.time)
+        return min(max(now - since, LEAST_PRODUCER_EXPIRY_MS), PRODUCER_EXPIRY_MS)
 
     async def _forget_topics(self) -> None:
         gone = await self._gone_topics()
