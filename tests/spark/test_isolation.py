@@ -115,3 +115,12 @@ def test_states_of_both_levels_were_read(cluster: TransactionalCluster) -> None:
     machine = cluster.partition("receipts", 0).machine
     assert machine.start_offset < machine.last_reconciled_offset < machine.last_stable_offset
     assert next(one.last_offset for one in machine.aborted) < machine.last_reconciled_offset
+
+
+def test_the_object_of_the_start_offset_has_what_the_state_forgot(cluster: TransactionalCluster) -> None:
+    """A transaction that was aborted, with its marker: audits of the batches see both."""
+    receipts = cluster.partition("receipts", 0)
+    first = next(iter(receipts.machine.level_one))
+    forgotten = min(cluster.hidden[receipts])
+    assert first.base_offset <= forgotten < receipts.machine.start_offset < first.end_offset
+    assert all(one.first_offset > forgotten for one in receipts.machine.aborted)

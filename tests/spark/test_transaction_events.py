@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,20 @@ from snapshot.spark.audits.transaction_events import (
 )
 from snapshot.spark.audits.work import ClusterStorage
 from snapshot.storage import open_storage
-from statemachine.consumer_group_commands import NOTHING, STABLE, ChangeConsumerGroup, ConsumerMember
+from statemachine.consumer_group_commands import (
+    NOTHING,
+    STABLE,
+    ChangeConsumerGroup,
+    ConsumerGroupMoved,
+    ConsumerMember,
+)
 from statemachine.coordinator_machine import encode as of_coordinator
 from statemachine.group_commands import (
+    CommitOffsets,
     CommitTransactionOffsets,
     Member,
     PartitionOffset,
+    Refused,
     StartGeneration,
     TopicOffsets,
 )
@@ -214,18 +223,31 @@ def test_a_retried_batch_and_a_retried_end_are_told_once() -> None:
 
 def _told_of(*commands: Any) -> list[int | None]:
     """The transactions whose offsets are told to have come from no member, of these commands in a new log."""
+    return _told_and_refused(*commands)[0]
+
+
+def _told_and_refused(*commands: Any) -> tuple[list[int | None], list[int | None]]:
+    """The same, and those whose offsets the machine refused."""
     machine, found = GroupsMachine(lambda index, state: None), TransactionEvents(Targets({}))
     machine.begin_term(1, 1, 1)
     found.begin(machine, whole=True)
+    refused: list[int | None] = []
     for index, command in enumerate(commands, 2):
         entry = of_coordinator(1, 1000 * index, command)
-        found.applied(machine, index, entry, machine.apply(index, 1, entry))
-    return [number for _, number in told(found.found(), OUTSIDE)]
+        result = machine.apply(index, 1, entry)
+        found.applied(machine, index, entry, result)
+        if isinstance(command, CommitTransactionOffsets):
+            refused += [command.transaction] if isinstance(result, Refused) else []
+        else:
+            assert not isinstance(result, Refused | ConsumerGroupMoved), result
+    return [number for _, number in told(found.found(), OUTSIDE)], refused
 
 
-def _offsets(number: int, member_id: str, generation: int) -> CommitTransactionOffsets:
+def _offsets(
+    number: int, member_id: str, generation: int, instance_id: str | None = None
+) -> CommitTransactionOffsets:
     offsets = [TopicOffsets(bytes(16), "payments", [PartitionOffset(0, number, -1, "")])]
-    return CommitTransactionOffsets("g", member_id, generation, None, 100 + number, 0, number, offsets)
+    return CommitTransactionOffsets("g", member_id, generation, instance_id, 100 + number, 0, number, offsets)
 
 
 def test_offsets_of_no_member_are_told_in_a_classic_group() -> None:
@@ -239,6 +261,11 @@ def test_offsets_of_no_member_are_told_in_a_classic_group() -> None:
     # The same commits, with the group one generation on.
     assert _told_of(first, replace(first, generation=2), *commits) == [1, 3, 4, 6]
     assert _told_of(*commits) == [1, 3, 4, 5, 6]
+    # Whoever names no generation assigns itself its partitions, unless there are members that have them.
+    alone = [_offsets(1, "m", -1), _offsets(2, "other", -1)]
+    assert _told_of(first, *alone) == [1, 2]
+    assert _told_of(first, replace(first, generation=2, protocol="", leader="", members=[]), *alone) == []
+    assert _told_of(*alone) == []
 
 
 def test_offsets_of_no_member_are_told_in_a_consumer_group() -> None:
@@ -247,3 +274,65 @@ def test_offsets_of_no_member_are_told_in_a_consumer_group() -> None:
     )
     change = ChangeConsumerGroup("g", 0, 4, None, None, [], [member], {})
     assert _told_of(change, _offsets(1, "m", 3), _offsets(2, "m", 4), _offsets(3, "n", 3)) == [2, 3]
+
+
+def _classic(generation: int, *members: Member) -> StartGeneration:
+    protocol, leader = ("range", members[0].member_id) if members else ("", "")
+    return StartGeneration("g", generation, "consumer", protocol, leader, members)
+
+
+def _member_at(member_id: str, instance_id: str | None, epoch: int) -> ConsumerMember:
+    return ConsumerMember(
+        member_id,
+        instance_id,
+        None,
+        "client",
+        "host",
+        10_000,
+        (),
+        "",
+        None,
+        epoch,
+        2,
+        STABLE,
+        NOTHING,
+        NOTHING,
+    )
+
+
+_DYNAMIC = Member("m", None, "client", "host", 10_000, 10_000, [("range", b"")])
+_STATIC = Member("s", "i", "client", "host", 10_000, 10_000, [("range", b"")])
+_CONSUMERS = ChangeConsumerGroup(
+    "g",
+    0,
+    3,
+    b"",
+    None,
+    [],
+    [_member_at("m", None, 3), _member_at("s", "i", 2), _member_at("a", "j", -2)],
+    {},
+)
+_OWN = CommitOffsets("g", "", -1, None, [TopicOffsets(bytes(16), "payments", [])])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param([], id="no group"),
+        pytest.param([_OWN], id="a group of offsets alone"),
+        pytest.param([_classic(2, _DYNAMIC, _STATIC)], id="classic"),
+        pytest.param([_classic(1, _DYNAMIC, _STATIC), _classic(2)], id="classic, empty"),
+        pytest.param([_CONSUMERS], id="consumers"),
+        pytest.param(
+            [_CONSUMERS, ChangeConsumerGroup("g", 2, 4, None, None, ["m", "s", "a"], [], {})],
+            id="consumers, empty",
+        ),
+    ],
+)
+def test_who_is_told_to_be_no_member_is_who_the_log_refuses(before: list[Any]) -> None:
+    """Else a correct history has findings, or what came in through a hole in the fence has none."""
+    claims = product(("", "m", "s", "a", "other"), (-2, -1, 0, 1, 2, 3), (None, "i", "j", "none"))
+    commits = [_offsets(number, *claim) for number, claim in enumerate(claims, 1)]
+    outside, refused = _told_and_refused(*before, *commits)
+    assert outside == refused
+    assert 0 < len(refused) < len(commits)

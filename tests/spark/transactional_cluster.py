@@ -3,8 +3,9 @@
 Topics `payments` (2 partitions) and `receipts` (1), and two partitions of each kind of coordinator. One
 producer speaks transactions version 2 (its epoch rises with each), one version 1 (its sequences go on), and
 records of neither lie among theirs. Three rounds with a checkpoint after each: in the first all transactions
-complete, in the second `receipts` is reconciled and loses its beginning, in the third one stays open and one
-has only part of its markers. The same arguments give the same bytes.
+complete, in the second `receipts` is reconciled and its start offset moves behind an abort marker within an
+object of level one, in the third one stays open and one has only part of its markers. The same arguments give
+the same bytes.
 """
 
 from __future__ import annotations
@@ -207,8 +208,9 @@ def build_transactional(root: Path) -> TransactionalCluster:
         raising.end(commit=False)
         if round_ == 1:
             receipts.begin_term(2, 2)
-            receipts.reconcile(2, len(receipts.machine.extents) - 3)
-            receipts.execute(SetStartOffset(3))
+            # The start offset moves behind the first abort's marker; the object that holds both stays whole.
+            receipts.reconcile(4, len(receipts.machine.extents) - 5)
+            receipts.execute(SetStartOffset(next(iter(receipts.machine.aborted)).last_offset + 1))
         if round_ == 2:
             # One has a marker in the first partition, and none in the second yet; one is open.
             steady.write(first, second)

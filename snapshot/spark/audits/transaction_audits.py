@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from snapshot.spark.audits.audit import Answer, Frames, broken
@@ -91,7 +91,7 @@ def every_marker_has_its_transaction(frames: Frames) -> Answer:
         f.count_if(f.col("decision").isNotNull()).alias("decided"),
         f.count_if(undecided & (history | awaited)).alias("decided outside of the covered logs"),
     )
-    return Answer(counts, "markers", findings)
+    return Answer(counts, "decided", findings)
 
 
 def transactions_are_whole(frames: Frames) -> Answer:
@@ -153,7 +153,10 @@ def transactions_are_whole(frames: Frames) -> Answer:
         )
         .fillna(0)
     )
-    return Answer(counts, "transactions", torn.union(missing).union(foreign).union(_of_no_member(frames)))
+    findings = (
+        torn.union(missing).union(foreign).union(_behind_its_marker(frames)).union(_of_no_member(frames))
+    )
+    return Answer(counts, "parts with a marker due", findings)
 
 
 def _foreign(frames: Frames, parts: DataFrame) -> DataFrame:
@@ -172,6 +175,31 @@ def _foreign(frames: Frames, parts: DataFrame) -> DataFrame:
     return written.select(
         "root", "group", "log_index", f.col("offset").alias("base_offset"),
         f.concat(_transaction(), f.lit(" has something here, and this is no part of it")).alias("problem"),
+    )  # fmt: skip
+
+
+def _behind_its_marker(frames: Frames) -> DataFrame:
+    """What was written in a transaction that had ended in that place before, by its marker or a later one's.
+
+    A coordinator that has sent all its markers sends no other: nobody ends it then, and the last stable
+    offset stays where it begins (KIP-890).
+    """
+    before = (
+        Window.partitionBy("root", "group", "producer_id")
+        .orderBy(f.coalesce("offset", f.lit(-1)))
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    ends = f.when(f.col("event").isin(MARKER, KNOWN), f.col("transaction"))
+    return (
+        frames.events.where(f.col("event").isin(MARKER, KNOWN, WRITTEN))
+        .withColumn("ended", f.max(ends).over(before))
+        .where((f.col("event") == WRITTEN) & (f.col("transaction") <= f.col("ended")))
+        .select(
+            "root", "group", "log_index", f.col("offset").alias("base_offset"),
+            f.concat(
+                _transaction(), f.lit(" has something here behind the marker of transaction "), "ended"
+            ).alias("problem"),
+        )
     )  # fmt: skip
 
 

@@ -197,7 +197,7 @@ class TransactionEvents:
     def _in_group(
         self, machine: GroupsMachine, index: int, kind: int, fields: list[Any], result: Any
     ) -> None:
-        if kind == GroupKind.COMMIT_TRANSACTION_OFFSETS and not _is_member(machine, *fields[:3]):
+        if kind == GroupKind.COMMIT_TRANSACTION_OFFSETS and not _is_member(machine, *fields[:4]):
             self._add(OUTSIDE, machine.kind, machine.time, *fields[4:7], offset=index)
         if kind == GroupKind.COMMIT_TRANSACTION_OFFSETS and isinstance(result, OffsetsCommitted):
             self._write(machine.kind, machine.time, fields[4:7], index)
@@ -266,16 +266,28 @@ class TransactionEvents:
         self._events.append(told._replace(**more))
 
 
-def _is_member(machine: GroupsMachine, group_id: str, member_id: str, generation: int) -> bool:
-    """Whether a group has this member, in this generation or member epoch. Who says neither is not asked:
-    clients from before KIP-447 cannot say."""
-    if member_id == NO_MEMBER and generation == NO_GENERATION:
-        return True
+def _is_member(
+    machine: GroupsMachine, group_id: str, member_id: str, generation: int, instance_id: str | None
+) -> bool:
+    """Whether a group has this member, in this generation or member epoch, and of this instance.
+
+    Who says none of it is not asked: clients from before KIP-447 cannot say. Who names no generation is not
+    asked while the group has no members either, whatever its member id: it assigns itself its partitions.
+    """
     group = machine.groups.get(group_id)
     membership = None if group is None else group.membership
+    if generation < 0 and (membership is None or membership.is_empty):
+        return True
     if isinstance(membership, ClassicGroup):
-        return member_id in membership.members and generation == membership.generation
+        if (member_id, instance_id) == (NO_MEMBER, None) and generation <= NO_GENERATION:
+            return True
+        member = membership.members.get(member_id)
+        # An instance that is not named is not held against a member that has one.
+        known = member is not None and instance_id in (None, member.instance_id)
+        return known and generation == membership.generation
     if isinstance(membership, ConsumerGroup):
+        if (member_id, generation, instance_id) == (NO_MEMBER, NO_GENERATION, None):
+            return True
         return member_id in membership.members and generation == membership.members[member_id].epoch
     return False
 

@@ -25,7 +25,6 @@ SCHEMA = StructType(
         StructField("root", IntegerType(), False),
         StructField("group", LongType(), False),
         StructField("log_index", LongType(), False),
-        StructField("start_offset", LongType(), False),
         StructField("open", BooleanType(), False),
         StructField("producer_id", LongType(), False),
         StructField("first_offset", LongType(), False),
@@ -54,7 +53,7 @@ def said_rows(
         if newest is None:
             return
         index, state = newest
-        place = (root, names[0][1], index, state["start_offset"])
+        place = (root, names[0][1], index)
         try:
             producers = Producers.restored(state["producers"])
             aborted = AbortedTransactions.restored(state["aborted"])
@@ -72,7 +71,7 @@ def said_rows(
 def told_rows(batches: DataFrame) -> DataFrame:
     """A row for each transaction that the batches of newest checkpoints tell of: root, group, log_index,
     producer_id, first_offset (null: a marker without a batch before it), last_offset and committed (null: no
-    marker), and `kept_from`, the first offset of the partition's batches.
+    marker). Some may lie below the start offset: an object in level one stays whole while it holds that.
 
     Partitions with a batch that cannot be read are left out: it might be any producer's, or a marker.
     """
@@ -86,13 +85,11 @@ def told_rows(batches: DataFrame) -> DataFrame:
     return (
         batches.where("newest")
         .withColumn("unread", f.max(f.col("header_records").isNull()).over(of_group))
-        .withColumn("kept_from", f.min("base_offset").over(of_group))
         .where("not unread and (transactional or committed is not null)")
         .withColumn("nth", f.coalesce(f.sum(is_marker.cast("int")).over(earlier), f.lit(0)))
         .groupBy("root", "group", "producer_id", "nth")
         .agg(
             f.max("log_index").alias("log_index"),
-            f.max("kept_from").alias("kept_from"),
             f.min(f.when(~is_marker, f.col("base_offset"))).alias("first_offset"),
             f.max(f.when(is_marker, f.col("base_offset"))).alias("last_offset"),
             f.max("committed").alias("committed"),
