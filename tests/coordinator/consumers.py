@@ -75,6 +75,8 @@ class Log:
         self.topics = cluster.view()
         self.max_members = max_members
         self.changes: list[ChangeConsumerGroup] = []
+        self.bytes = 0
+        """By all that plans said of their growth."""
 
     @property
     def group(self) -> ConsumerGroup | None:
@@ -95,6 +97,7 @@ class Log:
         planned = self.plan(*words)
         if planned.change is not None:
             self.changes.append(planned.change)
+            self.bytes += planned.growth
             assert isinstance(self.groups.do(planned.change), ConsumerGroupChanged)
         return planned.answers
 

@@ -385,6 +385,41 @@ def test_a_static_member_and_the_one_that_takes_its_place_at_the_same_moment(hou
     assert second.begin_sync().result().assignment == b"to b"
 
 
+def test_a_static_member_comes_back_after_a_generation_that_the_log_did_not_take(house: House) -> None:
+    a, b = statics(house)
+    house.by_hand = True
+    a.begin_join()
+    b.begin_join()
+    house.log.drop(Overloaded("too much"))
+    house.turn()
+    house.by_hand = False
+    assert a.result().code is b.result().code is ErrorCode.coordinator_load_in_progress
+    new = again(house, b)
+    new.begin_join()
+    assert new.waits()
+    assert b.commit_refusal() is KafkaError.FENCED_INSTANCE_ID, "though its generation is the log's"
+    a.begin_join()
+    assert (a.joined().generation, new.joined().generation) == (2, 2)
+    sync([a, new])
+
+
+def test_a_static_member_comes_back_while_a_generation_with_its_old_self_is_logged(house: House) -> None:
+    a, b = statics(house)
+    house.by_hand = True
+    a.begin_join()
+    b.begin_join()
+    new = again(house, b)
+    new.begin_join()
+    assert b.result().code is ErrorCode.fenced_instance_id
+    house.log.apply()
+    new_id = next(one.member_id for one in house.live().members if one.instance_id == b.instance)
+    assert (house.logged().generation, list(house.logged().members)) == (2, [a.member_id, new_id])
+    house.by_hand = False
+    house.turn()
+    assert (a.joined().generation, new.joined().generation) == (3, 3)
+    sync([a, new])
+
+
 def test_a_static_member_whose_return_the_log_does_not_take(house: House) -> None:
     a, b = statics(house)
     house.by_hand = True

@@ -326,6 +326,17 @@ def test_topics_are_looked_at_once_for_each_version(
     assert looks == ["events"]
 
 
+def test_nothing_is_kept_of_a_group_that_is_empty(home: ConsumerHouse) -> None:
+    a, b = home.consumer("a"), Consumer("b", ("events",))
+    home.told(a.word(LEAVING))
+    assert home.group.is_empty
+    for word in (a.word(3), b.word(LEAVING), Heartbeat("b", LEAVING, "c", "/h", instance_id="i")):
+        assert home.code(word) is ErrorCode.unknown_member_id
+        assert home.groups._looked == {}
+    home.beat(b)
+    assert list(home.groups._looked) == [GROUP]
+
+
 def test_members_are_heard_more_often_while_they_are_few_or_wait(made: Callable[..., ConsumerHouse]) -> None:
     home = made(consumer_heartbeat_seconds=3.0)
     a = Consumer("a", ("events",))

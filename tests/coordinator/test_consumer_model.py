@@ -17,6 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from node.coordinator.groups.consumer_draft import size_of
+from node.coordinator.groups.consumer_matches import size_of_matches
 from node.coordinator.groups.consumer_member import LEAVING, Partition, Refusal
 from statemachine.consumer_group_commands import LEFT_FOR_A_WHILE, STABLE, partitions_of
 from tests.coordinator.consumers import Cluster, Consumer, Log, settle
@@ -174,6 +176,13 @@ class Consumers(RuleBasedStateMachine):
         assert len(set(wanted)) == len(wanted)
         assert set(group.targets) <= set(group.members)
         assert set(group.static.values()) <= set(group.members)
+
+    @invariant()
+    def what_it_takes_is_counted(self) -> None:
+        group = self.log.group
+        if group is not None:
+            said = sum(size_of(member) for member in group.members.values())
+            assert self.log.bytes == said + size_of_matches(group.matches)
 
     def teardown(self) -> None:
         """Who is silent is fenced, the others speak until they have said all: the group is at rest."""

@@ -163,8 +163,10 @@ class LiveGroup(Rebalancing):
         if self.leader == old.member_id:
             self.leader = member_id
         if old.in_generation:
-            # In every state: until the next generation what the zombie commits would be taken.
-            self._decide(ReplaceStaticMember(self.group_id, self.generation, old.member_id, member.logged()))
+            # In every state: until the next generation what the zombie commits would be taken. The log judges
+            # it by its own generation, which is not this group's where the next one could not be logged.
+            generation = self.generation if self._starting else self._around.logged_generation()[0]
+            self._decide(ReplaceStaticMember(self.group_id, generation, old.member_id, member.logged()))
         same_votes = [name for name, _ in old.protocols] == [name for name, _ in member.protocols]
         if self.state is not State.STABLE or not (same_votes or self.members.selected() == self.protocol):
             # The leader may be assigning to the old id, or by a protocol that is not to stay.

@@ -6,8 +6,7 @@ noted beside the state, which nobody but the log changes, and the notes are in t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from node.coordinator.groups.consumer_matches import Matched, Matches
 from node.coordinator.groups.consumer_member import Partition
 from statemachine.consumer_group import ConsumerGroup
 from statemachine.consumer_group_commands import (
@@ -31,13 +30,14 @@ class Draft:
         self._static: dict[str, str | None] = {}
         self._targets: dict[str, Assignment] = {}
         self.count = len(group.members)
-        self.growth = 0
+        self.matched = Matched(group)
+        self._said = 0
         """By how much what its members say of themselves has become more; see `size_of`."""
         self._bytes: int | None = None
         """Of all members before that, once it was asked for."""
         self.epoch = group.epoch
         self.metadata = group.metadata
-        self.matches: Mapping[str, tuple[str, ...]] = group.matches
+        self.matches: Matches = group.matches
 
     def member(self, member_id: str) -> ConsumerMember | None:
         """The member of this id, if there is one."""
@@ -50,11 +50,16 @@ class Draft:
         present = {**self.group.members, **self._members}
         return [member for member in present.values() if member is not None]
 
+    @property
+    def growth(self) -> int:
+        """By how much its members have become more, with what their patterns match."""
+        return self._said + self.matched.growth
+
     def size(self) -> int:
-        """Of what all members say of themselves; see `size_of`."""
+        """Of all members, with what their patterns match; see `size_of` and consumer_matches."""
         if self._bytes is None:
             self._bytes = sum(size_of(member) for member in self.group.members.values())
-        return self._bytes + self.growth
+        return self._bytes + self._said + self.matched.total
 
     def owner(self, partition: Partition) -> str | None:
         """Whose a partition is."""
@@ -74,29 +79,33 @@ class Draft:
         if member == before:
             return
         if before is not None:
-            self.drop(member.member_id, keep_target=True)
+            self._take_out(before)
+        self.matched.exchange("" if before is None else before.pattern, member.pattern)
         self._members[member.member_id] = member
         self.count += 1
-        self.growth += size_of(member)
+        self._said += size_of(member)
         for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
             self._owners[partition] = member.member_id
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
 
-    def drop(self, member_id: str, *, keep_target: bool = False) -> None:
+    def drop(self, member_id: str) -> None:
         """Let a member go, with all it had."""
         member = self.member(member_id)
         if member is None:
             return
-        self._members[member_id] = None
+        self._take_out(member)
+        self.matched.exchange(member.pattern, "")
+        self._targets[member_id] = NOTHING
+
+    def _take_out(self, member: ConsumerMember) -> None:
+        self._members[member.member_id] = None
         self.count -= 1
-        self.growth -= size_of(member)
+        self._said -= size_of(member)
         for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
             self._owners[partition] = None
         if member.instance_id is not None:
             self._static[member.instance_id] = None
-        if not keep_target:
-            self._targets[member_id] = NOTHING
 
     def replace(self, member_id: str, successor: ConsumerMember) -> None:
         """A static member's new process takes its place, with what it has and is to have."""

@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from node.coordinator.groups.classic_state import Leaving
 from node.coordinator.groups.consumer_draft import size_of
+from node.coordinator.groups.consumer_matches import size_of_matches
 from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
 from node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
 from node.coordinator.groups.consumer_topics import Topics
@@ -41,7 +42,8 @@ MAX_TURN_WORDS: Final = 1_000
 MAX_TURN_BYTES: Final = 1024 * 1024
 """Of one turn, about: an entry of the log takes 4 MiB, and the targets have to go with it."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of what the members of all groups of one coordinator say of themselves, about; see `size_of`."""
+"""Of what the members of all groups of one coordinator say of themselves, about, and of what their patterns
+match; see `size_of` and consumer_matches."""
 ATTEMPTS: Final = 5
 """Plans for one turn, should other commands change the group each time."""
 SOON_SECONDS: Final = 0.1
@@ -86,13 +88,14 @@ class ConsumerGroups:
         self._looked: dict[str, tuple[int, int]] = {}
         """By group: its version and that of the topics, as of which its target is right."""
         self.bytes = 0
-        """What the members of all groups say of themselves, with what is on its way into the log."""
+        """What is bounded by MAX_BYTES, with what is on its way into the log."""
 
     def started(self) -> None:
         """This node leads: every member has the whole of its times again."""
         self.bytes = 0
         for group_id, held in self._coordinator.machine.groups.items():
             if isinstance(held.membership, ConsumerGroup):
+                self.bytes += size_of_matches(held.membership.matches)
                 for member in held.membership.members.values():
                     self.bytes += size_of(member)
                     self._heard(group_id, member.member_id)
@@ -165,7 +168,7 @@ class ConsumerGroups:
         answer = planned.answers[0]
         if planned.change is not None or answer is None:
             return None
-        self._looked[group_id] = group.version, self.topics.version
+        self._look_done(group_id, self.topics.version)
         if isinstance(answer, Reply):
             self._heard(group_id, heartbeat.member_id)
         return answer
@@ -173,6 +176,14 @@ class ConsumerGroups:
     def _plan(self, group_id: str, group: ConsumerGroup | None, words: Sequence[Word], look: bool) -> Plan:
         max_members, room = self._config.max_members, MAX_BYTES - self.bytes
         return plan(group_id, group, words, self.topics, max_members=max_members, room=room, look=look)
+
+    def _look_done(self, group_id: str, version: int) -> None:
+        """A group's target is right as of these topics. An empty one has none, and may go any time."""
+        group = self.get(group_id)
+        if group is None or group.is_empty:
+            self._looked.pop(group_id, None)
+        else:
+            self._looked[group_id] = group.version, version
 
     def _interval(self, reply: Reply) -> float:
         """Shorter than Kafka's where that costs little: a heartbeat is how a member hears of a new target."""
@@ -248,9 +259,7 @@ class ConsumerGroups:
                 await self._turn(group_id, turn[: len(turn) // 2])
                 return await self._turn(group_id, turn[len(turn) // 2 :])
             if result is None or isinstance(result, ConsumerGroupChanged):
-                changed = self.get(group_id)
-                if changed is not None:
-                    self._looked[group_id] = changed.version, version
+                self._look_done(group_id, version)
                 self._apply(group_id, members, planned)
                 return self._tell(group_id, turn, planned)
             if not isinstance(result, ConsumerGroupMoved):
@@ -283,9 +292,6 @@ class ConsumerGroups:
             self._coordinator.timers.cancel((REBALANCE, group_id, member_id))
         for member in change.members:
             self._follow(group_id, before.get(member.member_id), member)
-        group = self.get(group_id)
-        if group is None or group.is_empty:
-            self._looked.pop(group_id, None)
 
     def _heard(self, group_id: str, member_id: str) -> None:
         self._set(group_id, member_id, SESSION, self._config.consumer_session_seconds)

@@ -7,6 +7,7 @@ that or the topics ask for it, the epoch rises and a target is made; then who sp
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from node.coordinator.groups.consumer_automaton import InvalidPattern
 from node.coordinator.groups.consumer_draft import Draft, size_of
+from node.coordinator.groups.consumer_matches import Matches, within
 from node.coordinator.groups.consumer_member import (
     JOINING,
     LEAVING,
@@ -38,7 +40,9 @@ from statemachine.consumer_group_commands import (
 )
 
 MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
-"""Of what all members of a group say of themselves, about: names, patterns, ids."""
+"""Of what all members of a group say of themselves, about: names, patterns, ids; and of what these match."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Plan(NamedTuple):
     change: ChangeConsumerGroup | None
     answers: list[Answer | None]
     growth: int
-    """By how much what the members say of themselves becomes more; see `size_of`."""
+    """By how much what the members say of themselves, and what their patterns match, becomes more."""
 
 
 def plan(
@@ -83,7 +87,7 @@ def plan(
     look: bool = True,
 ) -> Plan:
     """See the module. `look`: whether the topics may have changed since the group's last change; `room`: how
-    much the members may say of themselves besides what they do, with all other groups (see `size_of`)."""
+    much they may grow with all other groups, in what members say of themselves and what patterns match."""
     turn = _Turn(group_id, group, topics, max_members, room)
     answers: list[Answer | None] = [turn.take(word) for word in words]
     if turn.renewed or look:
@@ -138,21 +142,9 @@ class _Turn:
         if isinstance(member, Refusal):
             return member
         updated = word.updated(member)
-        if updated.pattern and updated.pattern != member.pattern:
-            try:
-                self._topics.matching(updated.pattern)
-            except InvalidPattern as error:
-                reason = (
-                    f"SubscribedTopicRegex `{updated.pattern}` is not a valid regular expression: {error}."
-                )
-                return Refusal(ErrorCode.invalid_regular_expression, reason)
-        more = size_of(updated) - size_of(member)
-        if more > 0 and self.draft.size() + more > MAX_GROUP_BYTES:
-            reason = f"The members of the group have more than {MAX_GROUP_BYTES} bytes of subscriptions."
-            return Refusal(ErrorCode.group_max_size_reached, reason)
-        if more > 0 and self.draft.growth + more > self._room:
-            reason = "The members of all groups of the coordinator have too much to say."
-            return Refusal(ErrorCode.coordinator_load_in_progress, reason)
+        refusal = self._refuse_subscription(member, updated)
+        if refusal is not None:
+            return refusal
         if (updated.topics, updated.pattern) != (member.topics, member.pattern) or not self._group.epoch:
             self.renewed = True
         if member.member_id != word.member_id:
@@ -161,6 +153,30 @@ class _Turn:
             self.draft.replace(member.member_id, updated._replace(member_id=word.member_id))
         else:
             self.draft.put(updated)
+        return None
+
+    def _refuse_subscription(self, member: ConsumerMember, updated: ConsumerMember) -> Refusal | None:
+        """Why what a member says of itself now is no pattern, or more than there is room for."""
+        more = size_of(updated) - size_of(member)
+        if updated.pattern != member.pattern:
+            try:
+                names = self._topics.matching(updated.pattern) if updated.pattern else ()
+            except InvalidPattern as error:
+                reason = (
+                    f"SubscribedTopicRegex `{updated.pattern}` is not a valid regular expression: {error}."
+                )
+                return Refusal(ErrorCode.invalid_regular_expression, reason)
+            matched = self.draft.matched.cost(member.pattern, updated.pattern, names)
+            if matched > 0 and matched > self.draft.matched.room:
+                reason = f"SubscribedTopicRegex `{updated.pattern}` matches too much for one group."
+                return Refusal(ErrorCode.group_max_size_reached, reason)
+            more += matched
+        if more > 0 and self.draft.size() + more > MAX_GROUP_BYTES:
+            reason = f"The members of the group have more than {MAX_GROUP_BYTES} bytes of subscriptions."
+            return Refusal(ErrorCode.group_max_size_reached, reason)
+        if more > 0 and self.draft.growth + more > self._room:
+            reason = "The members of all groups of the coordinator have too much to say."
+            return Refusal(ErrorCode.coordinator_load_in_progress, reason)
         return None
 
     def _dynamic_member(self, word: Heartbeat) -> ConsumerMember | Refusal:
@@ -236,13 +252,28 @@ class _Turn:
         """Whether the topics are still what the target was made of; if not, it is to be made anew."""
         members = self.draft.all_members()
         patterns = {member.pattern for member in members if member.pattern}
-        matches = self._topics.matches(patterns, self._group.matches)
+        matches = self._bounded(self._topics.matches(patterns, self._group.matches))
         names = {name for matched in matches.values() for name in matched}
         for topics in {member.topics for member in members}:
             names.update(topics)
         metadata = digest(sorted(names), self._topics) if members else b""
         if (metadata, matches) != (self.draft.metadata, self.draft.matches):
             self.draft.metadata, self.draft.matches, self.renewed = metadata, matches, True
+
+    def _bounded(self, matches: Matches) -> Matches:
+        """What the patterns are to match: topics that others create do not lead a group beyond its bounds."""
+        draft, before = self.draft, self._group.matches
+        if matches == before:
+            return before
+        room = min(draft.matched.room, MAX_GROUP_BYTES - draft.size(), self._room - draft.growth)
+        bounded = within(draft.matched.total + room, matches, before)
+        late = sum(bounded[pattern] != matches[pattern] for pattern in matches)
+        if late:
+            _log.warning(
+                "group %r: %d patterns do not follow the topics, for want of room", self._group_id, late
+            )
+        draft.matched.settle(bounded)
+        return bounded
 
     def assign(self) -> None:
         """Raise the epoch and make the target for it."""
