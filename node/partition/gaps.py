@@ -29,6 +29,11 @@ EARLY_SECONDS = 90.0
 """How long a batch that came too early is asked to come again: longer than a client waits for one answer
 (librdkafka's socket.timeout.ms is 1 minute), shorter than it tries (delivery.timeout.ms)."""
 
+EARLY_IN_TRANSACTION_SECONDS = 10.0
+"""As EARLY_SECONDS, in a transaction. A client that is told there that it is out of order aborts, and nothing
+is there twice; while one that waits beyond its transaction's timeout (1 minute unless it says otherwise) is
+fenced. And it may wait for nothing: of a producer that was forgotten, a marker alone is known."""
+
 
 class _Gap(NamedTuple):
     epoch: int
@@ -41,7 +46,7 @@ class _Gap(NamedTuple):
 
 class Gaps:
     """The gaps in one partition's producers, at most MAX_GAPS of them. A failed batch keeps what is behind it
-    out for at most KEPT_SECONDS, one that is only late for EARLY_SECONDS."""
+    out for at most KEPT_SECONDS, one that is only late for EARLY_SECONDS or EARLY_IN_TRANSACTION_SECONDS."""
 
     def __init__(self) -> None:
         self._gaps: dict[int, _Gap] = {}
@@ -62,7 +67,9 @@ class Gaps:
             return
         self._keep(producer, _Gap(epoch, sequence, behind(failure), now + KEPT_SECONDS))
 
-    def early(self, batch: ProducedBatch, expected: int, now: float) -> AppendFailed | None:
+    def early(
+        self, batch: ProducedBatch, expected: int, now: float, *, transactional: bool
+    ) -> AppendFailed | None:
         """What to tell a producer whose batch is not the `expected` one, as the state machine judged it.
 
         None when it lies before that, or those before it had time enough to come: then it is out of order.
@@ -73,7 +80,8 @@ class Gaps:
         known = self._gaps.get(producer)
         if known is None or (known.epoch, known.sequence, known.early) != (epoch, expected, True):
             failure = not_now(f"sequence {expected} of its producer has to come first")
-            known = _Gap(epoch, expected, failure, now + EARLY_SECONDS, early=True)
+            seconds = EARLY_IN_TRANSACTION_SECONDS if transactional else EARLY_SECONDS
+            known = _Gap(epoch, expected, failure, now + seconds, early=True)
         self._keep(producer, known)
         return known.failure if now <= known.until else None
 

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from node.level_zero.batcher import Batcher, Result, Stored
 from node.level_zero.cache import BatchCache
+from node.partition.answers import Answers
 from node.partition.batch import (
     AppendFailed,
     AppendResult,
@@ -28,27 +29,19 @@ from node.partition.batch import (
     not_now,
     not_replicated,
     not_stored,
-    refused,
 )
 from node.partition.fence import Fence, Grant, Hold
-from node.partition.gaps import Gaps
 from node.partition.lanes import Lane, Pending, placeholder
-from node.partition.verifications import Verifications
 from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, Outcome
+from node.raft.outcome import Applied
 from statemachine.epoch_window import StaleClusterEpoch, Verdict
 from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Append, Appended, Rejected, Rejection, encode
+from statemachine.partition_commands import Append, encode
 from statemachine.producers import NO_PRODUCER
 
 MAX_BATCHES = 16_384
 MAX_BYTES = 64 * 1024 * 1024
 """Batches of one partition accepted and not yet answered; those in the log count too."""
-
-ANSWER_SECONDS = 0.1
-"""How long, once leadership is lost, a batch with a producer id that is in the log is not answered. A leader
-that handed over learns its fate well within; one that was cut off does not, and its producer, which loses
-nothing by sending it again, must not wait here while another leads."""
 
 MAX_ENTRY_BATCHES = 1_024
 """Placeholders in one entry: about 100 KiB of log."""
@@ -85,13 +78,9 @@ class Writer:
         machine: PartitionStateMachine,
         wall_ms: Callable[[], int],
     ) -> None:
-        self.batches = 0
-        self.bytes = 0
-        """Accepted and not yet answered."""
+        self.answers = Answers(loop)
         self.restaged = 0
         """Batches that were uploaded a second time, because the window had passed their epoch."""
-        self.gaps = Gaps()
-        self.verifications = Verifications()
         self._topic_id = topic_id
         self._number = number
         self._loop = loop
@@ -103,8 +92,6 @@ class Writer:
         self._wall_ms = wall_ms
         self._lanes: dict[int, Lane] = {}
         self._ready: list[Lane] = []
-        self._in_log: dict[int, list[Pending]] = {}
-        self._entries = 0
         # The entry being put together, and what it is put together under; empty between two callbacks.
         self._entry: list[Pending] = []
         self._hold: Hold | None = None
@@ -125,7 +112,7 @@ class Writer:
         result: asyncio.Future[AppendResult] = self._loop.create_future()
         refusal = self._refusal(batch)
         if refusal is not None:
-            self.gaps.note(batch, refusal, self._loop.time())
+            self.answers.gaps.note(batch, refusal, self._loop.time())
             result.set_result(refusal)
             return result
         key = batch.producer_id if batch.producer_id != NO_PRODUCER else -1 - batch.connection
@@ -133,8 +120,7 @@ class Writer:
         if lane is None:
             lane = self._lanes[key] = Lane(key)
         pending = Pending(batch, lane, result)
-        self.batches += 1
-        self.bytes += len(batch.data)
+        self.answers.accept(pending)
         lane.queue.append(pending)
         if judgement is not None:
             pending.unjudged += 1
@@ -142,14 +128,14 @@ class Writer:
         if verification is not None:
             pending.unjudged += 1
             pending.verified = True
-            self.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
+            self.answers.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
             verification.add_done_callback(partial(self._judged, pending))
         self._stage(pending)
         return result
 
     def missed(self, batch: ProducedBatch) -> None:
         """A batch was offered and refused before it came here; see `Gaps`."""
-        self.gaps.note(batch, not_leading("this node did not lead the partition"), self._loop.time())
+        self.answers.gaps.note(batch, not_leading("this node did not lead the partition"), self._loop.time())
 
     def lost(self, reason: str) -> None:
         """The term is over and the fence closed: what is not in the log never will be, and says so."""
@@ -161,25 +147,23 @@ class Writer:
                 lane.waiting.cancel()
             while lane.queue:
                 self._fail(lane, failure)
-        if self._in_log:
-            self._loop.call_later(ANSWER_SECONDS, self._answer_unknown, self._entries, reason)
+        self.answers.term_over(reason)
 
     def close(self, reason: str) -> None:
         """As `lost`, and nobody learns any more what becomes of the entries in the log."""
         self.lost(reason)
-        entries, self._in_log = self._in_log, {}
-        for entry in entries.values():
-            self._end_all(entry, AppendFailed(ErrorCode.not_enough_replicas_after_append, reason))
+        self.answers.close(reason)
 
     def _refusal(self, batch: ProducedBatch) -> AppendFailed | None:
         if self._fence.window is None:
             return not_leading("this node does not lead the partition, or not yet")
-        if self.gaps and batch.producer_id != NO_PRODUCER:
-            failure = self.gaps.refusal(batch, self._machine.producers, self._loop.time())
+        answers = self.answers
+        if answers.gaps and batch.producer_id != NO_PRODUCER:
+            failure = answers.gaps.refusal(batch, self._machine.producers, self._loop.time())
             if failure is not None:
                 return failure
-        if self.batches >= MAX_BATCHES or self.bytes + len(batch.data) > MAX_BYTES:
-            return not_now(f"{self.batches} batches of {self.bytes} bytes wait in this partition")
+        if answers.batches >= MAX_BATCHES or answers.bytes + len(batch.data) > MAX_BYTES:
+            return not_now(f"{answers.batches} batches of {answers.bytes} bytes wait in this partition")
         return None
 
     # Up.
@@ -311,7 +295,7 @@ class Writer:
             outcome = future.result()
             assert not isinstance(outcome, Applied), "nothing is applied before it is written"
             failure = not_replicated(outcome)
-            self._end_all(entry, failure)
+            self.answers.fail(entry, failure)
             for pending in entry:
                 lane = pending.lane
                 if lane.queue and pending.batch.producer_id != NO_PRODUCER:
@@ -323,44 +307,7 @@ class Writer:
             assert isinstance(stored, Stored)
             # Now, not once it is applied: whoever hears that it is there reads it from memory at once.
             written.put(stored.object_id, stored.position, pending.batch.data)
-        self._entries += 1
-        self._in_log[self._entries] = entry
-        future.add_done_callback(partial(self._ended, self._entries))
-
-    # The answers.
-
-    def _ended(self, number: int, future: asyncio.Future[Outcome]) -> None:
-        entry = self._in_log.pop(number, None)
-        if entry is None:
-            return
-        outcome = future.result()
-        if not isinstance(outcome, Applied):
-            self._end_all(entry, not_replicated(outcome))
-        elif isinstance(outcome.value, Rejected):
-            self._end_all(entry, refused(outcome.value))
-        else:
-            for pending, result in zip(entry, outcome.value[0], strict=True):
-                self._end(pending, result if isinstance(result, Appended) else self._refused(pending, result))
-
-    def _refused(self, pending: Pending, rejected: Rejected) -> AppendFailed:
-        if rejected.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            early = self.gaps.early(pending.batch, rejected.current, self._loop.time())
-            if early is not None:
-                return early
-        return refused(rejected)
-
-    def _answer_unknown(self, newest: int, reason: str) -> None:
-        """Tell those who may send again that nobody knows what became of these entries, and perhaps not soon.
-
-        They stay counted until it is known. Whether they got there, the applied state tells `Gaps`.
-        """
-        failure = AppendFailed(ErrorCode.not_enough_replicas_after_append, reason)
-        now = self._loop.time()
-        for number, entry in self._in_log.items():
-            for pending in entry if number <= newest else ():
-                if pending.batch.producer_id != NO_PRODUCER and not pending.result.done():
-                    self.gaps.note(pending.batch, failure, now)
-                    pending.result.set_result(failure)
+        self.answers.await_outcome(entry, future)
 
     def _fail(self, lane: Lane, failure: AppendFailed) -> None:
         """Fail a lane's first batch before the log, and with it, in order, those that rely on it."""
@@ -373,21 +320,7 @@ class Writer:
             if pending.staged is not None:
                 # Whatever is not in an upload yet need not be uploaded any more.
                 pending.staged.cancel()
-        self._end_all(failed[:1], failure)
-        self._end_all(failed[1:], behind(failure))
+        self.answers.fail(failed[:1], failure)
+        self.answers.fail(failed[1:], behind(failure))
         if not lane.queue and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
-
-    def _end_all(self, ended: list[Pending], failure: AppendFailed) -> None:
-        now = self._loop.time()
-        for pending in ended:
-            self.gaps.note(pending.batch, failure, now)
-            self._end(pending, failure)
-
-    def _end(self, pending: Pending, result: AppendResult) -> None:
-        self.batches -= 1
-        self.bytes -= len(pending.batch.data)
-        if pending.verified:
-            self.verifications.end(pending.batch.producer_id)
-        if not pending.result.done():
-            pending.result.set_result(result)

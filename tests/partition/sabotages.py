@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from node.level_zero.batcher import Stored
-from node.partition import fence, partition, writer
+from node.partition import answers, fence, partition
 from node.partition.batch import not_replicated, not_stored
 from node.partition.fence import Fence, Grant, Hold
 from node.partition.gaps import Gaps
@@ -117,7 +117,7 @@ def _no_turns(self: Writer, pending: Pending, staged: asyncio.Future[Any]) -> No
 def _fails_alone(self: Writer, lane: Lane, failure: Any) -> None:
     """A failure leaves those behind it in the queue."""
     pending = lane.queue.popleft()
-    self._end_all([pending], failure)
+    self.answers.fail([pending], failure)
 
 
 def _unknown_is_refusal(outcome: Any) -> Any:
@@ -134,7 +134,7 @@ def _answers_early(self: Writer) -> None:
     entry = self._entry
     _write(self)
     for pending in entry:
-        if not pending.result.done() and any(pending in logged for logged in self._in_log.values()):
+        if not pending.result.done() and any(pending in logged for logged in self.answers._in_log.values()):
             pending.result.set_result(Appended(self._machine.next_offset))
 
 
@@ -162,7 +162,7 @@ CLUSTER: dict[str, AbstractContextManager[Any]] = {
     "no-turns": patch.object(Writer, "_uploaded", _no_turns),
     "fails-alone": patch.object(Writer, "_fail", _fails_alone),
     "gaps-forgotten": patch.object(Gaps, "refusal", lambda *_: None),
-    "unknown-is-refusal": patch.object(writer, "not_replicated", _unknown_is_refusal),
+    "unknown-is-refusal": patch.object(answers, "not_replicated", _unknown_is_refusal),
     "no-barrier": patch.object(Partition, "_take_up", _opens_at_once),
     "answers-early": patch.object(Writer, "_write", _answers_early),
 }

@@ -71,7 +71,8 @@ def _run(cluster: PartitionCluster, verdict: Verdict) -> None:
     cluster.run(4.0)
     cluster.settle()
     for partition in cluster.partitions.values():
-        if partition.writer.batches or len(partition.writer.verifications) or partition.fence.holds:
+        pending = partition.writer.answers
+        if pending.batches or len(pending.verifications) or partition.fence.holds:
             verdict.problems.append("something is still held, verified or pending")
     verdict.problems += [f"group {group} failed on {node}: {why}" for node, group, why in cluster.failed]
     verdict.terms = len({term for term, _ in cluster.log.entries.values()})

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from node.coordinator.transactions.verification import Verified
 from node.kafka.record_batch import BatchLimits, InvalidBatch, read_header, validate_produced
-from node.partition import writer
+from node.partition import answers
 from node.partition.batch import AppendFailed, Verification
 from node.raft.outcome import NotLeader, Overloaded
 from statemachine.aborted_transactions import AbortedTransaction
@@ -117,7 +117,7 @@ def test_batches_that_come_meanwhile_share_what_is_asked() -> None:
         assert lone.partition.transaction_of(P, 0) is verification, "in the log, and not yet applied"
         lone.group.commit()
         assert lone.partition.transaction_of(P, 0) == 1
-        assert len(lone.partition.writer.verifications) == 0
+        assert len(lone.partition.writer.answers.verifications) == 0
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -157,7 +157,7 @@ def test_what_the_coordinator_refuses_fails_with_those_behind_it_and_reaches_no_
         assert lone.codes() == {"0": ENDED, "1": NOT_NOW}
         assert lone.group.proposed == []
         assert lone.batcher.staged[1][1].cancelled()
-        assert lone.partition.writer.batches == len(lone.partition.writer.verifications) == 0
+        assert lone.partition.writer.answers.batches == len(lone.partition.writer.answers.verifications) == 0
         lone.append("1 again", producer=P, sequence=1, verification=known(lone, 2))
         assert lone.codes()["1 again"] == NOT_NOW, "the first has not come again"
 
@@ -509,7 +509,7 @@ def test_leadership_lost_while_a_batch_is_verified() -> None:
         lone.stored("0")
         lone.group.lose()
         assert lone.codes() == {"0": "not_leader_or_follower"}
-        assert len(lone.partition.writer.verifications) == 0
+        assert len(lone.partition.writer.answers.verifications) == 0
         lone.group.lead(2)
         verification.set_result(Verified(1))
         lone.loop.run()
@@ -523,7 +523,7 @@ def test_a_batch_in_the_log_when_leadership_is_lost_is_answered_as_unknown_and_c
         lone.stored("0")
         lone.group.is_leader = False
         lone.group.lose()
-        lone.loop.advance(writer.ANSWER_SECONDS)
+        lone.loop.advance(answers.ANSWER_SECONDS)
         assert lone.codes() == {"0": AFTER}
         lone.group.lead(2)
         assert lone.partition.transaction_of(P, 0) == 1, "it was committed, and opened the transaction"
@@ -531,7 +531,7 @@ def test_a_batch_in_the_log_when_leadership_is_lost_is_answered_as_unknown_and_c
         lone.stored("0 again")
         lone.group.commit()
         assert lone.codes()["0 again"] == "0"
-        assert len(lone.partition.writer.verifications) == 0
+        assert len(lone.partition.writer.answers.verifications) == 0
 
 
 def test_a_replica_that_goes_ends_what_is_verified_and_what_is_marked() -> None:
@@ -544,7 +544,7 @@ def test_a_replica_that_goes_ends_what_is_verified_and_what_is_marked() -> None:
         failed = lone.end(1).result()
         assert failed is not None
         assert failed.code is ErrorCode.not_leader_or_follower
-        assert len(lone.partition.writer.verifications) == 0
+        assert len(lone.partition.writer.answers.verifications) == 0
 
 
 def test_nobody_may_write_a_marker_as_a_producer() -> None:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -19,9 +18,9 @@ from node.controller.registration import Registration
 from node.kafka.requests import fetch_share, leading, produce
 from node.kafka.requests.fetch_share import FetchShare
 from node.level_zero.batcher import Batcher, Stored
+from node.partition import answers
 from node.partition import fence as fence_module
 from node.partition import partition as partition_module
-from node.partition import writer as writer_module
 from node.partition.batch import AppendFailed, Judgement, ProducedBatch, Verification
 from node.partition.gaps import Gaps
 from node.partition.lanes import Lane, Pending, placeholder
@@ -82,7 +81,7 @@ def _releases_first(self: Writer) -> None:
     hold.release()
     if entry:
         # After a wait, which is not equally long for all.
-        delay = 0.01 if self._entries % 2 else 0.001
+        delay = 0.01 if self.answers._entries % 2 else 0.001
         self._loop.call_later(delay, _replicate_late, self, entry, hold.window)
 
 
@@ -90,9 +89,7 @@ def _replicate_late(self: Writer, entry: list[Pending], window: EpochWindow) -> 
     placeholders = [*map(placeholder, entry)]
     command = encode(window.term, self._wall_ms(), [Append(window, placeholders)])
     future = self.group.replicate(command, window.term)
-    self._entries += 1
-    self._in_log[self._entries] = entry
-    future.add_done_callback(partial(self._ended, self._entries))
+    self.answers.await_outcome(entry, future)
 
 
 _append = PartitionStateMachine._append
@@ -341,7 +338,7 @@ _ALL = (
     Sabotage(
         "unknown-is-refusal",
         "an unknown outcome is told as a refusal",
-        lambda: (patch.object(writer_module, "not_replicated", of_partition._unknown_is_refusal),),
+        lambda: (patch.object(answers, "not_replicated", of_partition._unknown_is_refusal),),
     ),
     Sabotage(
         "answered-early",

@@ -1,0 +1,113 @@
+"""What becomes of the batches that a partition has accepted: how each is answered, what is remembered of it.
+
+A batch is counted from here on until its answer. What fails is noted, because nothing behind it may pass
+(gaps.py); what is in the log is answered by what it comes to there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from kio.schema.errors import ErrorCode
+
+from node.partition.batch import AppendFailed, AppendResult, not_replicated, refused
+from node.partition.gaps import Gaps
+from node.partition.lanes import Pending
+from node.partition.verifications import Verifications
+from node.raft.outcome import Applied, Outcome
+from statemachine.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
+from statemachine.producers import NO_PRODUCER
+
+ANSWER_SECONDS = 0.1
+"""How long, once leadership is lost, a batch with a producer id that is in the log is not answered. A leader
+that handed over learns its fate well within; one that was cut off does not, and its producer, which loses
+nothing by sending it again, must not wait here while another leads."""
+
+
+class Answers:
+    """One partition's, on one node. Belongs to one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.batches = 0
+        self.bytes = 0
+        """Accepted and not yet answered."""
+        self.gaps = Gaps()
+        self.verifications = Verifications()
+        self._loop = loop
+        self._in_log: dict[int, list[Pending]] = {}
+        self._entries = 0
+
+    @property
+    def entries(self) -> int:
+        """In the log, with a fate that is not known here yet."""
+        return len(self._in_log)
+
+    def accept(self, pending: Pending) -> None:
+        """It will be answered."""
+        self.batches += 1
+        self.bytes += len(pending.batch.data)
+
+    def await_outcome(self, entry: list[Pending], outcome: asyncio.Future[Outcome]) -> None:
+        """These batches are in the log as one entry: answer them by what it comes to."""
+        self._entries += 1
+        self._in_log[self._entries] = entry
+        outcome.add_done_callback(partial(self._ended, self._entries))
+
+    def fail(self, pending: list[Pending], failure: AppendFailed) -> None:
+        """Answer batches that are not in the log, or are not known to be, in their order."""
+        now = self._loop.time()
+        for each in pending:
+            self.gaps.note(each.batch, failure, now)
+            self._end(each, failure)
+
+    def term_over(self, reason: str) -> None:
+        """Leadership is lost: soon, tell those who may send again that nobody knows what became of theirs."""
+        if self._in_log:
+            self._loop.call_later(ANSWER_SECONDS, self._answer_unknown, self._entries, reason)
+
+    def close(self, reason: str) -> None:
+        """Nobody will learn here any more what becomes of the entries in the log."""
+        entries, self._in_log = self._in_log, {}
+        for entry in entries.values():
+            self.fail(entry, AppendFailed(ErrorCode.not_enough_replicas_after_append, reason))
+
+    def _ended(self, number: int, future: asyncio.Future[Outcome]) -> None:
+        entry = self._in_log.pop(number, None)
+        if entry is None:
+            return
+        outcome = future.result()
+        if not isinstance(outcome, Applied):
+            self.fail(entry, not_replicated(outcome))
+        elif isinstance(outcome.value, Rejected):
+            self.fail(entry, refused(outcome.value))
+        else:
+            for pending, result in zip(entry, outcome.value[0], strict=True):
+                self._end(pending, result if isinstance(result, Appended) else self._refused(pending, result))
+
+    def _refused(self, pending: Pending, rejected: Rejected) -> AppendFailed:
+        if rejected.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            transactional = pending.transaction != NO_TRANSACTION
+            now = self._loop.time()
+            early = self.gaps.early(pending.batch, rejected.current, now, transactional=transactional)
+            if early is not None:
+                return early
+        return refused(rejected)
+
+    def _answer_unknown(self, newest: int, reason: str) -> None:
+        """They stay counted until it is known. Whether they got there, the applied state tells `Gaps`."""
+        failure = AppendFailed(ErrorCode.not_enough_replicas_after_append, reason)
+        now = self._loop.time()
+        for number, entry in self._in_log.items():
+            for pending in entry if number <= newest else ():
+                if pending.batch.producer_id != NO_PRODUCER and not pending.result.done():
+                    self.gaps.note(pending.batch, failure, now)
+                    pending.result.set_result(failure)
+
+    def _end(self, pending: Pending, result: AppendResult) -> None:
+        self.batches -= 1
+        self.bytes -= len(pending.batch.data)
+        if pending.verified:
+            self.verifications.end(pending.batch.producer_id)
+        if not pending.result.done():
+            pending.result.set_result(result)
