@@ -21,6 +21,8 @@ with warnings.catch_warnings():
     from kafka.errors import KafkaError  # type: ignore[import-untyped]
     from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[import-untyped]
 
+LEAST_POLL_SECONDS = 0.5
+"""The fewer polls, the fewer joins end between two of them: see `subscribe`."""
 _STRATEGIES = {"range": RangePartitionAssignor, "cooperative": CooperativeStickyAssignor}
 
 
@@ -77,6 +79,11 @@ class KafkaPython:
             heartbeat_interval_ms=HEARTBEAT_MS,
             partition_assignment_strategy=[_STRATEGIES[settings.get("assignor", "range")]],
         )
+        # A member whose join ends between two of its polls stands still for ever (3.0.12: the answer to its
+        # SyncGroup is dropped, and it sends no heartbeat any more). Whoever knows its topics joins once.
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while not all(map(self._consumer.partitions_for_topic, topics)) and time.monotonic() < deadline:
+            time.sleep(0.02)
         self._consumer.subscribe(list(topics), listener=self._listener)
 
     def chain(self, topics: Sequence[str], group: str, settings: Settings, id: str) -> None:
@@ -87,7 +94,8 @@ class KafkaPython:
         records: list[tuple[str, int, int, str]] = []
         deadline = time.monotonic() + seconds
         while len(records) < count and (left := deadline - time.monotonic()) > 0:
-            found = self._consumer.poll(timeout_ms=int(left * 1000), max_records=count - len(records))
+            wait = max(left, LEAST_POLL_SECONDS)
+            found = self._consumer.poll(timeout_ms=int(wait * 1000), max_records=count - len(records))
             for place, messages in found.items():
                 records += [
                     (place.topic, place.partition, one.offset, one.value.decode()) for one in messages
