@@ -24,17 +24,11 @@ _REACH_SECONDS: Final = 2.0
 Value = TypeVar("Value")
 
 
-class _Errors(logging.Handler):
-    """Takes what librdkafka would print; a command tells the end of the story itself."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        pass
-
-
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
     """What every client here is configured with. librdkafka's names, with underscores for dots."""
+    # Takes what librdkafka would print; a command tells the end of the story itself.
     logger = logging.Logger("librdkafka")
-    logger.addHandler(_Errors())
+    logger.addHandler(logging.NullHandler())
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "strandline-cli",

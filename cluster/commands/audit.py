@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
@@ -15,10 +15,6 @@ from cluster.target import Cluster, described
 
 if TYPE_CHECKING:
     from snapshot.spark.audits.result import AuditRun
-
-
-SHOWN: Final = 5
-"""Findings of each audit that are told as text."""
 
 
 def audit(
@@ -56,8 +52,7 @@ def audit(
         tell("starting Spark")
         run = _run(url, pairs, name, grace, master, html)
     rows = [
-        (result.name, result.verdict.value, _counts(result.counts), result.findings or "")
-        for result in run.results
+        (result.name, result.verdict.value, result.looked_at, result.findings or "") for result in run.results
     ]
     listed = table(("AUDIT", "VERDICT", "LOOKED AT", "FINDINGS"), rows, right=(3,))
     show(as_json, run.as_dict(), Group(listed, *map(escaped, _found(run))))
@@ -124,11 +119,6 @@ def _found(run: AuditRun) -> Iterator[str]:
     for result in run.results:
         if result.findings:
             yield f"\n{result.name}:"
-            for row in result.evidence[:SHOWN]:
-                yield "  " + ", ".join(f"{name} {value}" for name, value in row.items())
-            if result.findings > SHOWN:
-                yield f"  and {result.findings - SHOWN:,} more; --json and --html list more of them"
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+            yield from (f"  {line}" for line in result.shown)
+            if result.not_shown:
+                yield f"  and {result.not_shown:,} more; --json and --html list more of them"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster import cli
 from snapshot.spark import session
 from snapshot.spark.audits import run as audits
 from snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
-from tests.cluster_cli.test_commands import Done
+from tests.cluster_cli.command import Done, strandline
 
 Audit = Callable[..., Done]
 
@@ -33,15 +32,7 @@ def result(name: str, *evidence: Row, more: int = 0) -> AuditResult:
 
 @pytest.fixture
 def audit(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Audit:
-    def strandline(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["strandline", "audit", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Done(int(ended.value.code or 0), out, err)
-
-    return strandline
+    return partial(strandline, capfd, monkeypatch, "audit")
 
 
 @pytest.fixture

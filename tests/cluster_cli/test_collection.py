@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from cluster import cli
 from cluster.collection import REASONS, NodeAnswers, collectable, lowest, why
 from node.admin.schemas import COLLECTION
-from tests.cluster_cli.test_commands import Done
+from tests.cluster_cli.command import Done, strandline
 
 GOOD = {
     "node": 1,
@@ -106,12 +104,7 @@ class Cluster:
 
     def run(self, *arguments: str, also: str = "") -> Done:
         where = ",".join([node.address for node in self.nodes] + ([also] if also else []))
-        self._patch.setattr(sys, "argv", ["strandline", "gc", *arguments, "--admin", where])
-        self._capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = self._capfd.readouterr()
-        return Done(int(ended.value.code or 0), out, err)
+        return strandline(self._capfd, self._patch, "gc", *arguments, "--admin", where)
 
 
 @pytest.fixture

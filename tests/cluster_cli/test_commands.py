@@ -9,22 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from cluster import cli
 from cluster.collection import REASONS
 from cluster.ports import free_ports
+from tests.cluster_cli.command import Done, strandline
 from tests.real_cluster import RealCluster, running_cluster
 
 STRANDLINE = Path(sys.executable).with_name("strandline")
-
-
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
 
 
 Run = Callable[..., Done]
@@ -38,16 +32,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 @pytest.fixture
 def run(cluster: RealCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def strandline(*arguments: str, here: bool = True) -> Done:
+    def run(*arguments: str, here: bool = True) -> Done:
         where = ["--cluster", str(cluster.folder)] if here else []
-        monkeypatch.setattr(sys, "argv", ["strandline", *arguments, *where])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Done(int(ended.value.code or 0), out, err)
+        return strandline(capfd, monkeypatch, *arguments, *where)
 
-    return strandline
+    return run
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from cluster import cli
-from tests.cluster_cli.test_commands import Done
+from tests.cluster_cli.command import Done, strandline
 from tests.real_cluster import RealCluster, running_cluster
 
 Run = Callable[..., Done]
@@ -27,15 +25,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 @pytest.fixture
 def run(cluster: RealCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def strandline(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["strandline", *arguments, "--cluster", str(cluster.folder)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Done(int(ended.value.code or 0), out, err)
+    def run(*arguments: str) -> Done:
+        return strandline(capfd, monkeypatch, *arguments, "--cluster", str(cluster.folder))
 
-    return strandline
+    return run
 
 
 def as_json(done: Done) -> Any:

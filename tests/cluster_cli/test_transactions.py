@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from cluster import cli
 from node.admin.schemas import ABORTED, TRANSACTION
 from tests.admin.test_api import check
+from tests.cluster_cli.command import Done, strandline
 from tests.cluster_cli.test_collection import PlayedNode
-from tests.cluster_cli.test_commands import Done
 
 LIST = "/api/transactions?limit=1000"
 
@@ -73,12 +71,7 @@ class Cluster:
 
     def run(self, *arguments: str, also: str = "") -> Done:
         where = ",".join([node.address for node in self.nodes] + ([also] if also else []))
-        self._patch.setattr(sys, "argv", ["strandline", "transaction", *arguments, "--admin", where])
-        self._capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = self._capfd.readouterr()
-        return Done(int(ended.value.code or 0), out, err)
+        return strandline(self._capfd, self._patch, "transaction", *arguments, "--admin", where)
 
 
 @pytest.fixture

@@ -60,13 +60,11 @@ def lines(run: AuditRun) -> list[str]:
     """The verdicts as text, with the first findings of each audit."""
     said = []
     for result in run.results:
-        counts = ", ".join(f"{count:,} {what}" for what, count in result.counts.items())
-        said.append(f"{result.verdict.value:8} {result.name}: {counts}")
+        said.append(f"{result.verdict.value:8} {result.name}: {result.looked_at}")
         if result.verdict is Verdict.FINDING:
-            for row in result.evidence[:5]:
-                said.append("         " + ", ".join(f"{name} {value}" for name, value in row.items()))
-            if result.findings > 5:
-                said.append(f"         and {result.findings - 5:,} more")
+            said += ["         " + line for line in result.shown]
+            if result.not_shown:
+                said.append(f"         and {result.not_shown:,} more")
     return said
 
 

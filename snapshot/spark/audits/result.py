@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 Row = dict[str, str | int | None]
+SHOWN: Final = 5
+"""Findings of each audit that are told as text."""
 
 
 class Verdict(Enum):
@@ -34,6 +36,21 @@ class AuditResult:
     """Rows of evidence there are, listed or not."""
     remarks: list[Row]
     """What is no finding and worth knowing: a replica whose document is missing, a log that was not kept."""
+
+    @property
+    def looked_at(self) -> str:
+        """The counts as text."""
+        return ", ".join(f"{count:,} {what}" for what, count in self.counts.items())
+
+    @property
+    def shown(self) -> list[str]:
+        """The first findings as text, a line each."""
+        return [", ".join(f"{name} {value}" for name, value in row.items()) for row in self.evidence[:SHOWN]]
+
+    @property
+    def not_shown(self) -> int:
+        """Findings behind these."""
+        return max(self.findings - SHOWN, 0)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,28 @@
+"""The `strandline` command, run in the process of a test."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from cluster import cli
+
+
+class Done(NamedTuple):
+    """How it ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+def strandline(capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, *arguments: str) -> Done:
+    """Run it to its end."""
+    patch.setattr(sys, "argv", ["strandline", *arguments])
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capfd.readouterr()
+    return Done(int(ended.value.code or 0), out, err)
