@@ -9,7 +9,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cluster.failure import CommandFailed, one_line
@@ -35,10 +35,23 @@ class Answer:
             for name in ("problems", "error"):
                 told = self.body.get(name)
                 if isinstance(told, list) and told:
-                    return one_line("; ".join(str(each.get("meaning", each)) for each in told))
+                    return one_line("; ".join(map(_told, told)))
                 if told:
                     return one_line(str(told))
         return one_line(str(self.body))[:300] or f"HTTP status {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a node's /health came to; `problem` is one line, None when all is well."""
+
+    problem: str | None
+    does_its_part: bool
+    """It is ready for clients: healthy, or degraded by what others lack."""
+    only_storage: bool = False
+    """Nothing is wrong but the object store, which no waiting for the node mends."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """Of each problem, by its reason, one line."""
 
 
 class AdminClient:
@@ -75,12 +88,24 @@ class AdminClient:
             raise Unreachable(one_line(repr(error))) from error
 
     def health(self, *, timeout: float = 2.0) -> str | None:
-        """None when the node is healthy, else why not, in one line."""
+        """None when the node is healthy, else in one line what it, or the cluster around it, lacks."""
+        found = self.state(timeout=timeout)
+        return found.problem
+
+    def state(self, *, timeout: float = 2.0) -> Health:
+        """What the node says of itself."""
         try:
             answer = self.request("GET", "/health", timeout=timeout)
         except Unreachable as error:
-            return f"no answer at http://{self.address}/health ({error})"
-        return None if answer.status == 200 else answer.reasons
+            return Health(f"no answer at http://{self.address}/health ({error})", does_its_part=False)
+        told = answer.body.get("problems") if isinstance(answer.body, Mapping) else None
+        details = {str(each.get("reason")): _told(each) for each in told or () if isinstance(each, Mapping)}
+        reasons = set(details)
+        if answer.status == 200:
+            # Degraded: the node does its part, and something around it is wrong.
+            return Health(f"degraded: {answer.reasons}" if reasons else None, does_its_part=True)
+        only_storage = reasons == {"storage_failing"}
+        return Health(answer.reasons, does_its_part=False, only_storage=only_storage, details=details)
 
 
 def first_answer(
@@ -109,6 +134,13 @@ def first_answer(
             cure = "correct what was asked for" if answer.status < 500 else "see that node's log"
             break
     raise CommandFailed(f"{method} {path} failed ({'; '.join(problems)})", cure)
+
+
+def _told(problem: Any) -> str:
+    """One of /health's problems: its detail where it has one, since that names the thing and the cure."""
+    if not isinstance(problem, Mapping):
+        return str(problem)
+    return str(problem.get("detail") or problem.get("meaning") or dict(problem))
 
 
 def _decoded(data: bytes) -> Any:

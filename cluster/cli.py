@@ -1,93 +1,48 @@
-"""The `strandline` command: the one entry point for whoever runs or looks into a cluster."""
+"""Where the `strandline` command begins: ready for Ctrl-C before anything that takes time is imported.
+
+The command line itself is `command_line.py`. An interrupt within an import would end in a stack trace, or be
+lost in a library that catches it, so until a command runs it ends the process where it is.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import platform
 import signal
 import sys
-from importlib import metadata
+from types import FrameType
+from typing import NoReturn
 
-import typer
-from typer.exceptions import TyperException
-
-from cluster.commands import (
-    audit,
-    checkpoint,
-    clusters,
-    consume,
-    gc,
-    groups,
-    node,
-    produce,
-    topics,
-    transactions,
-)
-from cluster.failure import CommandFailed, ReaderGone
-from cluster.output import Json, show
-
-app = typer.Typer(
-    name="strandline",
-    help="Run, operate and look into Strandline. Begin with `strandline cluster up`.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(clusters.app, name="cluster")
-app.command()(node.node)
-app.add_typer(topics.app, name="topic")
-app.add_typer(transactions.app, name="transaction")
-app.add_typer(groups.app, name="group")
-app.command()(produce.produce)
-app.command()(consume.consume)
-app.command()(checkpoint.checkpoint)
-app.add_typer(gc.app, name="gc")
-app.command()(audit.audit)
+_INTERRUPTED = 128 + signal.SIGINT
 
 
-@app.command()
-def version(as_json: Json = False) -> None:
-    """Print the version of Strandline, of the Raft library it stands on and of Python.
-
-    \b
-    Example:
-      strandline version --json
-    """
-    versions = {
-        "strandline": metadata.version("strandline"),
-        "pysyncobj": metadata.version("pysyncobj"),
-        "python": platform.python_version(),
-    }
-    show(
-        as_json,
-        versions,
-        "strandline {strandline} (pysyncobj {pysyncobj}, python {python})".format(**versions),
-    )
-
-
-def main() -> None:
-    """Run the command line.
-
-    It ends with status 0, with 1 when something is wrong with what it looked at, with 2 when it was misused;
-    in both cases one line on stderr names cause and cure. Ctrl-C and a reader that went away end it as they
-    end any other tool: without a word, by the signal's status.
-    """
+def main() -> NoReturn:
+    """Run the command line; ends as `command_line.run` says, and on Ctrl-C with status 130 and no word."""
+    signal.signal(signal.SIGINT, _interrupted)
     try:
-        status = app(standalone_mode=False)
-        sys.stdout.flush()
-    except TyperException as error:
-        problem = " ".join(error.format_message().split()).rstrip(".")
-        print(f"strandline: {problem}; see strandline --help", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except CommandFailed as error:
-        print(f"strandline: {error}", file=sys.stderr)
-        sys.exit(error.status)
+        if sys.argv[1:] == ["--version"]:
+            from importlib import metadata
+
+            print("strandline", metadata.version("strandline"))
+            status = 0
+        else:
+            from cluster.command_line import run
+
+            status = run()
     except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except (ReaderGone, BrokenPipeError):
-        # What is left in the buffer has no reader, and the interpreter would complain about it at its end.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+        status = _INTERRUPTED
+    # From here on there is nothing that an interrupt could still save.
+    signal.signal(signal.SIGINT, _leave)
     sys.exit(status)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """KeyboardInterrupt, so that a command can tidy up; within an import, the end of the process."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _leave(number, frame)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(128 + number)

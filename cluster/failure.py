@@ -18,6 +18,8 @@ class CommandFailed(Exception):
 
     def __init__(self, cause: str, cure: str, status: int = FAILED) -> None:
         super().__init__(f"{one_line(cause)}; {one_line(cure)}")
+        self.cause = one_line(cause)
+        self.cure = one_line(cure)
         self.status = status
 
 

@@ -16,7 +16,9 @@ from confluent_kafka.admin._group import ConsumerGroupDescription, ListConsumerG
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
 from cluster.failure import MISUSED, CommandFailed
-from cluster.kafka_client import REQUEST_SECONDS, Topics, error_of
+from cluster.kafka_client import REQUEST_SECONDS, Topics
+from cluster.kafka_errors import error_of
+from cluster.target import Target
 
 _AT: Any = OffsetSpec
 """Its constructors say nothing of types."""
@@ -73,8 +75,8 @@ class Position(NamedTuple):
 class Groups:
     """Groups by way of Kafka's own admin requests. Everything raises CommandFailed."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._topics = Topics(bootstrap)
+    def __init__(self, where: Target) -> None:
+        self._topics = Topics(where)
         self._admin = self._topics.admin
 
     def all(self) -> list[Listed]:
@@ -182,6 +184,16 @@ class Groups:
             if row.error is not None:
                 place = f"{row.topic}-{row.partition}"
                 raise CommandFailed(f"{what}: {place}: {row.error.str()}", "stop the group's members, if any")
+
+    def trim(self, topic: str, ends: Mapping[Place, int]) -> None:
+        """Delete the records of a topic's partitions below these offsets."""
+        if not ends:
+            return
+        rows = [TopicPartition(*place, offset) for place, offset in ends.items()]
+        for row, future in self._admin.delete_records(rows, request_timeout=REQUEST_SECONDS).items():
+            self._topics.result(
+                f"partition {row.partition} of {topic} cannot be trimmed", future, topic=topic
+            )
 
     def _offsets(self, asked: Mapping[Place, OffsetSpec]) -> dict[Place, int]:
         if not asked:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigEntry, ConfigResource, ConfigSource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
+from confluent_kafka.cimpl import NewPartitions
 
-from cluster.failure import CommandFailed, one_line
+from cluster.failure import MISUSED, CommandFailed, one_line
+from cluster.kafka_errors import error_of, failed, is_internal, reach
+from cluster.target import Target
 
 REQUEST_SECONDS: Final = 20.0
 _CONNECT_SECONDS: Final = 5.0
-_REACH_SECONDS: Final = 2.0
+_SET: Final = AlterConfigOpType.SET
+_DELETE: Final = AlterConfigOpType.DELETE
 
 Value = TypeVar("Value")
 
@@ -36,72 +38,30 @@ def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
         "logger": logger,
-        **{name.replace("_", "."): value for name, value in more.items()},
+        **{name if name == "error_cb" else name.replace("_", "."): value for name, value in more.items()},
     }
 
 
-def reach(bootstrap: str) -> None:
-    """CommandFailed at once when nobody takes connections there, where librdkafka would keep trying."""
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        # OverflowError and ValueError: no port, or none that there could be.
-        with contextlib.suppress(OSError, OverflowError, ValueError):
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
-            return
-    raise unreachable(bootstrap)
-
-
-def unreachable(bootstrap: str) -> CommandFailed:
-    """No broker answered."""
-    return CommandFailed(
-        f"no Kafka broker answers at {bootstrap}",
-        "start a cluster with `strandline cluster up`, or name one with --bootstrap or --cluster",
-    )
-
-
-def failed(what: str, error: KafkaError) -> CommandFailed:
-    """A broker, or the client, refused."""
-    return CommandFailed(f"{what}: {one_line(error.str())} ({error.name()})", _cure(error))
-
-
-def error_of(exception: KafkaException) -> KafkaError:
-    """The error a KafkaException carries."""
-    error = exception.args[0]
-    assert isinstance(error, KafkaError)
-    return error
-
-
-def _cure(error: KafkaError) -> str:
-    match error.code():
-        case KafkaError.UNKNOWN_TOPIC_OR_PART | KafkaError._UNKNOWN_TOPIC:
-            return "see the topics there are with `strandline topic list`, or create it"
-        case KafkaError.TOPIC_ALREADY_EXISTS:
-            return "choose another name, or add --if-not-exists"
-        case KafkaError.INVALID_REPLICATION_FACTOR:
-            return "ask for no more replicas than there are live nodes (`strandline cluster status`)"
-        case KafkaError.INVALID_CONFIG | KafkaError.INVALID_PARTITIONS | KafkaError.TOPIC_EXCEPTION:
-            return "correct the value"
-        case KafkaError._UNKNOWN_PARTITION:
-            return "see the topic's partitions with `strandline topic describe`"
-        case KafkaError.GROUP_ID_NOT_FOUND:
-            return "see the groups there are with `strandline group list`"
-        case KafkaError.NON_EMPTY_GROUP | KafkaError.UNKNOWN_MEMBER_ID:
-            return "stop the group's members first: see them with `strandline group describe`"
-        case KafkaError._TIMED_OUT:
-            return "see with `strandline cluster status` whether a partition or a coordinator has no leader"
-        case KafkaError.MSG_SIZE_TOO_LARGE:
-            return "send less at a time, or raise the topic's max.message.bytes"
-        case _:
-            return "try again; if it stays, see the nodes with `strandline cluster status` and their logs"
+def refused(where: Target, what: str, request: Callable[[], Value]) -> Value:
+    """What `request` gives; CommandFailed when the client itself refuses what is asked."""
+    try:
+        return request()
+    except KafkaException as error:
+        told = failed(where, what, error_of(error))
+        if error_of(error).code() == KafkaError._INVALID_ARG:
+            told.status = MISUSED
+        raise told from None
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise CommandFailed(f"{what}: {one_line(str(error))}", "correct the value", MISUSED) from None
 
 
 class Topics:
     """Topics by way of Kafka's own admin requests. Everything raises CommandFailed."""
 
-    def __init__(self, bootstrap: str) -> None:
-        reach(bootstrap)
-        self._bootstrap = bootstrap
-        self._admin = AdminClient(client_config(bootstrap))
+    def __init__(self, where: Target) -> None:
+        reach(where)
+        self.where = where
+        self._admin = AdminClient(client_config(where.bootstrap))
 
     @property
     def admin(self) -> AdminClient:
@@ -113,7 +73,7 @@ class Topics:
         try:
             found = self._admin.list_topics(timeout=_CONNECT_SECONDS).topics
         except KafkaException as error:
-            raise self._told("the topics cannot be listed", error_of(error)) from None
+            raise failed(self.where, "the topics cannot be listed", error_of(error)) from None
         return {
             name: (
                 len(topic.partitions),
@@ -124,8 +84,13 @@ class Topics:
 
     def describe(self, name: str) -> TopicDescription:
         """One topic's partitions."""
-        future = self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS)[name]
-        description: TopicDescription = self.result(f"topic {name} cannot be described", future)
+        what = f"topic {name} cannot be described"
+        asked = refused(
+            self.where,
+            what,
+            lambda: self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS),
+        )
+        description: TopicDescription = self.result(what, asked[name])
         return description
 
     def configs(self, name: str) -> dict[str, str | None]:
@@ -142,16 +107,39 @@ class Topics:
             if ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
         }
 
-    def result(self, what: str, future: Future[Value]) -> Value:
-        """What an admin request gave."""
+    def configure(self, name: str, configs: Mapping[str, str], unset: Sequence[str]) -> None:
+        """Set these for a topic, and these back to the cluster's default; all or none."""
+        changes = [ConfigEntry(key, value, incremental_operation=_SET) for key, value in configs.items()]
+        changes += [ConfigEntry(key, None, incremental_operation=_DELETE) for key in unset]
+        what = f"topic {name} cannot be configured"
+        resource = refused(
+            self.where, what, lambda: ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+        )
+        futures = self._admin.incremental_alter_configs([resource], request_timeout=REQUEST_SECONDS)
+        self.result(what, futures[resource], topic=name)
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Have the topic grow to so many partitions."""
+        what = f"topic {name} cannot have {count} partitions"
+        futures = refused(
+            self.where,
+            what,
+            lambda: self._admin.create_partitions(
+                [NewPartitions(name, count)], request_timeout=REQUEST_SECONDS
+            ),
+        )
+        self.result(what, futures[name], topic=name)
+
+    def result(self, what: str, future: Future[Value], *, topic: str = "") -> Value:
+        """What an admin request gave; `topic` is the one that it was about, if it was about one."""
         try:
             return future.result(REQUEST_SECONDS + _CONNECT_SECONDS)
         except TimeoutError:
-            raise self._told(what, KafkaError(KafkaError._TIMED_OUT)) from None
+            raise failed(self.where, what, KafkaError(KafkaError._TIMED_OUT)) from None
         except KafkaException as error:
-            raise self._told(what, error_of(error)) from None
-
-    def _told(self, what: str, error: KafkaError) -> CommandFailed:
-        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-            return unreachable(self._bootstrap)
-        return failed(what, error)
+            if is_internal(topic, error_of(error)):
+                raise CommandFailed(
+                    f"{what}: it is internal, and holds what consumer groups or transactions need to go on",
+                    "leave it to the cluster; a group's state goes with `strandline group delete`",
+                ) from None
+            raise failed(self.where, what, error_of(error)) from None

@@ -8,28 +8,29 @@ how the next command finds them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from cluster.admin_client import AdminClient
 from cluster.failure import MISUSED, CommandFailed
-from cluster.local_files import Description, LocalNode
+from cluster.folder_lock import alone, new_folder
+from cluster.local_files import DESCRIPTION, Description, LocalNode
+from cluster.node_file import check_file
 from cluster.own_process import OwnProcess
 from cluster.ports import Ports, holder, is_free, usual_ports
+from cluster.waiting import FolderRefused, StorageFails, wait_healthy
 
 NODE_PROGRAM: Final = (sys.executable, "-P", "-m", "node.process")
 HEALTHY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
 _KILL_SECONDS: Final = 10.0
-_POLL_SECONDS: Final = 0.03
-_LOCK_SECONDS: Final = 120.0
 _MOST_NODES: Final = 15
 
 Progress = Callable[[str], None]
@@ -55,7 +56,7 @@ def quiet(_: str) -> None:
 class LocalCluster:
     """The cluster of one folder. What cannot be done raises CommandFailed, with cause and cure.
 
-    `program` is the command that runs one node, to which `--config FILE` and the settings are added.
+    `program` is the command that runs one node, to which `--config FILE` is added.
     """
 
     def __init__(self, folder: Path | str, *, program: Sequence[str] = NODE_PROGRAM) -> None:
@@ -76,33 +77,50 @@ class LocalCluster:
         *,
         choose_ports: PortChoice = usual_ports,
         storage: str | None = None,
-        settings: Sequence[str] = (),
+        settings: Sequence[str] | None = None,
         timeout: float = HEALTHY_SECONDS,
         progress: Progress = quiet,
     ) -> list[int]:
         """Make the cluster (3 nodes, the usual ports) or start what of it does not run; the nodes started.
 
+        `settings` of None are those there are. Others replace them all, where no node runs. Everything is
+        checked before anything is written.
+
         Returns when all are healthy. When they are not within `timeout` seconds, or one dies, those that this
-        call started are stopped again. A cluster that exists keeps what it was made with.
+        call started are stopped again; unless nothing is wrong but the object store, and the cluster was
+        healthy before. Nodes and storage stay what the cluster was made with, the storage from when it is
+        first healthy.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._alone():
+        if storage is not None and not urlsplit(storage).scheme:
+            storage = str(Path(storage).absolute())  # s3:/bucket is a slip of the pen, and no folder
+        with new_folder(self.folder, DESCRIPTION):
             there = Description.load(self.folder)
             if there is None:
-                found = self._new(3 if nodes is None else nodes, choose_ports, storage, settings)
+                found = self._new(3 if nodes is None else nodes, choose_ports, storage, settings or ())
             else:
                 found = there
-                _check_same(found, nodes, storage, settings)
+                _check_same(found, nodes, storage)
+                wanted = found.settings if settings is None else tuple(settings)
             idle = [node for node in found.nodes.values() if node.pid is None]
             _check_ports(idle)
             if there is None:
+                found.check(found.settings)
                 found.create()
+            elif wanted != found.settings or (storage or found.storage) != found.storage:
+                _reconfigure(found, storage or found.storage, wanted)
+            for node in idle:
+                check_file(node.config, os.environ)
             try:
                 for node in idle:
                     self._spawn(found, node)
-                self._wait_healthy(list(found.nodes.values()), timeout, progress)
-            except BaseException:
-                self._stop(found, idle, STOP_SECONDS)
+                wait_healthy(list(found.nodes.values()), timeout, progress)
+                self._ready(found)
+            except BaseException as error:
+                left_running = isinstance(error, FolderRefused) or (
+                    isinstance(error, StorageFails) and found.ready
+                )
+                if not left_running:
+                    self._stop(found, idle, STOP_SECONDS)
                 raise
             return [node.node for node in idle]
 
@@ -120,19 +138,19 @@ class LocalCluster:
             )
         return [node.node for node in running]
 
-    def stop(self, node: int, timeout: float = STOP_SECONDS) -> None:
-        """SIGTERM to one node, then wait; CommandFailed when it had to be killed."""
+    def stop(self, node: int, timeout: float = STOP_SECONDS) -> bool:
+        """SIGTERM to one node, then wait; whether it ran. CommandFailed when it had to be killed."""
         with self._alone():
-            found, each = self._find(node)
-            if self._stop(found, [each], timeout):
-                raise CommandFailed(
-                    f"node {node} did not stop within {timeout:g} s and was killed", f"see {each.log}"
-                )
+            found = self.description
+            (each,) = _chosen(found, [node])
+            ran = each.pid is not None
+            self._stop_well(found, each, timeout)
+        return ran
 
     def kill(self, node: int) -> int:
         """SIGKILL to one node, as a crash would; its pid. Returns when it is gone."""
         with self._alone():
-            _, each = self._find(node)
+            (each,) = _chosen(self.description, [node])
             pid = each.pid
             process = each.process
             if process is None or pid is None or not process.signal(signal.SIGKILL):
@@ -144,21 +162,42 @@ class LocalCluster:
                 )
             return pid
 
-    def start(self, node: int, *, timeout: float = HEALTHY_SECONDS, progress: Progress = quiet) -> bool:
-        """Start one node again on its folder; False when it runs already.
+    def start(self, *nodes: int, timeout: float = HEALTHY_SECONDS, progress: Progress = quiet) -> list[int]:
+        """Start nodes again, each on its folder: these, or all that do not run. Which of them did not run.
 
-        Returns when it is healthy; `timeout` 0 does not wait for that. A node
+        Returns when those are healthy; `timeout` 0 does not wait for that. A node
         that is not healthy in time goes on running; CommandFailed tells why it is not.
         """
         with self._alone():
-            found, each = self._find(node)
-            if each.pid is not None:
-                return False
-            _check_ports([each])
-            self._spawn(found, each)
+            found = self.description
+            idle = [each for each in _chosen(found, nodes) if each.pid is None]
+            _check_ports(idle)
+            for each in idle:
+                check_file(each.config, os.environ)
+            for each in idle:
+                self._spawn(found, each)
+            self._ready(found)  # it may be, sooner or later
         if timeout > 0:
-            self._wait_healthy([each], timeout, progress)
-        return True
+            wait_healthy(idle, timeout, progress)
+        return [each.node for each in idle]
+
+    def restart(self, *nodes: int, timeout: float = HEALTHY_SECONDS, progress: Progress = quiet) -> list[int]:
+        """Stop and start these nodes, or all, one after the other, each once all that run are healthy.
+
+        So clients lose one node at a time. Ends at the first that does not stop by itself or is not healthy
+        in time.
+        """
+        with self._alone():
+            found = self.description
+            chosen = _chosen(found, nodes)
+            for each in chosen:
+                check_file(each.config, os.environ)
+            for each in chosen:
+                progress(f"restarting node {each.node}")
+                self._stop_well(found, each)
+                self._spawn(found, each)
+                wait_healthy([one for one in found.nodes.values() if one.pid is not None], timeout, progress)
+        return [each.node for each in chosen]
 
     def status(self) -> list[NodeStatus]:
         """Every node as it is now; asks each that runs for its health."""
@@ -167,27 +206,22 @@ class LocalCluster:
             pid = node.pid
             problem: str | None
             if pid is None:
-                problem = "does not run" if node.process is None else f"does not run ({node.last_words()})"
+                last = "" if node.process is None else f"; its log ends with: {node.last_words()}"
+                problem = f"does not run{last}"
             else:
                 problem = AdminClient(node.admin).health()
             answers.append(NodeStatus(node.node, pid, problem, node.kafka, node.admin, str(node.log)))
         return answers
+
+    def chosen(self, *nodes: int) -> list[LocalNode]:
+        """These nodes as the folder describes them, or all; CommandFailed when there is no such node."""
+        return _chosen(self.description, nodes)
 
     def _missing(self) -> CommandFailed:
         return CommandFailed(
             f"there is no cluster in {self.folder}",
             "make one with `strandline cluster up`, or name another folder with --cluster",
         )
-
-    def _find(self, node: int) -> tuple[Description, LocalNode]:
-        found = self.description
-        if node not in found.nodes:
-            raise CommandFailed(
-                f"there is no node {node} in {self.folder}",
-                f"there are {', '.join(map(str, found.nodes))}",
-                MISUSED,
-            )
-        return found, found.nodes[node]
 
     def _new(
         self, nodes: int, choose_ports: PortChoice, storage: str | None, settings: Sequence[str]
@@ -201,10 +235,13 @@ class LocalCluster:
 
     def _spawn(self, found: Description, node: LocalNode) -> None:
         command = [*self._program, "--config", str(node.config)]
-        for setting in found.settings:
-            command += ["--set", setting]
         node.process = OwnProcess.spawn(command, node.log, dict(os.environ))
         found.save()  # at once: a process that no file names would be lost
+
+    def _ready(self, found: Description) -> None:
+        if not found.ready:
+            found.ready = True
+            found.save()
 
     def _stop(self, found: Description, nodes: Sequence[LocalNode], timeout: float) -> list[int]:
         """SIGTERM, wait, SIGKILL to the rest; who needed that."""
@@ -223,74 +260,58 @@ class LocalCluster:
         found.save()
         return stubborn
 
-    def _wait_healthy(self, nodes: Sequence[LocalNode], timeout: float, progress: Progress) -> None:
-        deadline = time.monotonic() + timeout
-        waiting: dict[int, str] = {node.node: "has just started" for node in nodes}
-        by_id = {node.node: node for node in nodes}
-        while waiting:
-            for node in list(waiting):
-                each = by_id[node]
-                if each.pid is None:
-                    raise CommandFailed(
-                        f"node {node} died: {each.last_words() or 'it left no word'}",
-                        f"the cause is in {each.log}",
-                    )
-                told = AdminClient(each.admin).health()
-                if told is None:
-                    del waiting[node]
-                else:
-                    waiting[node] = told
-            progress(f"{len(nodes) - len(waiting)} of {len(nodes)} nodes healthy")
-            if waiting and time.monotonic() >= deadline:
-                late, problem = next(iter(waiting.items()))
-                raise CommandFailed(
-                    f"node {late} is not healthy after {timeout:g} s: {problem}",
-                    f"see {by_id[late].log}; more time: --timeout",
-                )
-            if waiting:
-                time.sleep(_POLL_SECONDS)
+    def _stop_well(self, found: Description, each: LocalNode, timeout: float = STOP_SECONDS) -> None:
+        if self._stop(found, [each], timeout):
+            raise CommandFailed(
+                f"node {each.node} did not stop within {timeout:g} s and was killed", f"see {each.log}"
+            )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Two commands that start and stop nodes of one cluster wait for each other."""
         if not self.folder.is_dir():
             raise self._missing()
-        deadline = time.monotonic() + _LOCK_SECONDS
-        with (self.folder / "cluster.lock").open("w") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise CommandFailed(
-                            f"another command has been at work on {self.folder} for {_LOCK_SECONDS:g} s",
-                            "wait for it, or end it, and try again",
-                        ) from None
-                time.sleep(_POLL_SECONDS)
+        with alone(self.folder):
             yield
 
 
-def _check_same(
-    found: Description,
-    nodes: int | None,
-    storage: str | None,
-    settings: Sequence[str],
-) -> None:
-    """What was asked for must be what is there: nothing of it can be changed by asking again."""
+def _chosen(found: Description, nodes: Sequence[int]) -> list[LocalNode]:
+    """These nodes in this order, each once, or all of them when none is named."""
+    for node in nodes:
+        if node not in found.nodes:
+            raise CommandFailed(
+                f"there is no node {node} in {found.folder}",
+                f"there are {', '.join(map(str, found.nodes))}",
+                MISUSED,
+            )
+    return [found.nodes[node] for node in dict.fromkeys(nodes or found.nodes)]
+
+
+def _check_same(found: Description, nodes: int | None, storage: str | None) -> None:
+    """What was asked for must be what is there: neither can be changed by asking again."""
     differs = None
     if nodes is not None and nodes != len(found.nodes):
         differs = f"{len(found.nodes)} nodes"
-    elif storage is not None and storage != found.storage:
+    elif storage is not None and storage != found.storage and found.ready:
         differs = f"its objects in {found.storage}"
-    elif settings and tuple(settings) != found.settings:
-        differs = f"the settings {' '.join(found.settings) or '(none)'}"
     if differs is not None:
         raise CommandFailed(
             f"the cluster in {found.folder} has {differs}",
             "leave the option away, or make another cluster in another folder with --cluster",
             MISUSED,
         )
+
+
+def _reconfigure(found: Description, storage: str, settings: Sequence[str]) -> None:
+    if any(node.pid is not None for node in found.nodes.values()):
+        raise CommandFailed(
+            f"the cluster in {found.folder} runs with the settings {' '.join(found.settings) or '(none)'}",
+            f"to give it others, first take it down: strandline cluster down --cluster {found.folder}",
+            MISUSED,
+        )
+    replace(found, storage=storage).check(settings)
+    if storage != found.storage:
+        found.move(storage)
+    found.configure(settings)
 
 
 def _check_ports(nodes: Sequence[LocalNode]) -> None:

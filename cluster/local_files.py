@@ -10,17 +10,21 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cluster.failure import MISUSED, CommandFailed
+from cluster.failure import MISUSED, CommandFailed, one_line
+from cluster.node_file import NodeFile, write_private
 from cluster.own_process import OwnProcess
 from cluster.ports import LOOPBACK, Ports
 
 DESCRIPTION: Final = "cluster.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+"""1 had the settings on the nodes' command lines instead of in their files."""
 _SECRET_BYTES: Final = 32
 
 
@@ -70,7 +74,7 @@ class LocalNode:
         try:
             return str(json.loads(last)["message"])
         except (ValueError, KeyError, TypeError):
-            return last
+            return last.removeprefix("strandline: ")
 
 
 @dataclass(slots=True)
@@ -82,6 +86,8 @@ class Description:
     storage: str
     settings: tuple[str, ...]
     nodes: dict[int, LocalNode] = field(default_factory=dict)
+    ready: bool = False
+    """Whether it may ever have been healthy, and so have records; until then its storage may be another."""
 
     @property
     def bootstrap(self) -> str:
@@ -109,12 +115,13 @@ class Description:
         try:
             plain = json.loads(path.read_text())
             if plain["format"] != _FORMAT:
-                raise ValueError(f"format {plain['format']}, not {_FORMAT}")
+                raise ValueError(f"its format is {plain['format']}, this version reads {_FORMAT}")
             found = cls(
                 folder=folder,
                 cluster=str(plain["cluster"]),
                 storage=str(plain["storage"]),
                 settings=tuple(str(setting) for setting in plain["settings"]),
+                ready=bool(plain["ready"]),
             )
             for each in plain["nodes"]:
                 node = LocalNode(int(each["id"]), Ports(each["kafka"], each["admin"], each["mesh"]), folder)
@@ -131,17 +138,56 @@ class Description:
             ) from error
         return found
 
+    def check(self, settings: Sequence[str]) -> None:
+        """CommandFailed unless every node would take these settings."""
+        for each in self._node_files(secrets.token_hex(_SECRET_BYTES)):
+            each.check(settings, os.environ)
+
     def create(self) -> None:
         """Write what the nodes need to start: folders, configurations with a new secret, the description."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        secret = secrets.token_hex(_SECRET_BYTES)
-        peers = [f"{node.node}@{LOOPBACK}:{node.ports.mesh}" for node in self.nodes.values()]
         for node in self.nodes.values():
             node.data.mkdir(mode=0o700, exist_ok=True)
-            _write_private(node.config, _config(node, self.cluster, secret, peers, self.storage))
         if "://" not in self.storage:
             Path(self.storage).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write(secrets.token_hex(_SECRET_BYTES))
+
+    def configure(self, settings: Sequence[str]) -> None:
+        """Write the configurations and the description anew, with these settings in the place of the old."""
+        self.settings = tuple(settings)
+        path = next(iter(self.nodes.values())).config
+        try:
+            secret = str(tomllib.loads(path.read_text())["cluster"]["secret"])
+        except (OSError, ValueError, LookupError) as error:
+            raise CommandFailed(
+                f"the cluster's secret cannot be read from {path} ({one_line(repr(error))})",
+                "bring the file back, or correct it",
+                MISUSED,
+            ) from None
+        self._write(secret)
+
+    def move(self, storage: str) -> None:
+        """Begin anew with other storage; for a cluster that was never healthy. `configure` has to follow."""
+        assert not self.ready
+        self.storage = storage
+        for node in self.nodes.values():
+            # What it holds is about the storage that it could not use.
+            shutil.rmtree(node.data, ignore_errors=True)
+            node.data.mkdir(mode=0o700, exist_ok=True)
+        if "://" not in storage:
+            Path(storage).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _write(self, secret: str) -> None:
+        for each in self._node_files(secret):
+            write_private(self.nodes[each.node].config, each.text(self.settings))
         self.save()
+
+    def _node_files(self, secret: str) -> list[NodeFile]:
+        peers = [f"{node.node}@{LOOPBACK}:{node.ports.mesh}" for node in self.nodes.values()]
+        return [
+            NodeFile(node.node, node.data, node.ports, self.cluster, secret, peers, self.storage)
+            for node in self.nodes.values()
+        ]
 
     def save(self) -> None:
         """Write the description; a reader sees the old or the new one, never half of it."""
@@ -151,6 +197,7 @@ class Description:
             "bootstrap": self.bootstrap,
             "storage": self.storage,
             "settings": list(self.settings),
+            "ready": self.ready,
             "nodes": [
                 {
                     "id": node.node,
@@ -162,46 +209,4 @@ class Description:
                 for node in self.nodes.values()
             ],
         }
-        path = self.folder / DESCRIPTION
-        partial = path.with_suffix(".partial")
-        _write_private(partial, json.dumps(plain, indent=2) + "\n")
-        partial.replace(path)
-
-
-def _config(node: LocalNode, cluster: str, secret: str, peers: Sequence[str], storage: str) -> str:
-    return f"""\
-# Node {node.node} of a cluster on this machine, written by `strandline cluster up`.
-[node]
-id = {node.node}
-data = {_quoted(str(node.data))}
-
-[cluster]
-id = {_quoted(cluster)}
-# Nodes prove to each other that they know it. Keep it to yourself.
-secret = {_quoted(secret)}
-nodes = [{", ".join(map(_quoted, peers))}]
-
-[kafka]
-host = "{LOOPBACK}"
-port = {node.ports.kafka}
-
-[admin]
-host = "{LOOPBACK}"
-port = {node.ports.admin}
-
-[storage]
-url = {_quoted(storage)}
-"""
-
-
-def _quoted(text: str) -> str:
-    # JSON's strings are TOML's basic strings, but for pairs of surrogates, which this way are not written.
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _write_private(path: Path, text: str) -> None:
-    """As a new file, so that nobody who could read an old one can read this one."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+        write_private(self.folder / DESCRIPTION, json.dumps(plain, indent=2) + "\n")

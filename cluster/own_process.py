@@ -37,7 +37,9 @@ class OwnProcess:
     def spawn(cls, command: Sequence[str], log: Path, environ: dict[str, str]) -> OwnProcess:
         """Start `command` in a session of its own, so that neither Ctrl-C nor a closed terminal reaches it.
 
-        What it prints is appended to `log`, which only the owner may read. Raises OSError.
+        What it prints is appended to `log`, which only the owner may read. It gets no other file of the
+        caller's: a lock (`flock LOCK strandline cluster up`) or a pipe would be held as long as it runs.
+        Raises OSError.
         """
         pid = os.posix_spawn(
             command[0],
@@ -47,6 +49,7 @@ class OwnProcess:
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
+                *((os.POSIX_SPAWN_CLOSE, file) for file in _inheritable_files()),
             ],
             setsid=True,
             setsigmask=[],
@@ -133,3 +136,13 @@ def _command_line(pid: int) -> tuple[str, ...]:
     except (FileNotFoundError, ProcessLookupError):
         return ()
     return tuple(os.fsdecode(word) for word in words.split(b"\0")[:-1])
+
+
+def _inheritable_files() -> list[int]:
+    """What a program started now would find open beside the three standard ones."""
+    files = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of this listing is closed by now
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                files.append(int(name))
+    return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -45,6 +46,8 @@ class Target:
     bootstrap: str
     admin: tuple[str, ...]
     local: Description | None
+    admin_known: bool = True
+    """Whether `admin` is of the same nodes as `bootstrap`; not where only the other was named."""
 
 
 def target(*, bootstrap: str | None = None, admin: str | None = None, folder: Path | None = None) -> Target:
@@ -59,10 +62,33 @@ def target(*, bootstrap: str | None = None, admin: str | None = None, folder: Pa
     if local is not None:
         return Target(local.bootstrap, tuple(node.admin for node in local.nodes.values()), local)
     return Target(
-        bootstrap or f"{LOOPBACK}:{KAFKA}",
-        tuple(each.strip() for each in (admin or f"{LOOPBACK}:{ADMIN}").split(",")),
+        ",".join(_addresses("--bootstrap", bootstrap, KAFKA)),
+        _addresses("--admin", admin, ADMIN),
         None,
+        admin_known=bootstrap is None or admin is not None,
     )
+
+
+def _addresses(option: str, given: str | None, usual: int) -> tuple[str, ...]:
+    """Each host:port; a URL's scheme and path are left out, since copied addresses have them."""
+    found = []
+    for each in (given if given is not None else f"{LOOPBACK}:{usual}").split(","):
+        address = re.sub(r"^(http|PLAINTEXT|plaintext)://", "", each.strip()).rstrip("/")
+        host, colon, port = address.rpartition(":")
+        if not colon or address.endswith("]") or (":" in host and not host.startswith("[")):
+            name = address or "HOST"
+            name = f"[{name}]" if ":" in name and not name.startswith("[") else name
+            raise CommandFailed(
+                f"{option} {given}: there is no port in {each.strip()!r}", f"write {name}:{usual}", MISUSED
+            )
+        if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+            raise CommandFailed(
+                f"{option} {given}: {each.strip()!r} is no host:port",
+                f"write for example host:{usual}",
+                MISUSED,
+            )
+        found.append(address)
+    return tuple(found)
 
 
 def described(folder: Path | None) -> Description | None:

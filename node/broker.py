@@ -22,13 +22,16 @@ from node.cluster_clock import ClusterClock
 from node.config import NodeConfig
 from node.controller.client import ControllerClient
 from node.controller.cluster_epoch import ClusterEpoch
+from node.controller.cluster_members import differences
 from node.controller.duties import ControllerDuties
+from node.controller.folder_keeper import FolderKeeper
 from node.controller.gone_topics import GoneTopics
 from node.controller.hosting import Hosting
 from node.controller.leaders import LeaderTable
 from node.controller.preferred_leaders import PreferredLeaders
 from node.controller.producer_ids import ProducerIds
 from node.controller.registration import Registration
+from node.controller.replacements import Replacements
 from node.coordinator.replica import CoordinatorReplica
 from node.coordinator.table import Coordinators
 from node.coordinator.transactions.verification import Verifier
@@ -45,15 +48,20 @@ from node.level_zero.collectable_epochs import CollectableEpochs
 from node.level_zero.collector import Collector
 from node.level_zero.idle_epochs import IdleEpochs
 from node.level_zero.reader import Reader, ReaderConfig
+from node.level_zero.retries import RetryingStore
 from node.level_zero.store import ObjectStore
+from node.level_zero.store_watch import StoreWatch
 from node.mesh_calls import MeshCalls
+from node.partition.fence_log import FenceLog
 from node.partition.partition import Partition
 from node.partition_table import PartitionTable
 from node.raft.disk import Disk
 from node.raft.group import RaftGroup
+from node.raft.group_rank import Rank
 from node.raft.host import HostSettings, RaftHost
 from node.raft.wal import WalConfig
 from node.replica_machine import ReplicaMachine
+from node.storage_owner import OwnedStore, draw_incarnation
 from statemachine.controller import Controller, PartitionGroup
 from statemachine.controller_commands import FEATURE_LEVEL, RegisterNode
 from statemachine.controller_state import CONTROLLER_GROUP
@@ -102,6 +110,9 @@ class Broker:
         self.rng = rng
         self.work_executor = work_executor
         self.store = store
+        self._store_watch = (
+            StoreWatch(store, self.node_id, loop=loop) if isinstance(store, RetryingStore) else None
+        )
         self.boot_id = boot_id
         self.admin_port = config.admin.port
         """Where the HTTP API listens; whoever starts it says so before `start`, if it took a free one."""
@@ -125,6 +136,9 @@ class Broker:
             if peer.id != self.node_id:
                 self.host.set_peer(*peer)
         self.calls = MeshCalls(self.host, loop=loop)
+        self.owned = OwnedStore(store)
+        """The store, once it was seen to be this cluster's: all parts but those that find that out use it."""
+        store = self.owned
         self.publisher = Publisher(store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng)
         self._tails = TailBudget()
         self.controller = ControllerClient(self.calls, self.node_id, loop=loop)
@@ -132,11 +146,27 @@ class Broker:
         self._replica = ReplicaMachine(Controller(recorder.checkpoint), recorder, self.controller.applied)
         self.epoch = ClusterEpoch(self._replica.plain)
         self.duties = ControllerDuties(
-            self.calls, config.cluster.id, config.cluster.epoch_seconds, loop=loop, wall_ms=self.wall_ms
+            self.calls,
+            config.cluster.id,
+            lambda: draw_incarnation(self.wall_ms(), rng),
+            config.cluster.epoch_seconds,
+            loop=loop,
+            wall_ms=self.wall_ms,
         )
+        self.keeper = FolderKeeper(
+            self.host,
+            self.controller,
+            self.store,
+            self.owned,
+            loop=loop,
+            on_owned=self._on_owned,
+            on_fatal=on_fatal,
+        )
+        self.replacements = Replacements(self.host, self.controller, loop=loop)
         self.producer_ids = ProducerIds(self.controller, self.node_id, loop=loop)
         self.leaders = LeaderTable(self.host, self.calls, loop=loop)
         self.partitions = PartitionTable()
+        self._fence_log = FenceLog(loop)
         self.coordinators = Coordinators(self)
         self.verifier = Verifier(self)
         self.hosting = Hosting(
@@ -200,6 +230,10 @@ class Broker:
         """The time, in ms since 1970; see ClusterClock."""
         return self.clock.now_ms()
 
+    def agreed_ms(self) -> int | None:
+        """As `wall_ms`; None while the nodes do not agree on the time. See ClusterClock."""
+        return self.clock.agreed_ms()
+
     @property
     def registered(self) -> bool:
         """Whether the controller knows this process."""
@@ -214,12 +248,14 @@ class Broker:
         """
         self.host.open()
         voters = tuple(peer.id for peer in self.config.cluster.nodes)
-        group = self.host.create_group(CONTROLLER_GROUP, self._replica, voters)
+        group = self.host.create_group(CONTROLLER_GROUP, self._replica, voters, rank=Rank.CONTROLLER)
         self.duties.attach(self._replica.plain, group)
         self.controller.attach(self._replica.plain, group)
 
     async def start(self) -> None:
         """Take part; returns once the addresses are taken. Clients are let in once the node is registered.
+
+        Raises ForeignStorage when the storage is another cluster's.
 
         A client that came earlier would be told of a cluster without nodes or topics, and believe it for a
         while. Raises MeshListenError or CannotListen when an address cannot be had.
@@ -232,22 +268,27 @@ class Broker:
                 f"kafka: cannot listen on {config.host}:{config.port}: {error.strerror or error}: stop the "
                 "process that has it, or configure another kafka.host or kafka.port"
             ) from error
+        if self._store_watch is not None:
+            self._store_watch.start()
+        await self.keeper.begin()
         await self.host.start()
+        self.keeper.start()
+        self.replacements.start()
         self.leaders.start()
         self.hosting.start()
         if self.config.topics.leader_rebalance:
             self.preferred_leaders.start()
-        self.level_one.start()
         self.collectable.start()
         self.idle_epochs.start()
-        self.collector.start()
-        self.gone_topics.start()
         self._registration = Registration(
             self.controller,
             self.calls,
             self.epoch,
             self._register_command(),
             loop=self.loop,
+            may_register=lambda: self.keeper.may_register,
+            why_waiting=self.keeper.why_waiting,
+            storage_unseen=self.keeper.unseen,
             on_registered=self._on_registered,
             on_fatal=self._on_fatal,
         )
@@ -255,6 +296,8 @@ class Broker:
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Leadership first, then coordinators, Kafka's port, the log, object storage."""
+        self.keeper.close()
+        self.replacements.close()
         self.hosting.close()
         self.preferred_leaders.close()
         await self.level_one.close()
@@ -281,12 +324,23 @@ class Broker:
         await self.reader.close()
         await self.level_one_builder.close()
         await self.level_one_reader.close()
+        if self._store_watch is not None:
+            await self._store_watch.close()
         await self.store.close()
+
+    def _on_owned(self) -> None:
+        """The storage is this cluster's: what moves and deletes objects may begin."""
+        self.level_one.start()
+        self.collector.start()
+        self.gone_topics.start()
 
     async def _on_registered(self) -> None:
         self.hosting.caught_up()
         await self.kafka.accept()
         log.info("node %d serves Kafka on port %d", self.node_id, self.kafka.port)
+        voters = self.host.groups[CONTROLLER_GROUP].voters
+        for told in differences(self.config.cluster.nodes, voters, self.controller.machine.nodes):
+            log.warning("cluster.nodes differs from what the cluster is: %s", told)
 
     def _register_command(self) -> RegisterNode:
         kafka = self.config.kafka
@@ -303,6 +357,7 @@ class Broker:
             1,
             FEATURE_LEVEL,
             self.wall_ms(),
+            self.host.folder.id,
         )
 
     # Replicas.
@@ -321,7 +376,11 @@ class Broker:
             else:
                 replica = self.coordinators.host(place, kind, recorder)
             group = self.host.create_group(
-                place.group, replica.machine_for_group, place.replicas, first_leader=place.replicas[0]
+                place.group,
+                replica.machine_for_group,
+                () if place.joins else place.replicas,
+                first_leader=place.replicas[0],
+                rank=Rank.PARTITION if kind is None else Rank.COORDINATOR,
             )
         except BaseException:
             self.coordinators.remove(place.group)
@@ -342,7 +401,9 @@ class Broker:
             written=self.written,
             epoch=self.epoch,
             wall_ms=self.wall_ms,
+            agreed_ms=self.agreed_ms,
             recorder=recorder,
+            fence_log=self._fence_log,
         )
 
     def _remove_replica(self, group: int) -> None:

@@ -68,6 +68,10 @@ class ClusterClock:
             return own
         return own + self.verdict().offset_ms
 
+    def agreed_ms(self) -> int | None:
+        """The time that most nodes agree on; None while they do not: nothing may go by its age then."""
+        return self.now_ms() if self.trusted else None
+
     @property
     def trusted(self) -> bool:
         """Whether `now_ms` may decide what is deleted. False where no majority of the nodes agrees on the

@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
-from node.config_values import KIB, MIB, READERS, Peer
+from node import config_variables
+from node.config_values import KIB, MIB, READERS, Peer, is_wildcard
 from node.level_zero.batcher import BatcherConfig
 
 __all__ = ["ConfigError", "NodeConfig", "Peer", "load"]
-
-VARIABLE_PREFIX = "STRANDLINE_"
 
 
 class ConfigError(ValueError):
@@ -73,6 +72,8 @@ class AdminSection:
 
     host: str = "127.0.0.1"
     port: int = 0
+    hosts: tuple[str, ...] = ()
+    """Names under which it may be asked, beside addresses and localhost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class StorageSection:
     url: str
     options: dict[str, str] = field(default_factory=dict)
     """Handed to the client of the object store: endpoint, region, keys."""
+    volatile: bool = False
+    """Whether it is meant that the records are lost when the node stops: allows memory://."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +223,15 @@ class NodeConfig:
     coordinator: CoordinatorSection = CoordinatorSection()
     groups: GroupsSection = GroupsSection()
     transactions: TransactionsSection = TransactionsSection()
+    notes: tuple[str, ...] = ()
+    """What an operator should know of how it was read; for the log."""
 
 
 def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> NodeConfig:
     """Read the file, then `STRANDLINE_<SECTION>_<KEY>` variables, then `section.key=value` overrides.
 
-    Raises ConfigError. A variable's or an override's value is TOML where it parses as such, otherwise text; a
+    A variable that is no key and not nearly one is not configuration, and only told of in `notes`. Raises
+    ConfigError. A variable's or an override's value is TOML where it parses as such, otherwise text; a
     list may be given as its elements with commas between them.
     """
     try:
@@ -245,13 +251,16 @@ def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> Nod
         else:
             given.put(path, name, value)
     for variable in sorted(environ):
-        if variable.startswith(VARIABLE_PREFIX):
-            given.put(variable, _key_of(variable), _parsed(environ[variable]))
+        if variable.startswith(config_variables.PREFIX):
+            _take_variable(given, variable, environ[variable])
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"--set {override}: there is no '=': write --set section.key=value")
-        given.put(f"--set {override}", key.strip(), _parsed(text))
+        key = key.strip()
+        hidden = any(word in key for word in ("secret", "key", "token"))
+        shown = " ".join((key if hidden else override).split())
+        given.put(f"--set {shown}", key, parsed(text))
     return _build(given)
 
 
@@ -269,6 +278,7 @@ class _Given:
 
     def __init__(self) -> None:
         self.values: dict[str, _Value] = {}
+        self.notes: list[str] = []
 
     def put(self, source: str, key: str, value: Any) -> None:
         if key.startswith("storage.options."):
@@ -303,18 +313,24 @@ def _namesakes(key: str) -> list[str]:
     return [known for known in READERS if known.rpartition(".")[2] == key.rpartition(".")[2]]
 
 
-def _key_of(variable: str) -> str:
-    name = variable.removeprefix(VARIABLE_PREFIX).lower()
-    for key in READERS:
-        if key.replace(".", "_") == name:
-            return key
-    section, _, rest = name.partition("_")
-    if name.startswith("storage_options_"):
-        return f"storage.options.{name.removeprefix('storage_options_')}"
-    return f"{section}.{rest}" if rest else name
+def _take_variable(given: _Given, variable: str, text: str) -> None:
+    if config_variables.is_of_a_service(variable, text):
+        return
+    key = config_variables.key_of(variable, READERS)
+    if key is not None:
+        given.put(variable, key, parsed(text))
+        return
+    meant = config_variables.near(variable, READERS)
+    if meant is not None:
+        raise ConfigError(
+            f"{variable}: there is no such key: did you mean {config_variables.PREFIX}{meant.upper()}?"
+        )
+    given.notes.append(
+        f"{variable} is not read: it names no key of the configuration (docs/operating.md has them)"
+    )
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     """A TOML value; text that is none stands for itself, so that nobody has to quote in a shell."""
     try:
         value = tomllib.loads(f"value = {text}")
@@ -340,6 +356,7 @@ def _build(given: _Given) -> NodeConfig:
     kafka = KafkaSection(**given.section("kafka"))
     admin = AdminSection(**given.section("admin"))
     storage = _required(given, StorageSection, "storage")
+    _check_storage(given, storage, len(cluster.nodes))
     topics = TopicsSection(**given.section("topics"))
     nodes = len(cluster.nodes)
     replication = topics.replication_factor or min(3, nodes)
@@ -349,8 +366,9 @@ def _build(given: _Given) -> NodeConfig:
             f"replicas need as many nodes, and cluster.nodes has {nodes}: lower it, or leave it out"
         )
     topics = replace(topics, replication_factor=replication)
+    batching_keys = given.section("batching")
     try:
-        batching = BatcherConfig(**given.section("batching"))
+        batching = BatcherConfig(**batching_keys)
     except ValueError as error:
         sources = {given.source(key) for key in given.values if key.startswith("batching.")}
         raise ConfigError(f"{', '.join(sorted(sources))}: batching: {error}") from None
@@ -362,6 +380,7 @@ def _build(given: _Given) -> NodeConfig:
                 "machines, and there is no TLS: listen on 127.0.0.1, or set insecure = true if every machine "
                 "that reaches it is trusted"
             )
+    _check_advertised(given, kafka)
     cache, log = CacheSection(**given.section("cache")), LogSection(**given.section("log"))
     level_one = LevelOneSection(**given.section("level_one"))
     if not level_one.block_bytes <= level_one.target_bytes <= level_one.job_bytes:
@@ -396,7 +415,38 @@ def _build(given: _Given) -> NodeConfig:
         CoordinatorSection(**given.section("coordinator")),
         groups,
         TransactionsSection(**given.section("transactions")),
+        tuple(given.notes),
     )
+
+
+def _check_storage(given: _Given, storage: StorageSection, nodes: int) -> None:
+    """Raise ConfigError for storage that would lose what was acknowledged, unless that is meant."""
+    if not storage.url.startswith("memory:"):
+        return
+    source = f"{given.source('storage.url')}: storage.url"
+    if not storage.volatile:
+        raise ConfigError(
+            f"{source}: {storage.url} keeps every record in this process's memory, and all are lost when it "
+            "stops: name a folder or a bucket, or set storage.volatile = true if that is meant"
+        )
+    if nodes > 1:
+        raise ConfigError(
+            f"{source}: {storage.url} is the memory of one process, and the other {nodes - 1} of "
+            "cluster.nodes cannot read it: name a folder that all nodes see, or a bucket"
+        )
+
+
+def _check_advertised(given: _Given, kafka: KafkaSection) -> None:
+    """Raise ConfigError if clients would be told an address that none can connect to."""
+    for key, host in (("advertised_host", kafka.advertised_host), ("host", kafka.host)):
+        if host and is_wildcard(host):
+            raise ConfigError(
+                f"{given.source(f'kafka.{key}')}: kafka.{key}: clients would be told to connect to {host}, "
+                "which is no machine's address: set kafka.advertised_host to the name or address at which "
+                "they reach this node"
+            )
+        if kafka.advertised_host:
+            return
 
 
 _Section = TypeVar("_Section", NodeSection, ClusterSection, StorageSection)

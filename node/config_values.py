@@ -6,6 +6,7 @@ with the cause and the cure in half a line; `node.config` says where the value s
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable
@@ -26,12 +27,29 @@ class Peer(NamedTuple):
     port: int
 
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB)?")
 _BYTES = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB}
 _PEER = re.compile(r"(\d+)@(.+):(\d+)")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,63}")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[?[0-9A-Fa-f:.]{2,45}\]?")
+_SHORTEST_SECRET: Final = 16
+_LEAST_LETTERS: Final = 6
+"""Different characters of a secret: fewer are a row of x, or of zeros."""
+_PLACEHOLDER = re.compile(
+    r"(?i)<.*>|.*\brandom hexadecimal digits\b.*|change.?me.*|replace.?me.*|your.*secret.*"
+)
+_CLIENT_OPTIONS: Final = frozenset(
+    (
+        "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
+        "default_headers", "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout", "pool_max_idle_per_host",
+        "proxy_ca_certificate", "proxy_excludes", "proxy_url", "randomize_addresses", "read_timeout",
+        "root_certificate", "timeout", "user_agent",
+    )
+)  # fmt: skip
+"""Options of obstore's HTTP client. They are none of a store, and obstore panics when it is given them so."""
 
 
 def _text(value: Any) -> str:
@@ -74,7 +92,7 @@ def _seconds(value: Any) -> float:
         return float(value)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f'{value!r} is not a duration: write a number and ms, s, m or h, like "250ms"')
+        raise ValueError(f'{value!r} is not a duration: write a number and ms, s, m, h or d, like "250ms"')
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -118,7 +136,13 @@ def _peers(value: Any) -> tuple[Peer, ...]:
         match = _PEER.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f'{text!r} is not a node: write id@host:port, like "1@127.0.0.1:7101"')
-        peers.append(Peer(_node_id(int(match[1])), match[2].strip("[]"), _port(int(match[3]))))
+        peer = Peer(_node_id(int(match[1])), match[2].strip("[]"), _port(int(match[3])))
+        if is_wildcard(peer.host):
+            raise ValueError(
+                f"{text!r} is no address that other nodes can connect to: write the one at which they reach "
+                f"node {peer.id}, and let it listen on all by mesh.host"
+            )
+        peers.append(peer)
     ids = [str(peer.id) for peer in peers]
     addresses = [f"{peer.host}:{peer.port}" for peer in peers]
     for each in (*ids, *addresses):
@@ -129,9 +153,10 @@ def _peers(value: Any) -> tuple[Peer, ...]:
 
 def _choice(*choices: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
-        if value not in choices:
+        lower = value.lower() if isinstance(value, str) else value
+        if lower not in choices:
             raise ValueError(f"{value!r} is none of {', '.join(choices)}")
-        return str(value)
+        return str(lower)
 
     return read
 
@@ -139,16 +164,98 @@ def _choice(*choices: str) -> Callable[[Any], str]:
 def _options(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError(f'{value!r} is not a table: write [storage.options] and below it like region = "eu"')
+    for name, option in value.items():
+        if name.lower() in _CLIENT_OPTIONS:
+            raise ValueError(
+                f"{name}: it is no option of an object store: remove it (an endpoint that begins "
+                "with http:// is asked in plain HTTP; HTTP_PROXY and HTTPS_PROXY name a proxy)"
+            )
+        if any(ord(letter) < 32 for letter in str(option)):
+            raise ValueError(f"{name}: its value has a line end or another control character: remove it")
+        if "endpoint" in name.lower() and not _is_endpoint(str(option)):
+            raise ValueError(f"{name}: {option!r} is no address: write like http://127.0.0.1:9000")
     return {name: str(option) for name, option in value.items()}
 
 
+def _is_endpoint(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and " " not in value
+        )
+    except ValueError:
+        return False
+
+
 def _url(value: Any) -> str:
-    scheme = urlsplit(_text(value)).scheme
-    if scheme in OBJECT_STORES or (not scheme and os.path.isabs(value)):
-        return str(value)
+    text = _text(value)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is no URL: {error}") from None
+    if parts.scheme == "memory":
+        return text
+    if parts.scheme in OBJECT_STORES:
+        if not parts.netloc:
+            raise ValueError(f"{value!r} names no bucket: write like {parts.scheme}://bucket/prefix")
+        if parts.query or parts.fragment or "@" in parts.netloc:
+            raise ValueError(
+                f"{value!r} has more than a bucket and a prefix: keys and the like go to [storage.options]"
+            )
+        return text
+    folder = os.path.expanduser(text)
+    if not parts.scheme and os.path.isabs(folder):
+        return folder
     raise ValueError(
-        f"{value!r} is neither the absolute path of a folder nor s3://, gs://, az:// or memory://"
+        f"{value!r} is neither the absolute path of a folder nor s3://bucket/prefix, gs://… or az://…"
     )
+
+
+def _folder(value: Any) -> str:
+    folder = os.path.expanduser(_text(value))
+    if not os.path.isabs(folder):
+        raise ValueError(
+            f"{value!r} is relative, so it would be another folder wherever the node is started from: write "
+            "an absolute path"
+        )
+    return folder
+
+
+def _secret(value: Any) -> str:
+    text = _text(value)
+    if _PLACEHOLDER.fullmatch(text):
+        raise ValueError(
+            "it is the placeholder of an example: write a random text, like that of `openssl rand -hex 32`"
+        )
+    if len(text) < _SHORTEST_SECRET or len(set(text)) < _LEAST_LETTERS:
+        raise ValueError(
+            f"it can be guessed: write at least {_SHORTEST_SECRET} random characters, like those of `openssl "
+            "rand -hex 32`"
+        )
+    return text
+
+
+def _hosts(value: Any) -> tuple[str, ...]:
+    texts = [text for text in value.split(",") if text] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise ValueError(f'{value!r} is not a list of names: write like ["node-1.example.org"]')
+    for text in texts:
+        if not isinstance(text, str) or not _HOST.fullmatch(text.strip()):
+            raise ValueError(
+                f"{text!r} is no host name: write it without scheme and port, like node-1.example.org"
+            )
+    return tuple(text.strip().strip("[]").lower() for text in texts)
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether it stands for all addresses of a machine, so that nobody can connect to it."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
 
 
 _node_id = _whole(1, 2**16 - 1)
@@ -159,9 +266,9 @@ _count = _whole(1, 10_000)
 READERS: dict[str, Callable[[Any], Any]] = {
     "insecure": _flag,
     "node.id": _node_id,
-    "node.data": _text,
+    "node.data": _folder,
     "cluster.id": _name,
-    "cluster.secret": _text,
+    "cluster.secret": _secret,
     "cluster.nodes": _peers,
     "cluster.epoch_seconds": _positive_seconds,
     "mesh.host": _text,
@@ -172,8 +279,10 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "kafka.advertised_port": _any_port,
     "admin.host": _text,
     "admin.port": _any_port,
+    "admin.hosts": _hosts,
     "storage.url": _url,
     "storage.options": _options,
+    "storage.volatile": _flag,
     "topics.auto_create": _flag,
     "topics.partitions": _count,
     "topics.replication_factor": _whole(0, 2**15 - 1),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -37,18 +38,20 @@ from node.allocator import keep_freed_memory
 from node.broker import Broker, CannotListen
 from node.config import ConfigError, NodeConfig, load
 from node.disk_threads import DiskThreads, NodeLoop
+from node.garbage import Garbage
 from node.kafka.answers import answers
 from node.kafka.apis import APIS
 from node.level_one.builder import BuilderConfig
 from node.level_one.worker_link import WorkerBuilder
 from node.level_zero.opening import StorePlace, open_store
 from node.level_zero.retries import RetryPolicy
-from node.level_zero.store import NotDone, ObjectStore, StoreError
+from node.level_zero.store import NotDone, ObjectStore
 from node.raft.disk import RealDisk
+from node.raft.folder import FolderError
 from node.raft.journal import JournalDamaged
 from node.raft.transport import MeshListenError
 from node.raft.wal import WalError, WalLocked, WalMismatch
-from node.storage_owner import ForeignStorage, claim
+from node.storage_owner import ForeignStorage
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +62,18 @@ STOP_SECONDS: Final = 20.0
 LEFT_SECONDS: Final = 3.0
 """How long a process that has to end waits for its threads."""
 NODE_FILE: Final = "node.json"
-CLAIM_SECONDS: Final = 5.0
-"""How long a start waits for the store to say whose it is."""
 _SYSTEM: Final = random.SystemRandom()
-_REFUSED: Final = (CannotListen, MeshListenError, AdminListenError, WalLocked, WalMismatch)
+_REFUSED: Final = (ForeignStorage, CannotListen, MeshListenError, AdminListenError, WalLocked, WalMismatch)
+
+
+_DISK_CURES: Final = {
+    errno.ENOSPC: "make room there, then start it again",
+    errno.EDQUOT: "raise the quota, or make room there, then start it again",
+    errno.EACCES: "let the node's user write there, or correct node.data",
+    errno.EPERM: "let the node's user write there, or correct node.data",
+    errno.EROFS: "mount it so that it can be written, or correct node.data",
+    errno.ENOTDIR: "a file is where a folder is needed: correct node.data",
+}
 
 
 class Unusable(Exception):
@@ -84,8 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load(options.config, os.environ, options.set)
     except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return _refused(error)
     keep_freed_memory()
     gc.disable()  # until _warm_up is over
     options_kept_secret = [
@@ -94,12 +104,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if any(word in name.lower() for word in ("secret", "key", "token"))
     ]
     logs.configure(config.log.level, config.log.format, secrets=[config.cluster.secret, *options_kept_secret])
+    for note in config.notes:
+        log.warning("%s", note)
+    if config.storage.volatile:
+        log.warning("storage.url: %s: all records are lost when this process ends", config.storage.url)
     try:
         with asyncio.Runner(loop_factory=NodeLoop) as runner:
             return runner.run(_Process(config).run())
     except Unusable as error:
-        print(error, file=sys.stderr)
-        return 2
+        return _refused(error)
+
+
+def _refused(error: Exception) -> int:
+    """Say in one line, as the command does, why nothing was started; gives the exit code."""
+    print(f"strandline: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
 
 
 class _Process:
@@ -118,7 +137,6 @@ class _Process:
         disk = RealDisk()
         threads = DiskThreads(STORE_THREADS, "store")
         store = _open_store(config, loop, disk, threads)
-        await _claim(store, config.cluster.id)
         wal_thread, snapshot_thread = DiskThreads(1, "wal"), DiskThreads(1, "snapshots")
         work_thread = ThreadPoolExecutor(1, "work")
         broker = Broker(
@@ -136,7 +154,7 @@ class _Process:
             on_fatal=self._stop_for,
             level_one_builder=_level_one_builder(config, loop),
         )
-        admin = AdminServer(broker, config.admin.host, config.admin.port)
+        admin = AdminServer(broker, config.admin.host, config.admin.port, config.admin.hosts)
         try:
             broker.open()
             _remove_node_file(config)  # of a process that was killed; the folder is this one's now
@@ -146,11 +164,16 @@ class _Process:
             await broker.start()
         except _REFUSED as error:
             raise Unusable(str(error)) from error
-        except (WalError, JournalDamaged) as error:
+        except (WalError, JournalDamaged, FolderError) as error:
             log.critical("the node cannot start: %s", error)
             return 1
+        except OSError as error:
+            log.critical("the node cannot start: %s", _disk_failure(error, config))
+            return 1
         _write_node_file(config, broker)
+        garbage = loop.create_task(Garbage(lambda: (len(broker.host.groups), broker.host.created)).run())
         await self._stopping.wait()
+        garbage.cancel()
         if self._fatal is None:
             try:
                 async with asyncio.timeout(STOP_SECONDS):
@@ -178,6 +201,13 @@ class _Process:
         self._stopping.set()
 
 
+def _disk_failure(error: OSError, config: NodeConfig) -> str:
+    """Which file, why, and what to do; half a line."""
+    where = error.filename or f"a file below node.data ({config.node.data})"
+    todo = _DISK_CURES.get(error.errno or 0, "see that the disk works, then start it again")
+    return f"{where}: {error.strerror or error}: {todo}"
+
+
 def _open_store(
     config: NodeConfig, loop: asyncio.AbstractEventLoop, disk: RealDisk, threads: Executor
 ) -> ObjectStore:
@@ -187,22 +217,8 @@ def _open_store(
     try:
         return open_store(place, RetryPolicy(), loop=loop, disk=disk, executor=threads, rng=rng)
     except NotDone as error:
-        raise Unusable(f"storage.url: {error}") from error
-
-
-async def _claim(store: ObjectStore, cluster_id: str) -> None:
-    """See that the storage is this cluster's. Raises Unusable if it is another's.
-
-    A store that does not answer must not keep a node from starting: it can elect and be elected, and a store
-    that is down deletes nothing.
-    """
-    try:
-        async with asyncio.timeout(CLAIM_SECONDS):
-            await claim(store, cluster_id)
-    except ForeignStorage as error:
-        raise Unusable(str(error)) from error
-    except (StoreError, TimeoutError) as error:
-        log.warning("whose the storage is cannot be seen now, and the node starts all the same: %s", error)
+        cure = error.cure or "correct storage.url or storage.options"
+        raise Unusable(f"storage.url: {error.key}: {error.reason.rstrip('.')}: {cure}") from error
 
 
 def _level_one_builder(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> WorkerBuilder | None:

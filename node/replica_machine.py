@@ -7,10 +7,11 @@ listens.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from statemachine.machine import StateMachine
+from statemachine.machine import Captured, StateMachine
 
 Plain = TypeVar("Plain", bound=StateMachine)
 
@@ -23,7 +24,7 @@ class Recorder(Protocol):
     def applied(self, index: int, term: int, command: bytes) -> None:
         """Called before the entry's own apply, so that a checkpoint finds its own entry recorded."""
 
-    def checkpoint(self, index: int, state: bytes) -> None: ...
+    def checkpoint(self, index: int, captured: Captured) -> None: ...
 
     def restored(self) -> None:
         """The state was replaced by a snapshot's: entries are missing between what came before and after."""
@@ -55,7 +56,18 @@ class ReplicaMachine(Generic[Plain]):
     def snapshot(self) -> bytes:
         return self.plain.snapshot()
 
+    def capture(self) -> Captured:
+        return self.plain.capture()
+
     def restore(self, state: bytes) -> None:
-        self.plain.restore(state)
+        # What is made here stays: the collector would go through hundreds of thousands of objects, again and
+        # again, and the loop would be held for two to three times as long.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            self.plain.restore(state)
+        finally:
+            if collects:
+                gc.enable()
         self._recorder.restored()
         self._applied()

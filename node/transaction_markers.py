@@ -18,6 +18,9 @@ from node.partition.batch import AppendFailed
 METHOD: Final = "transactions.markers"
 MAX_MARKERS: Final = 500
 """Markers of one call."""
+ANSWER_SECONDS: Final = 0.5
+"""How long a call waits for its markers. One of a partition without a majority may wait for as long as that
+lasts; the coordinator has to hear of the others, and needs its calls for what it tells healthy partitions."""
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 
 
@@ -46,9 +49,21 @@ class MarkerAnswer(IntEnum):
 
 def serve(context: BrokerContext) -> None:
     """Answer the other nodes' coordinators, and this one's own."""
+    ends: dict[Marker, asyncio.Task[MarkerAnswer]] = {}
+    """On their way into a log. A marker that is said again meanwhile is not written again."""
+
+    def end(marker: Marker) -> asyncio.Task[MarkerAnswer]:
+        task = ends.get(marker)
+        if task is None:
+            task = ends[marker] = context.loop.create_task(_end(context, marker))
+            task.add_done_callback(lambda _: ends.pop(marker))
+        return task
 
     async def handler(peer: int, payload: Any) -> list[int]:
-        return [*map(int, await asyncio.gather(*(_end(context, one) for one in _markers(payload))))]
+        asked = [end(marker) for marker in _markers(payload)]
+        if asked:
+            await asyncio.wait(asked, timeout=ANSWER_SECONDS)
+        return [int(one.result() if one.done() else MarkerAnswer.AGAIN) for one in asked]
 
     context.calls.serve(METHOD, handler)
 

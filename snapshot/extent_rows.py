@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from statemachine.aborted_transactions import ABORTED_ROW
+from statemachine.aborted_transactions import chunk_places
 from statemachine.extents import ROW_BYTES
 from statemachine.level_one import LEVEL_ONE_ROW, UNIQUE_BYTES
 from statemachine.object_names import OBJECT_ID_BYTES
@@ -46,8 +46,24 @@ ABORTED_ROWS: Final = np.dtype(
         ("producer_id", "<i8"),
         ("first_offset", "<i8"),
         ("last_offset", "<i8"),
-        ("stable_offset", "<i8"),
     ]
 )
-"""A row of `statemachine.aborted_transactions.ABORTED_ROW`: a transaction that was aborted."""
-assert ABORTED_ROWS.itemsize == ABORTED_ROW.size
+"""A transaction that was aborted; see `aborted_transactions.AbortedTransaction`."""
+
+
+def aborted_rows(packed: bytes) -> np.ndarray[Any, Any]:
+    """The rows of a state's aborted transactions; raises ValueError for what `packed` cannot have given."""
+    places = list(chunk_places(packed))
+    rows = np.empty(sum(place.rows for _, place in places), ABORTED_ROWS)
+    at = 0
+    for _, place in places:
+        markers, spans, producers = (
+            np.frombuffer(packed, f"<u{width}", place.rows, begin).astype(np.int64)
+            for begin, width in place.columns
+        )
+        part = rows[at : at + place.rows]
+        part["last_offset"] = markers + place.first_marker
+        part["first_offset"] = part["last_offset"] - spans
+        part["producer_id"] = producers + place.lowest_producer
+        at += place.rows
+    return rows

@@ -52,6 +52,13 @@ class Checkpoints:
         self.retained = [checkpoint for checkpoint in self.retained if checkpoint.log_index not in released]
         return released
 
+    def go_back(self, ahead: int, now: int) -> None:
+        """Time is `now`, and no more `ahead`: a lease that has ended by then has ended now."""
+        self.retained = [
+            one if one.lease_until > ahead else one._replace(lease_until=min(one.lease_until, now))
+            for one in self.retained
+        ]
+
     def oldest_leased(self, now: int) -> int | None:
         """Log index of the first leased checkpoint; None when none is."""
         leased = (checkpoint.log_index for checkpoint in self.retained if checkpoint.lease_until > now)

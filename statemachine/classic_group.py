@@ -8,6 +8,7 @@ new leader to go on with the generation as it is. The rules are Kafka's ClassicG
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, ClassVar
 
 from statemachine.group_commands import (
@@ -142,6 +143,12 @@ class ClassicGroup:
         assert member.instance_id is not None
         self._instances[member.instance_id] = member.member_id
 
+    def copy(self) -> ClassicGroup:
+        """See Membership. What else it has is replaced and not changed."""
+        made = copy(self)
+        made._instances = dict(self._instances)
+        return made
+
     def fields(self) -> list[Any]:
         """Plain values for a snapshot."""
         return [
@@ -226,13 +233,13 @@ def _start_generation(
     if generation < 1:
         raise Corruption(f"generation {generation} of group {group_id!r}")
     started._take_members(members)
-    state.group_for(group_id).membership = started
+    state.put_membership(group_id, started)
     return GenerationStarted(generation)
 
 
 def _classic(state: GroupsState, group_id: str) -> ClassicGroup | None:
-    group = state.groups.get(group_id)
-    membership = None if group is None else group.membership
+    """A group's members, to be changed."""
+    membership = state.membership_of(group_id) if group_id in state.groups else None
     return membership if isinstance(membership, ClassicGroup) else None
 
 

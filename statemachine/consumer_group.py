@@ -8,6 +8,7 @@ letting two consumers read the same records.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, ClassVar, Final
 
 from statemachine.consumer_group_commands import (
@@ -151,6 +152,13 @@ class ConsumerGroup:
 
     # The snapshot.
 
+    def copy(self) -> ConsumerGroup:
+        """See Membership. What else it has is replaced and not changed."""
+        made = copy(self)
+        made.members, made.targets = dict(self.members), dict(self.targets)
+        made.owners, made.static = dict(self.owners), dict(self.static)
+        return made
+
     def fields(self) -> list[Any]:
         """It as values that msgpack has, canonical; `loaded` reads them."""
         return [
@@ -186,8 +194,10 @@ def _apply_change(
     if not isinstance(membership, ConsumerGroup):
         if membership is not None and not membership.is_empty:
             return Refused(KafkaError.GROUP_ID_NOT_FOUND)  # as Kafka, where groups may not change their kind
-        membership = state.group_for(change.group).membership = ConsumerGroup()
-    membership.change(index, state.time, change)
+        state.put_membership(change.group, ConsumerGroup())
+    changed = state.membership_of(change.group)
+    assert isinstance(changed, ConsumerGroup)
+    changed.change(index, state.time, change)
     return ConsumerGroupChanged(index)
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from statemachine import controller_nodes, controller_topics
+from statemachine import controller_groups, controller_nodes, controller_topics, node_folders
 from statemachine.controller_commands import (
     AdvanceClusterEpoch,
     AllocateProducerIds,
+    AlterGroupConfigs,
     Bootstrap,
     Checkpoint,
     Command,
@@ -25,20 +26,29 @@ from statemachine.controller_commands import (
     RaiseFeatureLevel,
     Refused,
     RegisterNode,
+    ReplaceGroupConfigs,
+    ReplaceNode,
+    ReplicasJoined,
+    ReplicasLeft,
     SetCollection,
     decode,
 )
+from statemachine.controller_groups import GroupCommand
 from statemachine.controller_state import (
     CONTROLLER_GROUP,
     ControllerState,
+    NodeFolder,
     NodeRegistration,
     Partition,
     PartitionPlace,
+    Replacement,
     Topic,
 )
 from statemachine.controller_topics import TopicCommand
-from statemachine.machine import Corruption
+from statemachine.machine import Captured, Corruption
+from statemachine.settings import Configs
 
+_NO_CONFIGS: Configs = {}
 Result = Topic | NodeRegistration | ProducerIdBlock | int | str | Refused
 """What an entry gives; each command says which of them is its answer."""
 
@@ -52,6 +62,8 @@ class PartitionGroup(NamedTuple):
     partition: int
     replicas: tuple[int, ...]
     creation_epoch: int
+    joins: bool = False
+    """The group was there before this node's data folder: its members are to be learned from its leader."""
 
 
 class GroupChanges(NamedTuple):
@@ -64,13 +76,13 @@ class GroupChanges(NamedTuple):
 class Controller:
     """The controller's state machine; see StateMachine for what the log asks of it.
 
-    `on_checkpoint(index, state)` is called inside the apply of a Checkpoint, on every replica, with the
+    `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
     state as of that very entry; when entries are applied anew after a restart it gets the same again.
     """
 
     kind = "controller"
 
-    def __init__(self, on_checkpoint: Callable[[int, bytes], None]) -> None:
+    def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
         self._on_checkpoint = on_checkpoint
         self._state = ControllerState()
 
@@ -94,6 +106,11 @@ class Controller:
         """The state as canonical bytes; docs/controller.md names the fields."""
         return self._state.capture()
 
+    def capture(self) -> Captured:
+        """See StateMachine. It has topics, not records, so it is made at once."""
+        state = self.snapshot()
+        return lambda: state
+
     def restore(self, state: bytes) -> None:
         """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
         self._state = ControllerState.load(state)
@@ -114,6 +131,14 @@ class Controller:
                 return controller_nodes.heartbeat(state, index, command)
             case FenceNode():
                 return controller_nodes.fence(state, index, command)
+            case ReplaceNode():
+                return node_folders.replace(state, index, command)
+            case ReplicasLeft():
+                return node_folders.left(state, index, command)
+            case ReplicasJoined():
+                return node_folders.joined(state, index, command)
+            case AlterGroupConfigs() | ReplaceGroupConfigs():
+                return self._configure(index, command)
             case DeleteTopic():
                 return self._delete(index, command)
             case AdvanceClusterEpoch():
@@ -127,7 +152,7 @@ class Controller:
                 state.collection_paused = command.paused
                 return command.paused
             case Checkpoint():
-                self._on_checkpoint(index, self.snapshot())
+                self._on_checkpoint(index, self.capture())
                 return index
             case _:
                 return self._put(index, command)
@@ -140,10 +165,23 @@ class Controller:
             self._state.version = index
         return planned
 
+    def _configure(self, index: int, command: GroupCommand) -> int | Refused:
+        planned = controller_groups.plan(self._state.group_configs, command)
+        if isinstance(planned, Refused):
+            return planned
+        if planned != self.group_configs(command.group):
+            self._state.version = index
+            if planned:
+                self._state.group_configs[command.group] = planned
+            else:
+                del self._state.group_configs[command.group]
+        return len(planned)
+
     def _delete(self, index: int, command: DeleteTopic) -> Topic | Refused:
         topic = controller_topics.existing(self._state, command)
         if isinstance(topic, Topic):
             self._state.remove_topic(topic, index)
+            node_folders.forget_groups(self._state, [partition.group for partition in topic.partitions])
             self._state.version = index
         return topic
 
@@ -153,6 +191,19 @@ class Controller:
         """What applying the command now would give; changes nothing (Kafka's validate_only)."""
         return controller_topics.plan(self._state, self._state.applied_index + 1, command)
 
+    def validate_group(self, command: GroupCommand) -> Configs | Refused:
+        """The configs that applying the command now would give a group; changes nothing."""
+        return controller_groups.plan(self._state.group_configs, command)
+
+    def group_configs(self, group_id: str) -> Configs:
+        """What a consumer group sets itself."""
+        return self._state.group_configs.get(group_id, _NO_CONFIGS)
+
+    @property
+    def configured_groups(self) -> tuple[str, ...]:
+        """Ids of the consumer groups that set any config, in the order in which they first did."""
+        return tuple(self._state.group_configs)
+
     def group_changes(self, node: int, hosted: Collection[int]) -> GroupChanges:
         """What `node`, whose replicas are those of the groups `hosted`, has to create and remove.
 
@@ -160,18 +211,23 @@ class Controller:
         back may host groups its controller, still catching up, does not know.
         """
         state = self._state
-        wanted = state.hosted.get(node, set())
-        present = set(hosted)
-        gone = (group for group in present - wanted if CONTROLLER_GROUP < group < state.next_group)
-        return GroupChanges(
-            tuple(self._partition_group(group) for group in sorted(wanted - present)), tuple(sorted(gone))
-        )
+        missing = state.hosted.get(node, set()) - set(hosted)
+        replaced = state.replacement
+        joins = replaced.leaving | replaced.joining if replaced and replaced.node == node else frozenset()
+        create = (self._partition_group(group, group in joins) for group in sorted(missing))
+        return GroupChanges(tuple(create), self.groups_to_remove(node, hosted))
 
-    def _partition_group(self, group: int) -> PartitionGroup:
+    def groups_to_remove(self, node: int, hosted: Collection[int]) -> tuple[int, ...]:
+        """The part of `group_changes` that costs nothing where thousands of groups are still to come."""
+        state = self._state
+        unwanted = set(hosted) - state.hosted.get(node, set())
+        return tuple(sorted(group for group in unwanted if CONTROLLER_GROUP < group < state.next_group))
+
+    def _partition_group(self, group: int, joins: bool) -> PartitionGroup:
         topic_id, number = self._state.places[group]
         topic = self._state.topics[topic_id]
         _, replicas, creation_epoch = topic.partitions[number]
-        return PartitionGroup(group, topic_id, topic.name, number, replicas, creation_epoch)
+        return PartitionGroup(group, topic_id, topic.name, number, replicas, creation_epoch, joins)
 
     @property
     def version(self) -> int:
@@ -190,6 +246,21 @@ class Controller:
     def cluster_id(self) -> str | None:
         """None until Bootstrap is applied."""
         return self._state.cluster_id
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which life of the cluster this is; None until Bootstrap is applied."""
+        return self._state.incarnation
+
+    @property
+    def folders(self) -> Mapping[int, NodeFolder]:
+        """The data folder in force, of every node that ever registered."""
+        return self._state.folders
+
+    @property
+    def replacement(self) -> Replacement | None:
+        """The data folder that is on its way into a node's place, if there is one."""
+        return self._state.replacement
 
     @property
     def cluster_epoch(self) -> int:

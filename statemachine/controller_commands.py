@@ -45,13 +45,22 @@ class Kind(IntEnum):
     CHECKPOINT = 13
     SET_COLLECTION = 14
     CREATE_INTERNAL_TOPIC = 15
+    REPLACE_NODE = 16
+    REPLICAS_LEFT = 17
+    REPLICAS_JOINED = 18
+    ALTER_GROUP_CONFIGS = 19
+    REPLACE_GROUP_CONFIGS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """Name the cluster, once. Result: the cluster id."""
+    """Name the cluster and its incarnation, once. Result: the cluster id.
+
+    The incarnation is what the storage says that it belongs to, so this comes after the storage was claimed.
+    """
 
     cluster_id: str
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,8 @@ class RegisterNode:
 
     `replaces` is the boot id the process found registered under its node id when it started (0: none), so
     that a late registration of a process that is gone cannot displace its successor. Repeating it is safe.
-    Times are the proposer's clock in ms.
+    Times are the proposer's clock in ms. `folder` is the identity of its data folder, and refused if the node
+    has another.
     """
 
     node: int
@@ -74,6 +84,36 @@ class RegisterNode:
     min_feature_level: int
     max_feature_level: int
     time: int
+    folder: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceNode:
+    """Let another data folder take a dead node's place. Result: how many groups must leave it out first.
+
+    The operator's word that the folder before is gone or of no use. Repeating it is safe.
+    """
+
+    node: int
+    folder: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasLeft:
+    """Groups have committed members without the node. Result: how many have still to do so."""
+
+    node: int
+    folder: int
+    groups: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasJoined:
+    """Groups have committed members with the node again. Result: how many have still to do so."""
+
+    node: int
+    folder: int
+    groups: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +199,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One operation on one config of a topic."""
+    """One operation on one config of a topic or group."""
 
     operation: ConfigOperation
     name: str
@@ -179,6 +219,22 @@ class ReplaceTopicConfigs:
     """Set these configs of a topic, all others to their defaults (AlterConfigs). Result: the Topic."""
 
     topic_id: bytes
+    configs: Sequence[tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterGroupConfigs:
+    """Change some configs of a group, all or none. Result: how many it has then."""
+
+    group: str
+    changes: Sequence[ConfigChange]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceGroupConfigs:
+    """Set these configs of a group, and no others. Result: how many it has then."""
+
+    group: str
     configs: Sequence[tuple[str, str | None]]
 
 
@@ -230,11 +286,16 @@ Command = (
     | DeleteTopic
     | AlterTopicConfigs
     | ReplaceTopicConfigs
+    | AlterGroupConfigs
+    | ReplaceGroupConfigs
     | AdvanceClusterEpoch
     | AllocateProducerIds
     | RaiseFeatureLevel
     | Checkpoint
     | SetCollection
+    | ReplaceNode
+    | ReplicasLeft
+    | ReplicasJoined
 )
 
 
@@ -326,13 +387,34 @@ _positive = _whole(1, 2**63 - 1)
 _node = _whole(1, 2**16 - 1)
 _port = _whole(1, 2**16 - 1)
 
+
+def _groups(value: Any) -> tuple[int, ...]:
+    return tuple(_count(group) for group in _array(value))
+
+
 _Reader = Callable[[Any], Any]
 _FORMS: dict[Kind, tuple[type[Command], tuple[_Reader, ...]]] = {
-    Kind.BOOTSTRAP: (Bootstrap, (_label,)),
+    Kind.BOOTSTRAP: (Bootstrap, (_label, _label)),
     Kind.REGISTER_NODE: (
         RegisterNode,
-        (_node, _positive, _count, _label, _port, _label, _port, _port, _positive, _positive, _count),
+        (
+            _node,
+            _positive,
+            _count,
+            _label,
+            _port,
+            _label,
+            _port,
+            _port,
+            _positive,
+            _positive,
+            _count,
+            _positive,
+        ),
     ),
+    Kind.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
+    Kind.REPLICAS_LEFT: (ReplicasLeft, (_node, _positive, _groups)),
+    Kind.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
     Kind.HEARTBEAT: (Heartbeat, (_node, _positive, _count)),
     Kind.FENCE_NODE: (FenceNode, (_node, _count, _count)),
     Kind.CREATE_TOPIC: (CreateTopic, (_topic_id, _text, _i64, _i64, _assignments, _configs, _count)),
@@ -340,6 +422,8 @@ _FORMS: dict[Kind, tuple[type[Command], tuple[_Reader, ...]]] = {
     Kind.DELETE_TOPIC: (DeleteTopic, (_topic_id,)),
     Kind.ALTER_TOPIC_CONFIGS: (AlterTopicConfigs, (_topic_id, _changes)),
     Kind.REPLACE_TOPIC_CONFIGS: (ReplaceTopicConfigs, (_topic_id, _configs)),
+    Kind.ALTER_GROUP_CONFIGS: (AlterGroupConfigs, (_text, _changes)),
+    Kind.REPLACE_GROUP_CONFIGS: (ReplaceGroupConfigs, (_text, _configs)),
     Kind.ADVANCE_CLUSTER_EPOCH: (AdvanceClusterEpoch, (_positive,)),
     Kind.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
     Kind.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),

@@ -17,7 +17,7 @@ from statemachine.controller_commands import (
     Refused,
     RegisterNode,
 )
-from statemachine.controller_state import ControllerState, NodeRegistration
+from statemachine.controller_state import ControllerState, NodeFolder, NodeRegistration
 from statemachine.kafka_errors import KafkaError
 from statemachine.machine import Corruption
 
@@ -28,7 +28,7 @@ MAX_BLOCK = 1_000_000
 def bootstrap(state: ControllerState, index: int, command: Bootstrap) -> str | Refused:
     """Name the cluster, unless it has another name already."""
     if state.cluster_id is None:
-        state.cluster_id = command.cluster_id
+        state.cluster_id, state.incarnation = command.cluster_id, command.incarnation
         state.version = index
     if state.cluster_id != command.cluster_id:
         reason = f"This is cluster {state.cluster_id}, not {command.cluster_id}."
@@ -46,6 +46,13 @@ def register(state: ControllerState, index: int, command: RegisterNode) -> NodeR
             "process of this node registered in between."
         )
         return Refused(KafkaError.STALE_BROKER_EPOCH, reason)
+    folder = state.folders.get(command.node)
+    if folder is not None and folder.folder != command.folder:
+        reason = (
+            f"Node {command.node} has data folder {folder.folder:016x}, not {command.folder:016x}: bring it"
+            f" back, or let the new one in with `strandline node replace {command.node}`."
+        )
+        return Refused(KafkaError.INVALID_REGISTRATION, reason)
     if not command.min_feature_level <= state.feature_level <= command.max_feature_level:
         reason = (
             f"Node {command.node} understands feature levels {command.min_feature_level} to "
@@ -69,6 +76,7 @@ def register(state: ControllerState, index: int, command: RegisterNode) -> NodeR
         state.time,
     )
     state.put_node(registration)
+    state.folders.setdefault(command.node, NodeFolder(1, command.folder))
     state.version = index
     return registration
 
@@ -80,6 +88,10 @@ def heartbeat(state: ControllerState, index: int, command: Heartbeat) -> NodeReg
         return _not_registered(command.node)
     if known.boot_id != command.boot_id:
         reason = f"Node {command.node} is registered with boot id {known.boot_id}, not {command.boot_id}."
+        return Refused(KafkaError.STALE_BROKER_EPOCH, reason)
+    replacement = state.replacement
+    if replacement is not None and (replacement.node, replacement.boot_id) == (command.node, command.boot_id):
+        reason = f"Node {command.node} is being replaced: that process does not count any more."
         return Refused(KafkaError.STALE_BROKER_EPOCH, reason)
     state.time = max(state.time, command.time)
     registration = known._replace(fenced=False, heard_index=index, heard_time=state.time)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgpack
 
 from statemachine.assignment import Load
-from statemachine.topic_config import Configs
+from statemachine.settings import Configs
 
-SNAPSHOT_FORMAT = 2
+SNAPSHOT_FORMAT = 4
 CONTROLLER_GROUP = 0
 REMEMBERED_DELETIONS = 1024
 """Ids of deleted topics that are still told from new ones; what is older is refused by its `made_at`."""
@@ -67,6 +67,28 @@ class NodeRegistration(NamedTuple):
     """The controller's time at that entry, in ms."""
 
 
+class NodeFolder(NamedTuple):
+    """The data folder that is in force for a node."""
+
+    generation: int
+    """How many folders the node has had; 1 for its first."""
+    folder: int
+    """The identity that the folder drew when it was made."""
+
+
+class Replacement(NamedTuple):
+    """Another data folder on its way into a node's place."""
+
+    node: int
+    folder: int
+    boot_id: int
+    """Of the last process on the folder before, 0 for none: it counts as dead from here on."""
+    leaving: frozenset[int]
+    """Groups that still count the folder before among their members."""
+    joining: frozenset[int]
+    """Groups that left the node out, and do not have it back yet."""
+
+
 class PartitionPlace(NamedTuple):
     """Which partition a Raft group replicates."""
 
@@ -79,6 +101,8 @@ class ControllerState:
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
+        self.incarnation: str | None = None
+        """Which life of the cluster this is: what its storage says too."""
         self.feature_level = 1
         self.cluster_epoch = 1
         self.next_group = CONTROLLER_GROUP + 1
@@ -96,10 +120,15 @@ class ControllerState:
         """By id, in the order of their creation."""
         self.nodes: dict[int, NodeRegistration] = {}
         """By id, in the order of the ids."""
+        self.folders: dict[int, NodeFolder] = {}
+        """By node id, of every node that ever registered."""
+        self.replacement: Replacement | None = None
         self.deleted: dict[bytes, int] = {}
         """Log index at which each remembered topic was deleted, in that order."""
         self.forgotten_index = 0
         """Log index of the newest deletion that is no longer remembered; 0 for none."""
+        self.group_configs: dict[str, Configs] = {}
+        """Of the groups that set any, in the order in which they first did."""
         self.by_name: dict[str, Topic] = {}
         self.colliding: dict[str, str] = {}
         """The name of the topic whose metrics would go by this one, see `metric_name`."""
@@ -151,7 +180,10 @@ class ControllerState:
         rows: dict[str, Any] = {
             "topics": list(self.topics.values()),
             "nodes": list(self.nodes.values()),
+            "folders": sorted(self.folders.items()),
+            "replacement": None if self.replacement is None else _replacement_row(self.replacement),
             "deleted": list(self.deleted.items()),
+            "group_configs": list(self.group_configs.items()),
         }
         packed: bytes = msgpack.packb({"format": SNAPSHOT_FORMAT, **values, **rows})
         return packed
@@ -170,7 +202,8 @@ class ControllerState:
                 raise ValueError(
                     f"it has format {version} of an earlier release, this one reads {SNAPSHOT_FORMAT}"
                 )
-            if tuple(fields) != (*_SCALARS, "topics", "nodes", "deleted"):
+            names = "topics", "nodes", "folders", "replacement", "deleted", "group_configs"
+            if tuple(fields) != (*_SCALARS, *names):
                 raise ValueError(f"its fields are {', '.join(map(str, fields))}")
             state = cls()
             for name in _SCALARS:
@@ -179,12 +212,22 @@ class ControllerState:
                 state.put_topic(topic_from(row))
             for row in fields["nodes"]:
                 state.put_node(NodeRegistration(*row))
+            state.folders = {node: NodeFolder(*folder) for node, folder in fields["folders"]}
+            if fields["replacement"] is not None:
+                node, folder, boot_id, leaving, joining = fields["replacement"]
+                state.replacement = Replacement(node, folder, boot_id, frozenset(leaving), frozenset(joining))
             state.deleted = dict(fields["deleted"])
+            state.group_configs = dict(fields["group_configs"])
             if state.places and max(state.places) >= state.next_group:
                 raise ValueError(f"group {max(state.places)} was never allocated")
         except Exception as error:
             raise ValueError(f"the controller's state cannot be read: {error}") from error
         return state
+
+
+def _replacement_row(replacement: Replacement) -> list[Any]:
+    *values, leaving, joining = replacement
+    return [*values, sorted(leaving), sorted(joining)]
 
 
 def metric_name(name: str) -> str:
@@ -207,6 +250,7 @@ def topic_from(row: Sequence[Any]) -> Topic:
 
 _SCALARS = (
     "cluster_id",
+    "incarnation",
     "feature_level",
     "cluster_epoch",
     "next_group",

@@ -25,6 +25,8 @@ from statemachine.controller_state import ControllerState, Partition, Topic, met
 from statemachine.internal_topics import INTERNAL_TOPICS
 from statemachine.kafka_errors import KafkaError
 from statemachine.machine import Corruption
+from statemachine.settings import Configs
+from statemachine.topic_config import MIN_INSYNC_REPLICAS
 
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS = 10_000
@@ -66,11 +68,13 @@ def plan(state: ControllerState, index: int, command: TopicCommand) -> Topic | R
     if isinstance(command, CreatePartitions):
         return _growth(state, index, topic, command)
     if isinstance(command, AlterTopicConfigs):
-        configs = topic_config.changed(topic.configs, command.changes)
+        configs = topic_config.TABLE.changed(topic.configs, command.changes)
     else:
-        configs = topic_config.from_pairs(command.configs)
+        configs = topic_config.TABLE.from_pairs(command.configs)
     if isinstance(configs, Refused):
         return configs
+    if refused := _unreachable(configs, topic.replication_factor):
+        return refused
     return topic if configs == topic.configs else topic._replace(configs=configs, version=index)
 
 
@@ -121,14 +125,28 @@ def _creation(state: ControllerState, index: int, command: CreateTopic) -> Topic
     if other := state.colliding.get(metric_name(command.name)):
         reason = f"Topic '{command.name}' collides with existing topic: {other}"
         return Refused(KafkaError.INVALID_TOPIC_EXCEPTION, reason)
-    configs = topic_config.from_pairs(command.configs)
+    configs = topic_config.TABLE.from_pairs(command.configs)
     if isinstance(configs, Refused):
         return configs
     placement = _placement_of_new(state, command)
     if isinstance(placement, Refused):
         return placement
+    if refused := _unreachable(configs, len(placement[0])):
+        return refused
     partitions = _partitions(state, placement)
     return Topic(command.topic_id, command.name, partitions, configs, state.cluster_epoch, index)
+
+
+def _unreachable(configs: Configs, replication_factor: int) -> Refused | None:
+    """Kafka takes it and refuses every record with acks=all; here the topic's creator is told."""
+    wanted = MIN_INSYNC_REPLICAS.of(configs)
+    if wanted <= replication_factor:
+        return None
+    reason = (
+        f"Invalid value {wanted} for configuration min.insync.replicas: the topic's replication factor is "
+        f"{replication_factor}, so no record could be acknowledged with acks=all"
+    )
+    return Refused(KafkaError.INVALID_CONFIG, reason)
 
 
 def _id_refused(state: ControllerState, command: CreateTopic, present: Topic | None) -> Refused | None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgpack
 
-from statemachine.machine import Corruption
+from statemachine.machine import Captured, Corruption, packed
 
 SNAPSHOT_FORMAT: Final = 1
 CHECKPOINT: Final = 0
@@ -51,31 +52,41 @@ class Checkpoint:
 class CoordinatorMachine:
     """A coordinator's state; see StateMachine for what the log asks of it.
 
-    `on_checkpoint(index, state)` is called inside the apply of a Checkpoint, on every replica, with the state
-    as of that very entry; when entries are applied anew after a restart it gets the same again. A subclass's
-    constructor takes the same and nothing else: a snapshot is loaded into a new instance.
+    `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
+    state as of that very entry; when entries are applied anew after a restart it gets the same again. A
+    subclass's constructor takes the same and nothing else: a snapshot is loaded into a new instance.
     """
 
     kind: str
     HANDLERS: ClassVar[Mapping[int, Callable[..., Any]]]
     """By kind: an unbound method `(self, index, *fields)`; its result goes to whoever proposed the entry."""
 
-    def __init__(self, on_checkpoint: Callable[[int, bytes], None]) -> None:
+    def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
         self.term = 0
         """The newest term."""
         self.time = 0
-        """The highest time any entry carried, in ms: the only time that anything is decided by."""
+        """The highest time any entry carried, in ms, since `go_on_from` was called last."""
         self._on_checkpoint = on_checkpoint
 
     # What a subclass brings.
 
     def fields(self) -> dict[str, Any]:
-        """Its part of the snapshot: of msgpack's types, and canonical: equal states, equal bytes."""
+        """Its part of the snapshot: of msgpack's types or Rows of them, and canonical: equal states, equal
+        bytes."""
         raise NotImplementedError
 
     def load(self, fields: dict[str, Any]) -> None:
         """Take up what `fields` gave, on a new instance; raises ValueError for anything else."""
         raise NotImplementedError
+
+    def go_on_from(self, now: int) -> None:
+        """Time goes on from here, in ms, be it earlier: this is a clock that most nodes agree on.
+
+        A leader whose clock is ahead while it hears too few others pushes time ahead of all of them. What was
+        stamped meanwhile stays for as much longer; but if time stood still until the others have caught up,
+        nothing of what they stamp would go for as long. Handlers of commands that forget by age call this.
+        """
+        self.time = now
 
     # The log.
 
@@ -97,7 +108,7 @@ class CoordinatorMachine:
             if time > self.time:
                 self.time = time
             if kind == CHECKPOINT:
-                self._on_checkpoint(index, self.snapshot())
+                self._on_checkpoint(index, self.capture())
                 return index
             handler = self.HANDLERS.get(kind)
             if handler is None:
@@ -112,9 +123,12 @@ class CoordinatorMachine:
 
     def snapshot(self) -> bytes:
         """The whole state as canonical bytes."""
+        return self.capture()()
+
+    def capture(self) -> Captured:
+        """See StateMachine."""
         common = {"format": SNAPSHOT_FORMAT, "term": self.term, "time": self.time}
-        packed: bytes = msgpack.packb({**common, **self.fields()})
-        return packed
+        return partial(packed, {**common, **self.fields()})
 
     def restore(self, state: bytes) -> None:
         """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""

@@ -245,12 +245,13 @@ class Extents:
             (chunk.oldest_epoch for chunk in self._chunks if chunk.oldest_epoch is not None), default=None
         )
 
-    def rows(self) -> list[bytearray]:
-        """All rows, in pieces to be joined at once and not kept, for a snapshot.
+    def rows(self) -> list[bytes | bytearray]:
+        """All rows, for a snapshot, in pieces that stay as they are: only the last chunk ever grows.
 
         Joined, the same extents give the same bytes however they came to be here.
         """
-        return [chunk.rows for chunk in self._chunks]
+        full = [chunk.rows for chunk in self._chunks[:-1]]
+        return [*full, *(bytes(chunk.rows) for chunk in self._chunks[-1:])]
 
     def inline(self) -> list[tuple[int, bytes]]:
         """(base offset, bytes) of the inline extents, in offset order, for a snapshot."""

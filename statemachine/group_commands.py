@@ -248,29 +248,36 @@ class ExpireOffsets:
     An offset goes `retention` ms after its commit and after its group became empty, whatever is later; one
     with a retention of its own goes when that is over. A producer goes that has nothing open and ended
     nothing for `producer_expiry` ms. The limits travel in the command, so nodes configured otherwise stay
-    replicas. Result: Expired.
+    replicas. Only the groups that are named are looked at, so that applying it takes no longer with all the
+    others; a name without a group is passed over. Result: Expired.
+
+    `now` (ms) is a clock that most nodes agree on. Age is judged by it and not by the time of the state, and
+    the state goes on from it: should a node whose clock was ahead have led before, time goes back here.
     """
 
     kind: ClassVar[int] = GroupKind.EXPIRE_OFFSETS
+    groups: Sequence[str]
+    now: int
     retention: int
     producer_expiry: int
 
     def fields(self) -> list[Any]:
-        return [self.retention, self.producer_expiry]
+        return [self.groups, self.now, self.retention, self.producer_expiry]
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopics:
-    """These topics are deleted for good: forget the offsets of all groups for them, pending ones included.
+    """These topics are deleted for good: forget these groups' offsets for them, pending ones included.
 
-    Result: TopicsForgotten.
+    A name without a group is passed over. Result: TopicsForgotten.
     """
 
     kind: ClassVar[int] = GroupKind.FORGET_TOPICS
+    groups: Sequence[str]
     topic_ids: Sequence[bytes]
 
     def fields(self) -> list[Any]:
-        return [self.topic_ids]
+        return [self.groups, self.topic_ids]
 
 
 class Refused(NamedTuple):

@@ -76,7 +76,7 @@ def _commit_offsets(
     refusal = _refuse_commit(state, group_id, member_id, generation, instance_id, transactional=False)
     if refusal is not None:
         return Refused(refusal)
-    offsets = state.group_for(group_id).offsets
+    offsets = state.offsets_of(group_id)
     expires_at = NO_EXPIRY if retention == NO_RETENTION else state.time + retention
     for row in _rows(topics, state.time, expires_at, index):
         offsets.commit(*row)
@@ -103,7 +103,7 @@ def _commit_transaction_offsets(
     producer = state.producers.touched(producer_id, epoch, state.time)
     producer.open = number
     producer.groups[group_id] = None
-    offsets = state.group_for(group_id).offsets
+    offsets = state.offsets_of(group_id)
     for row in _rows(topics, state.time, NO_EXPIRY, index):
         offsets.add_pending(producer_id, *row)
     return OffsetsCommitted(index)
@@ -142,9 +142,8 @@ def _end_transaction(
         # The marker decides its own transaction. One before it that is open still is over, undecided.
         commits = commit and producer.open == number
         for group_id in producer.groups:
-            group = state.groups.get(group_id)
-            if group is not None:
-                committed += group.offsets.end(producer_id, commit=commits)
+            if group_id in state.groups:
+                committed += state.offsets_of(group_id).end(producer_id, commit=commits)
         producer.open = NOTHING_OPEN
         producer.groups = {}
     return TransactionEnded(committed)
@@ -156,8 +155,7 @@ def _delete_group(state: GroupsState, index: int, group_id: str) -> GroupDeleted
         return Refused(KafkaError.GROUP_ID_NOT_FOUND)
     if not group.is_empty:
         return Refused(KafkaError.NON_EMPTY_GROUP)
-    del state.groups[group_id]
-    return GroupDeleted(len(group.offsets))
+    return GroupDeleted(len(state.drop(group_id).offsets))
 
 
 def _delete_offsets(
@@ -175,34 +173,38 @@ def _delete_offsets(
         if uses is not None and uses(topic):
             subscribed.append(topic_id)
         else:
-            deleted += group.offsets.delete(topic_id, partitions)
+            deleted += state.offsets_of(group_id).delete(topic_id, partitions)
     return OffsetsDeleted(deleted, subscribed)
 
 
-def _expire_offsets(state: GroupsState, index: int, retention: int, producer_expiry: int) -> Expired:
+def _expire_offsets(
+    state: GroupsState, index: int, groups: Sequence[str], now: int, retention: int, producer_expiry: int
+) -> Expired:
+    state.go_on_from(now)
     expired = 0
     gone = []
-    for group_id, group in state.groups.items():
-        if not group.is_empty:
+    for group_id in groups:
+        group = state.groups.get(group_id)
+        if group is None or not group.is_empty:
             continue
-        since = 0 if group.membership is None else group.membership.empty_since
-        expired += group.offsets.expire(state.time, retention, since)
-        if group.offsets.is_empty:
+        offsets = state.offsets_of(group_id)
+        expired += offsets.expire(now, retention, group.empty_since)
+        if offsets.is_empty:
             gone.append(group_id)
-    for group_id in gone:
-        del state.groups[group_id]
-    return Expired(expired, gone, state.producers.expire(state.time - producer_expiry))
+            state.drop(group_id)
+    return Expired(expired, gone, state.producers.expire(now - producer_expiry))
 
 
-def _forget_topics(state: GroupsState, index: int, topic_ids: Sequence[bytes]) -> TopicsForgotten:
+def _forget_topics(
+    state: GroupsState, index: int, groups: Sequence[str], topic_ids: Sequence[bytes]
+) -> TopicsForgotten:
     gone = dict.fromkeys(topic_ids)
-    return TopicsForgotten(
-        sum(
-            group.offsets.forget_topic(topic_id)
-            for group in state.groups.values()
-            for topic_id in [topic_id for topic_id in group.offsets.names if topic_id in gone]
-        )
-    )
+    forgotten = 0
+    for group_id in groups:
+        group = state.groups.get(group_id)
+        for topic_id in [] if group is None else [one for one in group.offsets.names if one in gone]:
+            forgotten += state.offsets_of(group_id).forget_topic(topic_id)
+    return TopicsForgotten(forgotten)
 
 
 HANDLERS: Mapping[int, Callable[..., Any]] = {

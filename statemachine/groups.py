@@ -8,18 +8,30 @@ is a Membership, with `loaded(fields)` as the way back from `fields()`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from statemachine import classic_group, consumer_group, group_offsets
 from statemachine.classic_group import ClassicGroup
 from statemachine.consumer_group import ConsumerGroup
 from statemachine.group_state import Group, GroupsState, Membership
+from statemachine.machine import Rows
 from statemachine.offsets import Offsets, TransactionalProducers
 
 _MEMBERSHIPS: Mapping[str, Callable[[list[Any]], Membership]] = {
     ClassicGroup.protocol: ClassicGroup.loaded,
     ConsumerGroup.protocol: ConsumerGroup.loaded,
 }
+
+
+def _row(group_id: str, group: Group) -> list[Any]:
+    membership = group.membership
+    return [
+        group_id,
+        None if membership is None else membership.protocol,
+        None if membership is None else membership.fields(),
+        group.offsets.fields(),
+    ]
 
 
 class GroupsMachine(GroupsState):
@@ -34,24 +46,19 @@ class GroupsMachine(GroupsState):
 
     def fields(self) -> dict[str, Any]:
         """Its part of the snapshot."""
+        held = dict(self.groups)
+        self.age += 1
         return {
-            "groups": [
-                [
-                    group_id,
-                    None if group.membership is None else group.membership.protocol,
-                    None if group.membership is None else group.membership.fields(),
-                    group.offsets.fields(),
-                ]
-                for group_id, group in self.groups.items()
-            ],
-            "producers": self.producers.fields(),
+            "groups": Rows(len(held), partial(map, _row, held, held.values())),
+            "producers": self.producers.rows(),
         }
 
     def load(self, fields: dict[str, Any]) -> None:
         """Take up what `fields` gave."""
         for group_id, protocol, membership, offsets in fields.pop("groups"):
             loaded = None if protocol is None else _MEMBERSHIPS[protocol](membership)
-            self.groups[group_id] = Group(loaded, Offsets.loaded(offsets))
+            self.group_for(group_id)  # counts it
+            self.groups[group_id] = Group(loaded, Offsets.loaded(offsets, self.totals), age=self.age)
         self.producers = TransactionalProducers.loaded(fields.pop("producers"))
         if fields:
             raise ValueError(f"unknown fields {sorted(fields)}")

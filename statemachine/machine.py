@@ -7,7 +7,26 @@ test and an audit treat a replica's history as a function of its log.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import msgpack
+
+Captured = Callable[[], bytes]
+"""Makes the canonical bytes of a state as it was when it was captured. It may be called later, in any thread,
+while the machine goes on, and more than once."""
+
+
+class Rows(NamedTuple):
+    """A large part of a state: how many rows it has, and what gives them, now or later, as they are now.
+
+    For that a machine takes hold of what there is (a copy of a dictionary, not of what is in it), and from
+    then on replaces what it would change by a copy that it changes. Each thing that can be replaced bears the
+    `age` in which it was made, which is one more after each capture: what is of this age nobody else has.
+    """
+
+    size: int
+    given: Callable[[], Iterable[Any]]
 
 
 class Corruption(ValueError):
@@ -34,5 +53,28 @@ class StateMachine(Protocol):
     def snapshot(self) -> bytes:
         """The whole state as canonical bytes: equal states give equal bytes."""
 
+    def capture(self) -> Captured:
+        """As `snapshot`, of this moment, at once and without making the bytes: that takes long for a large
+        state, and nothing may wait for it."""
+
     def restore(self, state: bytes) -> None:
         """Replace the whole state by what `snapshot` gave; raises ValueError when it cannot be read."""
+
+
+def packed(fields: Mapping[str, Any]) -> bytes:
+    """A msgpack map of these fields, each of msgpack's types or Rows of them.
+
+    A row at a time: a thread that does this lets others have the interpreter in between.
+    """
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_map_header(len(fields))
+    for name, value in fields.items():
+        packer.pack(name)
+        if isinstance(value, Rows):
+            packer.pack_array_header(value.size)
+            for row in value.given():
+                packer.pack(row)
+        else:
+            packer.pack(value)
+    result: bytes = packer.bytes()
+    return result

@@ -12,15 +12,16 @@ stops the replica before its state can diverge further.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 
 from statemachine import partition_invariants
 from statemachine.checkpoints import RetainedCheckpoint
 from statemachine.level_one import LevelOneExtent, RemovedObject
-from statemachine.machine import Corruption
+from statemachine.machine import Captured, Corruption
 from statemachine.partition_commands import (
+    NO_CLOCK,
     Appended,
     CheckpointsReleased,
     CheckpointTaken,
@@ -47,17 +48,21 @@ from statemachine.producers import (
     StaleProducerEpoch,
 )
 
+FAR_AHEAD_MS: Final = 60_000
+"""Clocks that most nodes agree on differ by less: a state's time that is so far ahead of one of them was
+pushed there by a clock that was wrong."""
+
 
 class PartitionStateMachine(PartitionState):
     """One partition and its log; see StateMachine for what the log asks of it.
 
-    `on_checkpoint(index, state)` is called inside the apply of a Checkpoint, on every replica, with the state
-    as of that very entry; when entries are applied anew after a restart it gets the same again.
+    `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
+    state as of that very entry; when entries are applied anew after a restart it gets the same again.
     """
 
     kind = "partition"
 
-    def __init__(self, creation_epoch: int, on_checkpoint: Callable[[int, bytes], None]) -> None:
+    def __init__(self, creation_epoch: int, on_checkpoint: Callable[[int, Captured], None]) -> None:
         super().__init__(creation_epoch)
         self._on_checkpoint = on_checkpoint
 
@@ -179,9 +184,7 @@ class PartitionStateMachine(PartitionState):
         offset = self.extents.append_inline(1, self.term, timestamp, batch)
         ended = self.producers.end(producer, incarnation, transaction, coordinator_term, offset, self.time)
         if ended is not None and not commit:
-            first_open = self.producers.first_open_offset
-            stable = self.next_offset if first_open is None else first_open
-            self.aborted.append(producer, ended.first_offset, offset, stable)
+            self.aborted.append(producer, ended.first_offset, offset)
         return TransactionEnded(offset)
 
     def _raise_epochs(self, index: int, oldest: int, newest: int) -> None:
@@ -208,18 +211,22 @@ class PartitionStateMachine(PartitionState):
             raise Corruption(f"start offset {start_offset} lies above the next offset {self.next_offset}")
         self.start_offset = start_offset
         self._remove(index, self.level_one.trim(start_offset))
-        self.extents.trim(start_offset)
+        self._begin_level_zero_at(index, start_offset)
         self.leader_epochs.trim(start_offset)
         self.aborted.trim(start_offset)
         return StartOffsetSet(start_offset)
 
-    def _tick(self, index: int, producer_expiry: int) -> CommandResult:
+    def _tick(self, index: int, producer_expiry: int, now: int) -> CommandResult:
+        if now != NO_CLOCK and self.time - now > FAR_AHEAD_MS:
+            self.checkpoints.go_back(self.time, now)
+            self.producers.not_after(now)
+            self.time = now
         return Ticked(self.time, self.producers.expire(self.time - producer_expiry))
 
     def _checkpoint(self, index: int, lease: int) -> CommandResult:
         until = self.time + lease
         self.checkpoints.add(RetainedCheckpoint(index, until, self.extents.oldest_epoch))
-        self._on_checkpoint(index, self.snapshot())
+        self._on_checkpoint(index, self.capture())
         return CheckpointTaken(index, until)
 
     def _renew_checkpoint(self, index: int, checkpoint: int, lease: int) -> CommandResult:
@@ -241,8 +248,15 @@ class PartitionStateMachine(PartitionState):
             return Rejected(Rejection.OLDER_TERM, self.term)
         partition_invariants.reconciled_batches_are_whole(self, objects)
         self.level_one.append(objects)
-        self.extents.trim(objects[-1].end_offset)
+        self._begin_level_zero_at(index, objects[-1].end_offset)
         return Reconciled(self.last_reconciled_offset)
+
+    def _begin_level_zero_at(self, index: int, offset: int) -> None:
+        """Forget the extents below an offset: the last reconciled offset rises, if there were any."""
+        first = self.extents.first_offset
+        self.extents.trim(offset)
+        if self.extents.first_offset > first:
+            self.last_reconciled_log_index = index
 
     def _replace_level_one(
         self, index: int, old: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]

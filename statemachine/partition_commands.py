@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -35,6 +35,10 @@ class Kind(IntEnum):
     REPLACE_LEVEL_ONE = 10
     FORGET_REMOVED = 11
     END_TRANSACTION = 12
+
+
+NO_CLOCK: Final = -1
+"""In a Tick: its leader vouches for no time."""
 
 
 class Placeholder(NamedTuple):
@@ -112,13 +116,16 @@ class SetStartOffset:
 class Tick:
     """Let time pass: forget producers that wrote nothing for `producer_expiry` ms.
 
-    The limit is the leader's and travels in the command, so nodes configured otherwise stay replicas.
+    The limit is the leader's and travels in the command, so nodes configured otherwise stay replicas. `now`
+    (ms) is a clock that most nodes agree on: should the state's time be far ahead of it, pushed by a leader
+    whose clock was, it goes back to it. NO_CLOCK leaves the time as it is.
     """
 
     producer_expiry: int
+    now: int = NO_CLOCK
 
     def fields(self) -> list[Any]:
-        return [Kind.TICK, self.producer_expiry]
+        return [Kind.TICK, self.producer_expiry, self.now]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What always holds of a partition, one check a name: docs/partition.md says why each does.
 
-The first four are about a state, and a restored one must pass them before it replaces anything. The others
+The first five are about a state, and a restored one must pass them before it replaces anything. The others
 are about a command and the state it comes to. Each raises Corruption: no log that correct leaders wrote
 leads there.
 """
@@ -38,6 +38,15 @@ def levels_meet(state: PartitionState) -> None:
         raise Corruption(f"the first extent, at {first.base_offset}, has no record {state.start_offset}")
 
 
+def an_entry_brought_the_last_reconciled_offset(state: PartitionState) -> None:
+    """Level zero begins at offset 0 until an entry moves it, and then that entry is known."""
+    if (state.last_reconciled_offset >= 0) != (state.last_reconciled_log_index > 0):
+        raise Corruption(
+            f"offsets up to {state.last_reconciled_offset} are reconciled, by entry "
+            f"{state.last_reconciled_log_index}"
+        )
+
+
 def removed_objects_are_not_named(state: PartitionState) -> None:
     """What level one names is not among the removed objects, which are there once and in log order."""
     for earlier, later in pairwise(state.removed):
@@ -56,20 +65,21 @@ def transactions_lie_in_the_log(state: PartitionState) -> None:
     """What producers wrote and what ended lies below the next offset; of the aborted transactions those are
     known whose marker is still there."""
     written = state.producers.last_offset
-    aborted = [one.last_offset for one in state.aborted]
-    if max(written, *aborted[-1:], -1) >= state.next_offset:
+    first, last = state.aborted.first_marker, state.aborted.last_marker
+    if max(written, -1 if last is None else last) >= state.next_offset:
         raise Corruption(
-            f"a producer wrote at offset {written}, or a transaction was aborted at {aborted[-1:]}, and the "
+            f"a producer wrote at offset {written}, or a transaction was aborted at {last}, and the "
             f"partition ends at {state.next_offset}"
         )
-    if aborted and aborted[0] < state.start_offset:
-        raise Corruption(f"a transaction that was aborted at {aborted[0]} lies below {state.start_offset}")
+    if first is not None and first < state.start_offset:
+        raise Corruption(f"a transaction that was aborted at {first} lies below {state.start_offset}")
 
 
 def check(state: PartitionState) -> None:
     """All that is about a state."""
     epochs_are_in_order(state)
     levels_meet(state)
+    an_entry_brought_the_last_reconciled_offset(state)
     removed_objects_are_not_named(state)
     transactions_lie_in_the_log(state)
 

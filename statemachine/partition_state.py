@@ -8,6 +8,8 @@ equal bytes, so replicas can be compared by digest.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -17,9 +19,10 @@ from statemachine.checkpoints import Checkpoints, RetainedCheckpoint
 from statemachine.extents import Extent, Extents
 from statemachine.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from statemachine.level_one import LevelOne, RemovedObject
+from statemachine.machine import Captured, packed
 from statemachine.producers import OpenTransaction, Producers
 
-SNAPSHOT_FORMAT = 3
+SNAPSHOT_FORMAT = 4
 SNAPSHOT_FIELDS = (
     "format",
     "term",
@@ -30,6 +33,7 @@ SNAPSHOT_FIELDS = (
     "max_applied_epoch_index",
     "start_offset",
     "next_offset",
+    "last_reconciled_log_index",
     "leader_epochs",
     "producers",
     "aborted",
@@ -42,6 +46,8 @@ SNAPSHOT_FIELDS = (
 """Keys of the state's msgpack map, in this order."""
 _BIN_32 = struct.Struct(">BI")
 _BIN_32_MARK = 0xC6
+_EMPTY_BIN = b"\xc4\x00"
+"""What msgpack makes of no bytes."""
 
 
 class PartitionState:
@@ -64,6 +70,8 @@ class PartitionState:
         """Log index of the entry that raised `max_applied_epoch`; 0 for the creation."""
         self.start_offset = 0
         """Offset of the first record that is still part of the partition."""
+        self.last_reconciled_log_index = 0
+        """Log index of the entry that raised `last_reconciled_offset` last; 0 before any did."""
         self.leader_epochs = LeaderEpochs([])
         self.producers = Producers()
         self.aborted = AbortedTransactions()
@@ -157,6 +165,10 @@ class PartitionState:
 
     def snapshot(self) -> bytes:
         """The state as a msgpack map of SNAPSHOT_FIELDS; equal states give equal bytes."""
+        return self.capture()()
+
+    def capture(self) -> Captured:
+        """See StateMachine."""
         values = (
             SNAPSHOT_FORMAT,
             self.term,
@@ -167,24 +179,17 @@ class PartitionState:
             self.max_applied_epoch_index,
             self.start_offset,
             self.next_offset,
-            self.leader_epochs.entries,
-            self.producers.capture(),
-            self.aborted.rows(),
-            self.checkpoints.retained,
-            self.removed,
-            self.level_one.rows(),
+            self.last_reconciled_log_index,
+            list(self.leader_epochs.entries),
+            self.producers.rows(),
+            self.aborted.packed(),
+            list(self.checkpoints.retained),
+            list(self.removed),
+            bytes(self.level_one.rows()),
             self.extents.inline(),
         )
-        packer = msgpack.Packer(autoreset=False)
-        packer.pack_map_header(len(SNAPSHOT_FIELDS))
-        for field, value in zip(SNAPSHOT_FIELDS[:-1], values, strict=True):
-            packer.pack(field)
-            packer.pack(value)
-        packer.pack(SNAPSHOT_FIELDS[-1])
-        # The rows are megabytes: joined behind the rest they are copied once, packed with it thrice.
-        rows = self.extents.rows()
-        size = sum(map(len, rows))
-        return b"".join([packer.bytes(), _BIN_32.pack(_BIN_32_MARK, size), *rows])
+        fields = dict(zip(SNAPSHOT_FIELDS[:-1], values, strict=True))
+        return partial(_packed, fields, self.extents.rows())
 
     @staticmethod
     def loaded(state: bytes) -> PartitionState:
@@ -200,6 +205,7 @@ class PartitionState:
         loaded.max_applied_epoch = fields["max_applied_epoch"]
         loaded.max_applied_epoch_index = fields["max_applied_epoch_index"]
         loaded.start_offset = fields["start_offset"]
+        loaded.last_reconciled_log_index = fields["last_reconciled_log_index"]
         loaded.leader_epochs = LeaderEpochs([LeaderEpoch(*entry) for entry in fields["leader_epochs"]])
         loaded.producers = Producers.restored(fields["producers"])
         loaded.aborted = AbortedTransactions.restored(fields["aborted"])
@@ -208,6 +214,12 @@ class PartitionState:
         loaded.level_one = LevelOne.restored(fields["level_one"])
         loaded.extents = Extents.restored(fields["extents"], fields["inline"], fields["next_offset"])
         return loaded
+
+
+def _packed(fields: Mapping[str, Any], extents: Sequence[bytes | bytearray]) -> bytes:
+    # The extents' rows are megabytes: joined behind the rest they are copied once, packed with it thrice.
+    head = packed({**fields, SNAPSHOT_FIELDS[-1]: b""})[: -len(_EMPTY_BIN)]
+    return b"".join([head, _BIN_32.pack(_BIN_32_MARK, sum(map(len, extents))), *extents])
 
 
 def max_collectable_epoch(previous_applied: int, *oldest_named: int | None) -> int:

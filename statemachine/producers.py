@@ -9,9 +9,13 @@ the producer's epoch is the same. Sequences count records and wrap after 2**31 -
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from copy import copy
+from functools import partial
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
+
+from statemachine.machine import Rows
 
 MAX_SEQUENCE = 2**31 - 1
 REMEMBERED_BATCHES = 5
@@ -57,9 +61,11 @@ class Producer:
     """What is remembered of one producer id: its newest epoch and that epoch's last batches, oldest first,
     and which of its transactions have ended here."""
 
-    __slots__ = ("batches", "coordinator_term", "ended", "epoch", "last_time", "marker_offset")
+    __slots__ = ("age", "batches", "coordinator_term", "ended", "epoch", "last_time", "marker_offset")
 
-    def __init__(self, epoch: int, last_time: int, batches: list[ProducerBatch]) -> None:
+    def __init__(self, age: int, epoch: int, last_time: int, batches: list[ProducerBatch]) -> None:
+        self.age = age
+        """See machine.Rows."""
         self.epoch = epoch
         self.last_time = last_time
         """Time of the state machine, in ms, when its last batch or marker was applied."""
@@ -70,6 +76,12 @@ class Producer:
         self.marker_offset = -1
         """Offset of the last marker, and the Raft term of the coordinator that sent it; -1: none."""
         self.coordinator_term = -1
+
+    def copy(self, age: int) -> Producer:
+        """One that can be changed while this stays as it is."""
+        made = copy(self)
+        made.age, made.batches = age, list(self.batches)
+        return made
 
     @property
     def last_sequence(self) -> int:
@@ -130,6 +142,7 @@ class Producers:
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, OpenTransaction] = {}
         """By producer id, in the order of their first offsets."""
+        self._age = 0
         self.first_open_offset: int | None = None
         """First offset of the earliest open transaction; None when none is open. Every fetch looks at it."""
 
@@ -212,9 +225,9 @@ class Producers:
     ) -> None:
         """Remember a batch that `judge` let through and that was appended; it may open its transaction."""
         batch = ProducerBatch(first, last_sequence(first, record_count), base_offset)
-        known = self._producers.pop(producer_id, None)
+        known = self._taken(producer_id)
         if known is None:
-            known = Producer(epoch, time, [batch])
+            known = Producer(self._age, epoch, time, [batch])
         elif known.epoch != epoch:
             known.epoch, known.last_time, known.batches = epoch, time, [batch]
         else:
@@ -227,6 +240,11 @@ class Producers:
             self._open[producer_id] = OpenTransaction(transaction, base_offset, epoch)
             if self.first_open_offset is None:
                 self.first_open_offset = base_offset
+
+    def _taken(self, producer_id: int) -> Producer | None:
+        """A producer out of its place, to be changed and put behind all others."""
+        known = self._producers.pop(producer_id, None)
+        return known if known is None or known.age == self._age else known.copy(self._age)
 
     # Markers.
 
@@ -254,9 +272,9 @@ class Producers:
         A higher epoch becomes the producer's, fences those below it and starts the sequences at 0 again
         (KIP-890). A lower one ends the transaction all the same, because its number is newer.
         """
-        known = self._producers.pop(producer_id, None)
+        known = self._taken(producer_id)
         if known is None:
-            known = Producer(epoch, time, [])
+            known = Producer(self._age, epoch, time, [])
         elif epoch > known.epoch:
             known.epoch, known.batches = epoch, []
         known.last_time = time
@@ -291,37 +309,31 @@ class Producers:
             del self._producers[producer_id]
         return len(expired)
 
+    def not_after(self, time: int) -> None:
+        """Nothing was written later than this, in ms: what bears a later time bears this one from now on."""
+        later = takewhile(lambda one: one[1].last_time > time, reversed(self._producers.items()))
+        for producer_id, producer in list(later):
+            self._producers[producer_id] = clamped = producer.copy(self._age)
+            clamped.last_time = time
+
     # Snapshots.
 
-    def capture(self) -> list[Any]:
+    def rows(self) -> Rows:
         """Plain values for a snapshot, in the order of the last batches' or markers' offsets, which is their
         own: producer id, epoch, last time, batches, highest number ended, offset of its marker and term of
         its coordinator, and number and first offset of the open transaction or None."""
-        captured = []
-        for producer_id, one in self._producers.items():
-            opened = self._open.get(producer_id)
-            captured.append(
-                (
-                    producer_id,
-                    one.epoch,
-                    one.last_time,
-                    one.batches,
-                    one.ended,
-                    one.marker_offset,
-                    one.coordinator_term,
-                    None if opened is None else (opened.number, opened.first_offset),
-                )
-            )
-        return captured
+        held, opened = dict(self._producers), dict(self._open)
+        self._age += 1
+        return Rows(len(held), partial(_rows, held, opened))
 
     @classmethod
     def restored(cls, captured: list[Any]) -> Producers:
-        """What `capture` gave; raises ValueError when it is out of order or contradicts itself."""
+        """What `rows` gave; raises ValueError when it is out of order or contradicts itself."""
         restored = cls()
         newest = (-1, 0)
         opened: list[tuple[int, int, OpenTransaction]] = []
         for producer_id, epoch, last_time, batches, ended, marker_offset, coordinator_term, open_ in captured:
-            one = Producer(epoch, last_time, [ProducerBatch(*batch) for batch in batches])
+            one = Producer(0, epoch, last_time, [ProducerBatch(*batch) for batch in batches])
             one.ended, one.marker_offset, one.coordinator_term = ended, marker_offset, coordinator_term
             if len(one.batches) > REMEMBERED_BATCHES or not (one.batches or ended):
                 raise ValueError(f"producer {producer_id} has {len(one.batches)} batches")
@@ -339,3 +351,18 @@ class Producers:
         restored._open = {producer_id: one for _, producer_id, one in sorted(opened)}
         restored._find_first_open()
         return restored
+
+
+def _rows(held: Mapping[int, Producer], opened: Mapping[int, OpenTransaction]) -> Iterator[tuple[Any, ...]]:
+    for producer_id, one in held.items():
+        open_ = opened.get(producer_id)
+        yield (
+            producer_id,
+            one.epoch,
+            one.last_time,
+            one.batches,
+            one.ended,
+            one.marker_offset,
+            one.coordinator_term,
+            None if open_ is None else (open_.number, open_.first_offset),
+        )

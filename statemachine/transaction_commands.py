@@ -142,14 +142,16 @@ class ExpireIds:
     """Forget transactional ids without a transaction for which nothing was done for `expiration_ms`.
 
     The limit is the leader's, which shortens it when there are too many, and travels in the command, so nodes
-    configured otherwise stay replicas. Result: how many were forgotten.
+    configured otherwise stay replicas. `now` (ms) is a clock that most nodes agree on: age is judged by it,
+    and the time of the state goes on from it, be it earlier. Result: how many were forgotten.
     """
 
     kind: ClassVar[int] = Kind.EXPIRE_IDS
     expiration_ms: int
+    now: int
 
     def fields(self) -> list[Any]:
-        return [self.expiration_ms]
+        return [self.expiration_ms, self.now]
 
 
 TransactionCommand = InitializeProducer | Enlist | End | Abort | Complete | ExpireIds

@@ -7,7 +7,7 @@ transaction has, what is in it, and what its markers say. docs/transactions.md d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -66,6 +66,13 @@ class Transaction:
     updated: int = 0
     partitions: dict[TopicPartition, None] = field(default_factory=dict)
     groups: dict[str, None] = field(default_factory=dict)
+    age: int = field(default=0, compare=False)
+    """See machine.Rows."""
+
+    def copy(self, age: int) -> Transaction:
+        """One that can be changed while this stays as it is."""
+        partitions, groups = dict(self.partitions), dict(self.groups)
+        return replace(self, partitions=partitions, groups=groups, age=age)
 
     @property
     def identity(self) -> tuple[int, int]:

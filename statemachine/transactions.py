@@ -17,6 +17,7 @@ from statemachine.controller_commands import Refused
 from statemachine.coordinator_machine import CoordinatorMachine
 from statemachine.internal_topics import TRANSACTIONS_KIND
 from statemachine.kafka_errors import KafkaError
+from statemachine.machine import Captured, Rows
 from statemachine.transaction_commands import (
     LAST_EPOCH,
     NO_EPOCH,
@@ -48,11 +49,20 @@ class TransactionsMachine(CoordinatorMachine):
 
     kind = TRANSACTIONS_KIND
 
-    def __init__(self, on_checkpoint: Callable[[int, bytes], None]) -> None:
+    def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
         super().__init__(on_checkpoint)
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: dict[str, None] = {}
         self._prepared: dict[str, None] = {}
+        self._age = 0
+
+    def go_on_from(self, now: int) -> None:
+        """See CoordinatorMachine. No id was used later than that: else those that are too many would stay."""
+        if now < self.time:
+            for key in [one.transactional_id for one in self._transactions.values() if one.updated > now]:
+                self._transactions[key] = one = self._transactions[key].copy(self._age)
+                one.updated = now
+        super().go_on_from(now)
 
     # What the leader reads.
 
@@ -114,15 +124,22 @@ class TransactionsMachine(CoordinatorMachine):
 
     # Commands.
 
+    def _changed(self, transactional_id: str) -> Transaction | None:
+        """What is known of an id, to be changed."""
+        one = self._transactions.get(transactional_id)
+        if one is not None and one.age != self._age:
+            one = self._transactions[transactional_id] = one.copy(self._age)
+        return one
+
     def _initialize(
         self, index: int, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int, new_id: int
     ) -> Initialized | Prepared | ProducerIdNeeded | Refused:
         asking = (producer_id, epoch)
-        one = self._transactions.get(transactional_id)
+        one = self._changed(transactional_id)
         if one is None:
             if new_id == NO_PRODUCER_ID:
                 return ProducerIdNeeded()
-            one = Transaction(transactional_id, new_id, 0, timeout_ms, updated=self.time)
+            one = Transaction(transactional_id, new_id, 0, timeout_ms, updated=self.time, age=self._age)
             self._transactions[transactional_id] = one
             return one.given()
         again = one.was(asking)
@@ -162,7 +179,7 @@ class TransactionsMachine(CoordinatorMachine):
         partitions: Sequence[Sequence[Any]],
         groups: Sequence[str],
     ) -> Enlisted | Refused:
-        one = self._transactions.get(transactional_id)
+        one = self._changed(transactional_id)
         if one is None:
             return _UNKNOWN_PRODUCER
         refused = _foreign(one, producer_id, epoch)
@@ -192,7 +209,7 @@ class TransactionsMachine(CoordinatorMachine):
         raises: bool,
         new_id: int,
     ) -> Prepared | ProducerIdNeeded | Refused:
-        one = self._transactions.get(transactional_id)
+        one = self._changed(transactional_id)
         if one is None:
             return _UNKNOWN_PRODUCER
         asking = (producer_id, epoch)
@@ -224,7 +241,7 @@ class TransactionsMachine(CoordinatorMachine):
         return Prepared(one.number, *one.identity)
 
     def _abort(self, index: int, transactional_id: str, number: int) -> Prepared | Refused:
-        one = self._transactions.get(transactional_id)
+        one = self._changed(transactional_id)
         if one is None:
             return Refused(KafkaError.TRANSACTIONAL_ID_NOT_FOUND, "No such transactional id is known.")
         if one.number != number:
@@ -245,7 +262,7 @@ class TransactionsMachine(CoordinatorMachine):
         return Prepared(one.number, *one.identity)
 
     def _complete(self, index: int, transactional_id: str, number: int) -> bool:
-        one = self._transactions.get(transactional_id)
+        one = self._changed(transactional_id)
         if one is None or one.number != number or one.state not in PREPARED:
             return False
         one.complete()
@@ -253,11 +270,12 @@ class TransactionsMachine(CoordinatorMachine):
         del self._prepared[transactional_id]
         return True
 
-    def _expire_ids(self, index: int, expiration_ms: int) -> int:
+    def _expire_ids(self, index: int, expiration_ms: int, now: int) -> int:
+        self.go_on_from(now)
         gone = [
             transactional_id
             for transactional_id, one in self._transactions.items()
-            if _is_expired(one, expiration_ms, self.time)
+            if _is_expired(one, expiration_ms, now)
         ]
         for transactional_id in gone:
             del self._transactions[transactional_id]
@@ -276,7 +294,9 @@ class TransactionsMachine(CoordinatorMachine):
 
     def fields(self) -> dict[str, Any]:
         """`transactions`: a row for each transactional id, in the order of the ids."""
-        return {"transactions": [self._transactions[key].row() for key in sorted(self._transactions)]}
+        held = dict(self._transactions)
+        self._age += 1
+        return {"transactions": Rows(len(held), lambda: (held[key].row() for key in sorted(held)))}
 
     def load(self, fields: dict[str, Any]) -> None:
         """See CoordinatorMachine."""

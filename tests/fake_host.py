@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
+from node.raft.attention import Attention
 from node.raft.config import RaftConfig
 from node.raft.group import RaftGroup
 from node.raft.host import RaftHost
 from node.raft.messages import MessageKind, check
 from node.raft.pairs import Pair
+from node.raft.progress import NEVER
 from node.raft.quiet_heartbeats import QuietHeartbeats
 from node.raft.snapshot_store import SnapshotStore
 from node.raft.wal import Kind
@@ -66,6 +68,8 @@ class FakeHost:
         self.history: list[Sent] = []
         """All that was ever sent."""
         self.away: set[int] = set()
+        self.newcomer = False
+        self.newcomers: set[int] = set()
         self.full = False
         self.stalled = False
         self.active = True
@@ -74,13 +78,38 @@ class FakeHost:
         self.groups: dict[int, RaftGroup] = {}
         self.mesh = FakeMesh(self.away)
         self.quiet = QuietHeartbeats(cast(RaftHost, self))
+        # Time is moved by hand here, and a test that leaps over seconds means that nothing was heard.
+        self.attention = Attention(loop.now, float("inf"))
+        self.lost = 0.0
+        """Seconds in which the loop stood still, so that the two clocks differ."""
+        self.time_gap = (NEVER, NEVER)
+        self.reading: dict[int, Any] = {}
+        self.offers: dict[int, list[int]] = {}
         self._after_sync: deque[tuple[int, Callable[[], object]]] = deque()
 
     def now(self) -> float:
         return self.loop.now
 
+    def attentive(self) -> float:
+        return self.loop.now - self.lost
+
+    def many(self) -> float:
+        return 0.0
+
+    def may_stand(self, group: Any) -> bool:
+        return True
+
+    def stood(self, group: Any) -> None:
+        pass
+
+    def offered(self, group: int) -> list[int]:
+        return self.offers.pop(group, [])
+
     def connected(self, peer: int) -> bool:
         return peer not in self.away
+
+    def is_newcomer(self, peer: int) -> bool:
+        return peer in self.newcomers
 
     def pair(self, peer: int) -> Pair:
         return self.quiet.pair(peer)

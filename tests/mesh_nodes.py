@@ -16,6 +16,7 @@ import uvloop
 from node.raft.frames import FrameKind
 from node.raft.handshake import NONCE_BYTES, Handshake, Identity, Refused, Role, State
 from node.raft.transport import Mesh, MeshConfig, MeshProblem, Reason
+from tests.folders import memory_folder
 
 SECRET = b"the secret of the tests"
 HOST = "127.0.0.1"
@@ -71,6 +72,7 @@ class Node:
             "on_problem": lambda problem: self._note(self.problems, problem),
         }
         self.mesh = Mesh(**(settings | changes))
+        self.mesh.folder = memory_folder(node_id)
 
     def _note(self, notes: list[Any], note: Any) -> None:
         notes.append(note)

@@ -124,7 +124,7 @@ class Replica:
 
     def time_out(self) -> None:
         """No leader is heard until the election timeout."""
-        self.host.loop.advance(max(0.0, self.group.deadline - self.host.now()))
+        self.host.loop.advance(max(0.0, self.group.deadline - self.host.attentive()))
         self.tick()
 
     def told(self, peer: int, kind: MessageKind, term: int, *fields: Any) -> list[Sent]:
@@ -172,10 +172,14 @@ class Replica:
         self.time_out()
         for peer in self.group.other_voters():
             if self.group.role != CANDIDATE:
-                asked = self.group.term + 1
-                self.group.receive(peer, [GROUP, MessageKind.PRE_VOTE_REPLY, self.group.term, True, asked])
+                self.pre_vote_from(peer)
         self.sync()
         return self.group.term
+
+    def pre_vote_from(self, peer: int) -> None:
+        """A voter would vote for this replica: its answer to the round of pre-votes under way arrives."""
+        term, asked_at = self.group.term, self.group.pre_votes_asked_at
+        self.group.receive(peer, [GROUP, MessageKind.PRE_VOTE_REPLY, term, True, term + 1, asked_at])
 
     def lead(self) -> int:
         """Win an election; the entry that begins the term is written but not synced. Returns the term."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgpack
 
+from statemachine.machine import Captured
+
 
 class RegisterMap:
     """Registers of integers or bytes; commands are msgpack arrays, see the functions below."""
@@ -45,6 +47,10 @@ class RegisterMap:
             self.registers[key] = new
             return True
         raise ValueError(f"unknown operation {operation!r} at entry {index}")
+
+    def capture(self) -> Captured:
+        state = self.snapshot()
+        return lambda: state
 
     def snapshot(self) -> bytes:
         state = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from node.raft.config import RaftConfig
 from node.raft.group import RaftGroup
@@ -29,6 +29,7 @@ BUSY = RaftConfig(
     trailing_entries=10,
     snapshot_chunk_bytes=2048,
     max_append_bytes=16_384,
+    max_entry_bytes=65_536,
     max_wal_segments=3,
 )
 WAL = WalConfig(segment_bytes=32 * 1024, max_buffered_bytes=512 * 1024, full_retry_seconds=0.5)
@@ -52,6 +53,8 @@ class SmallCluster:
         self.raft = raft
         self.host_class = host_class
         self.settings: dict[int, dict[str, Any]] = {}
+        self.voters_of: dict[int, tuple[int, ...]] = {}
+        """The voters that a node bootstraps groups with, where it does not with all nodes."""
         self.prepare: dict[int, Callable[[RaftHost], None]] = {}
         """Called with the host of a node before it starts."""
         self.hosts: dict[int, RaftHost] = {}
@@ -70,7 +73,7 @@ class SmallCluster:
         for node in nodes:
             self.world.add_node(node)
 
-    def __enter__(self) -> SmallCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -125,7 +128,7 @@ class SmallCluster:
             return
         self.hosts[sim.id] = host
         for group in self.group_ids:
-            host.create_group(group, RegisterMap(), self.voters)
+            host.create_group(group, RegisterMap(), self.voters_of.get(sim.id, self.voters))
         sim.spawn(host.start())
 
     # Looking at it.

@@ -76,8 +76,11 @@ def test_time_never_runs_backward_for_a_group() -> None:
         assert host.now() > seen
 
 
+@pytest.mark.parametrize("later_term", [False, True], ids=["leaders term", "later term"])
 @pytest.mark.parametrize("kind", [MessageKind.VOTE, MessageKind.PRE_VOTE])
-def test_after_a_jump_the_first_frame_is_not_judged_by_the_old_promises(kind: MessageKind) -> None:
+def test_after_a_jump_the_first_frame_is_not_judged_by_the_old_promises(
+    kind: MessageKind, later_term: bool
+) -> None:
     """The leader's lease stands on its followers' word not to vote: a jump must not let them forget it,
     not even in the moment before the timer notices the jump."""
     with SmallCluster(groups=(1,)) as cluster:
@@ -86,11 +89,57 @@ def test_after_a_jump_the_first_frame_is_not_judged_by_the_old_promises(kind: Me
         cluster.run(1.0)
         follower, other = cluster.followers()
         host, group = cluster.hosts[follower], cluster.group(follower)
+        if later_term:
+            told = [1, int(MessageKind.VOTE_REPLY), group.term + 1, False]
+            host._on_frame(other, [0, [told]])
         term, last = group.term, group.journal.last
         cluster.world.nodes[follower].jump_clock(5.0)
-        fields = [last, term, False] if kind is MessageKind.VOTE else [last, term]
+        fields = [last, term, False] if kind is MessageKind.VOTE else [last, term, 7.5]
         sent: list[object] = []
         host.send_when_synced = lambda peer, message: sent.append(message)  # type: ignore[method-assign]
         host._on_frame(other, [0, [[1, int(kind), term + 1, *fields]]])
         assert group.term == term
-        assert sent in ([], [[1, MessageKind.PRE_VOTE_REPLY, term, False, term + 2]])
+        assert sent in ([], [[1, MessageKind.PRE_VOTE_REPLY, term, False, term + 2, 7.5]])
+
+
+@pytest.mark.parametrize("seconds", [0.3, 5.0])
+def test_a_follower_whose_clock_has_jumped_waits_as_long_as_any_before_it_stands(seconds: float) -> None:
+    """Its own vote is a vote: the leader's lease stands on it, too. And time that was lost stays lost."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.load()
+        cluster.run(1.0)
+        leader, follower = cluster.leader(), cluster.followers()[0]
+        asked: list[float] = []
+        send = cluster.hosts[follower].send
+
+        def watched(peer: int, message: list[object]) -> bool:
+            if message[1] in (MessageKind.PRE_VOTE, MessageKind.VOTE):
+                asked.append(cluster.world.now)
+            return send(peer, message)
+
+        cluster.hosts[follower].send = watched  # type: ignore[method-assign]
+        for _ in range(2):
+            cluster.world.nodes[follower].jump_clock(seconds)
+            cluster.run(1.0)
+            assert asked == []
+        cluster.world.network.cut(leader, follower, both=False)
+        silent = cluster.world.now
+        cluster.run(1.5)
+        assert asked
+        assert asked[0] - silent >= cluster.raft.election_min_seconds - cluster.raft.heartbeat_seconds
+
+
+def test_jumps_in_quick_succession_do_not_end_a_promise() -> None:
+    """The second one is not to be judged by when the leader was heard, but by the promise made anew."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.load()
+        cluster.run(1.0)
+        follower = cluster.followers()[0]
+        group = cluster.group(follower)
+        cluster.stop(cluster.leader())
+        for _ in range(4):
+            cluster.world.nodes[follower].jump_clock(0.3)
+            cluster.run(0.06)
+            assert group.hears_leader(), "a quarter of a second has passed at most, whatever the clock says"

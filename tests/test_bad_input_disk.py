@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import pytest
 
+from node.config import NodeConfig
+from node.process import _disk_failure
+from node.raft.disk import DiskFile, RealDisk
 from tests.small_cluster import WAL, SmallCluster
 
 
@@ -63,6 +70,36 @@ def test_a_full_disk_on_a_follower_holds_nobody_up(copy_on_write: bool) -> None:
         cluster.run(1.0)
         cluster.settle()
         assert (cluster.failed, cluster.fatal) == ([], {})
+
+
+def test_an_idle_group_is_not_handed_to_a_node_whose_disk_is_full() -> None:
+    """Its followers have nothing to write, so only the pairs' heartbeats tell what their disks are like."""
+    busy, idle = 2, 1
+    with SmallCluster(groups=(idle, busy)) as cluster:
+        cluster.serve()
+        cluster.run(1.0)
+        leader = cluster.leader(idle)
+        full = next(node for node in cluster.followers(idle) if node not in cluster.leaders(busy))
+        cluster.group_ids = (busy,)
+        cluster.load(size=1000)
+        fill(cluster, full, copy_on_write=True)
+        cluster.run(3.0)
+        group = cluster.group(leader, idle)
+        assert cluster.hosts[full].disk_stalled()
+        assert not group.transfer(full)
+        acked = len(cluster.acked[idle])
+        cluster.world.nodes[leader].call(cluster.propose, leader, idle)
+        cluster.run(0.05)
+        assert cluster.leader(idle) == leader
+        assert group.has_lease()
+        assert len(cluster.acked[idle]) == acked + 1, "commands are taken as before"
+        cluster.world.nodes[full].disk.empty()
+        cluster.run(2.0)
+        cluster.world.nodes[leader].call(group.transfer, full)
+        cluster.run(0.3)
+        assert cluster.leader(idle) == full
+        cluster.group_ids = (idle, busy)
+        cluster.settle()
 
 
 def test_full_disks_on_a_majority_stop_the_service_and_lose_nothing() -> None:
@@ -185,3 +222,30 @@ def test_a_disk_that_hangs_costs_the_leadership_and_nothing_else() -> None:
         cluster.run(1.0)
         cluster.settle()
         assert (cluster.failed, cluster.fatal) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("call", "use"),
+    [
+        ("posix_fallocate", lambda file: file.preallocate(512)),
+        ("pwrite", lambda file: file.pwrite(b"x", 0)),
+        ("fdatasync", lambda file: file.datasync()),
+    ],
+)
+def test_an_error_of_a_real_disk_names_the_file_and_the_process_the_cure(
+    call: str, use: Callable[[DiskFile], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system does not: these calls know a number and no name."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = str(tmp_path / "wal-0000000000000001.tmp")
+    file = RealDisk().open(path, create=True)
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        use(file)
+    assert caught.value.filename == path
+    settings = cast(NodeConfig, None)  # its data folder is told where no file is known
+    line = f"{path}: No space left on device: make room there, then start it again"
+    assert _disk_failure(caught.value, settings) == line

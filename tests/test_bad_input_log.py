@@ -132,7 +132,7 @@ def test_a_flipped_bit_in_the_log_is_refused_with_file_and_offset_or_loses_nothi
             refused += 1
             line = refusal(damaged)
             assert line.startswith(f"{path}, offset ")
-            assert "remove this node from the cluster" in line or "newer" in line
+            assert "strandline node replace" in line or "newer" in line
         else:
             assert state == stored.state, f"{path}, bit {bit}: something synced is gone"
     assert refused > 80
@@ -143,7 +143,7 @@ def test_a_cut_segment_is_refused(stored: Stored) -> None:
         for size in (0, 100, 511, 512, 5_000, len(stored.files[path]) - 1):
             line = refusal(stored.files | {path: stored.files[path][:size]})
             assert line.startswith(f"{path}, offset {size}: ")
-            assert "remove this node from the cluster" in line
+            assert "strandline node replace" in line
 
 
 @pytest.mark.parametrize("position", [0, 1, -1])
@@ -163,7 +163,9 @@ def test_a_log_without_any_segment_is_refused(stored: Stored) -> None:
 @pytest.mark.parametrize("snapshots", [True, False])
 def test_a_missing_log_folder_is_no_new_node(stored: Stored, snapshots: bool) -> None:
     """A node that forgot its votes could vote twice in one term; it must not start as if it were new."""
-    files = without(stored.files, "/data/wal", *(() if snapshots else ("/data/snapshots/",)))
+    files = without(
+        stored.files, "/data/wal", "/data/identity", *(() if snapshots else ("/data/snapshots/",))
+    )
     disk = disk_with(files)
     disk.mkdir("/data/snapshots")
     line = refusal(disk)
@@ -184,7 +186,7 @@ def test_a_log_that_is_whole_but_lacks_a_groups_beginning_is_refused(stored: Sto
 
     line = refusal(stored.files, Forgetful)
     assert line.startswith("/data/wal: group ")
-    assert "a segment of the write-ahead log is missing; keep the file" in line
+    assert "a segment of the write-ahead log is missing; keep the folder" in line
 
 
 @pytest.mark.parametrize(

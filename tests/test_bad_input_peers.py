@@ -12,8 +12,8 @@ from tests.simulation.disk import SimDisk
 from tests.small_cluster import SmallCluster
 
 
-def speak_version_2(host: RaftHost) -> None:
-    host.mesh._identity = replace(host.mesh._identity, versions=(2, 3))
+def speak_version_3(host: RaftHost) -> None:
+    host.mesh._identity = replace(host.mesh._identity, versions=(3, 4))
 
 
 def said(cluster: SmallCluster, node: int, reason: str) -> str:
@@ -40,8 +40,8 @@ def said(cluster: SmallCluster, node: int, reason: str) -> str:
         (
             {},
             "wrong_version",
-            "it speaks mesh protocol versions 2 to 3, this node version 1: upgrade this node",
-            "it speaks mesh protocol version 1, this node versions 2 to 3: upgrade that one",
+            "it speaks mesh protocol versions 3 to 4, this node version 2: upgrade this node",
+            "it speaks mesh protocol version 2, this node versions 3 to 4: upgrade that one",
         ),
     ],
 )
@@ -51,7 +51,7 @@ def test_a_peer_that_does_not_belong_is_named_on_both_sides_and_harms_nobody(
     with SmallCluster() as cluster:
         cluster.settings[3] = settings
         if not settings:
-            cluster.prepare[3] = speak_version_2
+            cluster.prepare[3] = speak_version_3
         cluster.start()
         cluster.world.run_until(cluster.all_led, timeout=5.0)
         cluster.load()

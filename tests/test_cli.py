@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -14,8 +15,30 @@ ROOT = Path(__file__).parent.parent
 STRANDLINE = Path(sys.executable).with_name("strandline")
 
 
-def strandline(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([STRANDLINE, *arguments], capture_output=True, text=True, timeout=30, check=False)
+INTERRUPTED_IMPORT = """
+import importlib.abc, os, signal, sys
+
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == wanted:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except BaseException:  # as libraries do that can go on without what they import
+                pass
+
+wanted = sys.argv[1]
+sys.meta_path.insert(0, Interrupt())
+from cluster.cli import main
+sys.argv = ["strandline", "topic", "list", "--bootstrap", "127.0.0.1:1"]
+main()
+"""
+
+
+def strandline(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [STRANDLINE, *arguments],
+        capture_output=True, text=True, timeout=30, check=False, env={**os.environ, **environ},
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +54,36 @@ def test_version_is_the_projects(project: dict[str, object]) -> None:
     assert done.stdout.count("\n") == 1
 
 
+def test_version_as_every_command_has_it(project: dict[str, object]) -> None:
+    done = strandline("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"strandline {project['version']}\n", "")
+
+
+def test_help_of_a_command() -> None:
+    asked, option = strandline("help", "topic", "create"), strandline("topic", "create", "--help")
+    assert asked.returncode == 0
+    assert "Usage: strandline topic create" in asked.stdout
+    assert asked.stdout == option.stdout
+    assert strandline("help", "frobnicate").returncode == 2
+
+
+def test_a_shell_completes_commands() -> None:
+    shown = strandline("--show-completion", "bash")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "_STRANDLINE_COMPLETE=complete_bash" in shown.stdout
+    asked = strandline(_STRANDLINE_COMPLETE="complete_bash", COMP_WORDS="strandline topic de", COMP_CWORD="2")
+    assert asked.stdout.split() == ["describe", "delete"]
+
+
+@pytest.mark.parametrize("module", ["typer", "cluster.commands.produce", "confluent_kafka"])
+def test_ctrl_c_within_an_import_ends_it_without_a_word(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", INTERRUPTED_IMPORT, module],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_version_as_json(project: dict[str, object]) -> None:
     done = strandline("version", "--json")
     assert done.returncode == 0
@@ -40,15 +93,19 @@ def test_version_as_json(project: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "problem", "command"),
     [
-        (["frobnicate"], "No such command 'frobnicate'"),
-        (["version", "--frobnicate"], "No such option: --frobnicate"),
-        ([], "Missing command"),
+        (["frobnicate"], "No such command 'frobnicate'", "strandline"),
+        (["version", "--frobnicate"], "No such option: --frobnicate", "strandline version"),
+        (["topic", "create"], "Missing argument 'TOPIC...'", "strandline topic create"),
+        (["topic"], "Missing command", "strandline topic"),
+        ([], "Missing command", "strandline"),
     ],
 )
-def test_bad_arguments_end_with_one_line_and_status_2(arguments: list[str], problem: str) -> None:
+def test_bad_arguments_end_with_one_line_and_status_2(
+    arguments: list[str], problem: str, command: str
+) -> None:
     done = strandline(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == f"strandline: {problem}; see strandline --help\n"
+    assert done.stderr == f"strandline: {problem}; see {command} --help\n"

@@ -14,7 +14,7 @@ id = 2
 data = "/var/lib/strandline"
 [cluster]
 id = "flights"
-secret = "a long random text"
+secret = "a long random text 7d1f"
 nodes = ["1@127.0.0.1:7101", "2@127.0.0.1:7102", "3@127.0.0.1:7103"]
 [storage]
 url = "/srv/objects"
@@ -140,7 +140,37 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
         ("kafka.host=0.0.0.0", "kafka.host: 0.0.0.0 can be reached from other", "insecure = true"),
         ("admin.host=example.org", "admin.host: example.org", "insecure = true"),
         ("mesh.host=::", "mesh.host: ::", "insecure = true"),
+        ("cluster.nodes=1@0.0.0.0:7101,2@h:1", "'1@0.0.0.0:7101' is no address that other", "mesh.host"),
+        ("kafka.advertised_host=::", "kafka.advertised_host: clients would be told", "no machine's address"),
         ("storage.url=objects", "storage.url: 'objects' is neither", "absolute path"),
+        ("storage.url=s3://", "storage.url: 's3://' names no bucket", "s3://bucket/prefix"),
+        ("storage.url=s3:/bucket", "storage.url: 's3:/bucket' names no bucket", "s3://bucket/prefix"),
+        ("storage.url=gs:bucket", "names no bucket", "gs://bucket/prefix"),
+        ("storage.url=s3://bucket?region=eu", "more than a bucket and a prefix", "[storage.options]"),
+        ("storage.url=s3://key:word@bucket", "more than a bucket and a prefix", "[storage.options]"),
+        ("storage.url=s3://[x", "is no URL", ""),
+        ("storage.url=memory://", "all are lost when it stops", "storage.volatile = true"),
+        ("storage.options.proxy_url=http://p", "proxy_url: it is no option of an object store", "HTTP_PROXY"),
+        ("storage.options.allow_http=true", "allow_http: it is no option", "remove it"),
+        ("storage.options.endpoint=127.0.0.1:9000", "endpoint: '127.0.0.1:9000' is no", "http://127.0.0.1"),
+        ("storage.options.endpoint=http://h:99999", "is no address", "write like"),
+        ("storage.options.endpoint=not a url", "is no address", "write like"),
+        ("storage.options.region=a\nb", "region: its value has a line end", "remove it"),
+        ("storage.volatile=yes", "storage.volatile: 'yes' is neither true nor false", ""),
+        ("node.data=relative/path", "node.data: 'relative/path' is relative", "absolute path"),
+        ("node.data=~nobodyatall/x", "is relative", "absolute path"),
+        ("admin.hosts=http://x", "admin.hosts: 'http://x' is no host name", "without scheme and port"),
+        ("admin.hosts=7", "admin.hosts: 7 is not a list of names", "node-1.example.org"),
+        ("cluster.secret=64 random hexadecimal digits", "the placeholder of an example", "openssl rand"),
+        ("cluster.secret=<your secret>", "the placeholder of an example", "openssl rand"),
+        ("cluster.secret=changeme-changeme", "the placeholder of an example", "openssl rand"),
+        ("cluster.secret=short", "--set cluster.secret: cluster.secret: it can be guessed", "at least 16"),
+        ("cluster.secret=00000000000000000000", "it can be guessed", "openssl rand"),
+        (
+            "batching.linger_seconds=-1",
+            "batching.linger_seconds=-1: batching.linger_seconds: -1 is not",
+            "250ms",
+        ),
         ("storage.url=ftp://x", "storage.url: 'ftp://x' is neither", "s3://"),
         ("topics.replication_factor=4", "4 replicas need as many nodes", "lower it"),
         ("topics.auto_create=1", "topics.auto_create: 1 is neither true nor false", ""),
@@ -160,9 +190,74 @@ def test_the_line_names_where_the_value_stands(tmp_path: Path) -> None:
     assert problem(tmp_path, GOOD + "[log]\nlevel = 7\n").startswith("/node.toml: log.level: 7")
     assert problem(tmp_path, STRANDLINE_LOG_LEVEL="7").startswith("STRANDLINE_LOG_LEVEL: log.level: 7")
     assert problem(tmp_path, overrides=("log.level=7",)).startswith("--set log.level=7: log.level: 7")
-    assert problem(tmp_path, STRANDLINE_LOG_LEVLE="7").startswith(
-        "STRANDLINE_LOG_LEVLE: log.levle: there is no"
+    assert problem(tmp_path, STRANDLINE_LOG_LEVLE="7") == (
+        "STRANDLINE_LOG_LEVLE: there is no such key: did you mean STRANDLINE_LOG_LEVEL?"
     )
+
+
+def test_each_thing_is_said_once(tmp_path: Path) -> None:
+    line = problem(tmp_path, GOOD + "[batching]\nlinger_seconds = -1\n")
+    assert line.count("linger_seconds") == line.count("node.toml") == 1
+
+
+SET_BY_KUBERNETES = {
+    "STRANDLINE_SERVICE_HOST": "10.0.0.11",
+    "STRANDLINE_SERVICE_PORT": "9092",
+    "STRANDLINE_SERVICE_PORT_KAFKA": "9092",
+    "STRANDLINE_PORT": "tcp://10.0.0.11:9092",
+    "STRANDLINE_PORT_9092_TCP": "tcp://10.0.0.11:9092",
+    "STRANDLINE_PORT_9092_TCP_PROTO": "tcp",
+    "STRANDLINE_PORT_9092_TCP_PORT": "9092",
+    "STRANDLINE_PORT_9092_TCP_ADDR": "10.0.0.11",
+    "STRANDLINE_KAFKA_SERVICE_HOST": "10.0.0.12",
+    "STRANDLINE_KAFKA_SERVICE_PORT": "9092",
+    "STRANDLINE_KAFKA_PORT": "tcp://10.0.0.12:9092",
+    "STRANDLINE_KAFKA_PORT_9092_TCP": "tcp://10.0.0.12:9092",
+}
+
+
+def test_what_kubernetes_sets_for_services_of_that_name_is_no_configuration(tmp_path: Path) -> None:
+    config = loaded(tmp_path, GOOD, (), **SET_BY_KUBERNETES)
+    assert config == loaded(tmp_path)
+    assert not config.notes
+    meant = {**SET_BY_KUBERNETES, "STRANDLINE_KAFKA_PORT": "7"}
+    assert loaded(tmp_path, GOOD, (), **meant).kafka.port == 7
+
+
+def test_other_variables_of_that_name_are_told_and_keep_no_node_from_starting(tmp_path: Path) -> None:
+    config = loaded(tmp_path, STRANDLINE_HOME="/opt", STRANDLINE_VERSION="1.2", STRANDLINE_USER="x")
+    assert [note.split()[0] for note in config.notes] == [
+        "STRANDLINE_HOME",
+        "STRANDLINE_USER",
+        "STRANDLINE_VERSION",
+    ]
+    for variable in ("STRANDLINE_KAFKA_PROT", "STRANDLINE_KAKFA_PORT", "STRANDLINE_STORAGE_ULR"):
+        assert "did you mean STRANDLINE_" in problem(tmp_path, GOOD, (), **{variable: "1"})
+
+
+def test_what_people_write_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    config = loaded(
+        tmp_path,
+        overrides=(
+            "log.level=INFO",
+            "groups.offset_retention_seconds=1d",
+            "node.data=~/strandline",
+            "storage.url=~/objects",
+            "admin.hosts=Node-1.example.org,[::1]",
+        ),
+    )
+    assert config.log.level == "info"
+    assert config.groups.offset_retention_seconds == 86_400.0
+    assert config.node.data == "/home/someone/strandline"
+    assert config.storage.url == "/home/someone/objects"
+    assert config.admin.hosts == ("node-1.example.org", "::1")
+
+
+def test_memory_holds_records_only_where_their_loss_is_meant(tmp_path: Path) -> None:
+    alone = ("cluster.nodes=2@127.0.0.1:1", "storage.url=memory://", "storage.volatile=true")
+    assert loaded(tmp_path, overrides=alone).storage.volatile
+    assert "the other 2 of cluster.nodes cannot read it" in problem(tmp_path, overrides=alone[1:])
 
 
 @pytest.mark.parametrize(
@@ -189,8 +284,12 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 
 def test_other_machines_may_reach_it_when_that_is_meant(tmp_path: Path) -> None:
     text = "insecure = true\n" + GOOD.replace("127.0.0.1", "10.0.0.1")
-    config = loaded(tmp_path, text, ("kafka.host=0.0.0.0",))
+    config = loaded(tmp_path, text, ("kafka.host=0.0.0.0", "kafka.advertised_host=node-2"))
     assert config.mesh.host == "10.0.0.1"
+    for host in ("0.0.0.0", "::", "[::]"):
+        line = problem(tmp_path, text, (f"kafka.host={host}",))
+        assert f"kafka.host: clients would be told to connect to {host}" in line
+        assert "set kafka.advertised_host" in line
     assert "insecure" in problem(tmp_path, GOOD.replace("127.0.0.1", "10.0.0.1"))
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.raft.folder import FolderKey, Standing
 from node.raft.frames import FrameKind, pack_frame
 from node.raft.handshake import MAGIC, NONCE_BYTES, Handshake, Identity, Refused, Role, State
 from node.raft.problems import Reason
@@ -19,6 +20,8 @@ from node.raft.problems import Reason
 SECRET = b"a secret that all nodes of the cluster share"
 HIGH = Identity("blue", node_id=7, boot_id=70, max_frame_bytes=1 << 20)
 LOW = Identity("blue", node_id=3, boot_id=30, max_frame_bytes=1 << 20)
+FOLDERS = (0, 0, "", False, 0, 0)
+"""In a hello: the own folder's generation, identity, incarnation, newcomer; the other's, as far as known."""
 _nonces = itertools.count()
 
 
@@ -155,11 +158,15 @@ def test_a_replayed_acceptor_is_refused() -> None:
 
 
 HELLO_CHANGES: dict[str, tuple[int, Any]] = {
-    "newest version": (3, 2),
+    "newest version": (3, 3),
     "node id": (5, 9),
     "boot id": (6, 71),
     "frame size": (7, 1),
     "nonce": (9, bytes(NONCE_BYTES)),
+    "generation": (10, 1),
+    "folder": (11, 6),
+    "incarnation": (12, "another"),
+    "newcomer": (13, True),
 }
 
 
@@ -217,20 +224,20 @@ MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
         "node 3 and node 7: the one with the higher id has to dial",
     ),
     "the dialler is newer": (
-        replace(HIGH, versions=(2, 3)),
+        replace(HIGH, versions=(3, 4)),
         3,
         LOW,
         Reason.WRONG_VERSION,
-        "it speaks mesh protocol version 1, this node versions 2 to 3: upgrade that one",
-        "it speaks mesh protocol versions 2 to 3, this node version 1: upgrade this node",
+        "it speaks mesh protocol version 2, this node versions 3 to 4: upgrade that one",
+        "it speaks mesh protocol versions 3 to 4, this node version 2: upgrade this node",
     ),
     "the acceptor is newer": (
         HIGH,
         3,
-        replace(LOW, versions=(2, 2)),
+        replace(LOW, versions=(3, 3)),
         Reason.WRONG_VERSION,
-        "it speaks mesh protocol version 2, this node version 1: upgrade this node",
-        "it speaks mesh protocol version 1, this node version 2: upgrade that one",
+        "it speaks mesh protocol version 3, this node version 2: upgrade this node",
+        "it speaks mesh protocol version 2, this node version 3: upgrade that one",
     ),
 }
 
@@ -255,6 +262,50 @@ def test_both_sides_of_a_mismatch_say_what_it_is_and_what_to_do(
     assert dialler_says in str(heard)
 
 
+def with_folder(identity: Identity, generation: int, folder: int) -> Identity:
+    return replace(identity, standing=Standing(FolderKey(generation, folder)))
+
+
+def dials(known: FolderKey | None, accepts: Identity) -> tuple[Handshake, Handshake]:
+    """A dialler that knows the acceptor by this folder, and the acceptor, which has to decide."""
+    one = Handshake(Role.DIALLER, HIGH, secret=SECRET, nonce=bytes(32), dialled=3, known=known)
+    other = acceptor(accepts)
+    [hello] = other.receive(one.start()[0][4:])
+    [proof] = one.receive(hello[4:])
+    other.receive(proof[4:])
+    return one, other
+
+
+def test_acceptor_whose_folder_is_not_the_one_the_dialler_knows_says_so_on_both_sides() -> None:
+    one, other = dials(FolderKey(1, 0xA), with_folder(LOW, 1, 0xB))
+    why = other.disowned()
+    assert why is not None
+    assert "node 7 knows this node by data folder 000000000000000a, and this one is" in why
+    assert "`strandline node replace 3`" in why
+    [told] = other.refuse(Reason.OTHER_FOLDER)
+    heard = refused(one, told[4:])
+    assert one.proved, "the dialler can believe which folder that is"
+    assert heard.reason is Reason.OTHER_FOLDER
+    assert "bring that folder back, or let this one in" in str(heard)
+
+
+@pytest.mark.parametrize(
+    ("known", "own"),
+    [
+        (None, (0, 0xB)),
+        (FolderKey(1, 0xB), (1, 0xB)),
+        (FolderKey(3, 0xB), (0, 0xB)),
+        (FolderKey(1, 0xA), (2, 0xB)),
+    ],
+    ids=["never met", "the same", "let in, and has not heard of it", "newer than the dialler knows"],
+)
+def test_acceptor_goes_on_where_its_folder_may_be_the_one_in_force(
+    known: FolderKey | None, own: tuple[int, int]
+) -> None:
+    _, other = dials(known, with_folder(LOW, *own))
+    assert other.disowned() is None
+
+
 def test_versions_that_overlap_are_enough() -> None:
     one, other = dialler(replace(HIGH, versions=(1, 9))), acceptor()
     other.receive(greet(one, other)[4:])
@@ -264,11 +315,11 @@ def test_versions_that_overlap_are_enough() -> None:
 
 def test_a_later_protocol_may_change_everything_after_the_versions() -> None:
     refusal = refused(acceptor(), body(FrameKind.HELLO, MAGIC, 4, 5, 1.5))
-    assert "it speaks mesh protocol versions 4 to 5, this node version 1: upgrade this node" in str(refusal)
+    assert "it speaks mesh protocol versions 4 to 5, this node version 2: upgrade this node" in str(refusal)
 
 
 def test_a_later_protocol_may_add_fields_but_this_one_may_not() -> None:
-    (hello,) = dialler(replace(HIGH, versions=(1, 2))).start()
+    (hello,) = dialler(replace(HIGH, versions=(2, 3))).start()
     assert acceptor().receive(body(*fields(hello), "new"))
     (hello,) = dialler().start()
     assert refused(acceptor(), body(*fields(hello), "new")).reason is Reason.GARBAGE
@@ -276,7 +327,7 @@ def test_a_later_protocol_may_add_fields_but_this_one_may_not() -> None:
 
 NO_HELLO: dict[str, bytes] = {
     "http": b"GET / HTTP/1.1\r\n\r\n",
-    "other magic": body(1, "kafka", 1, 1, "blue", 7, 70, 1, 3, bytes(32)),
+    "other magic": body(1, "kafka", 2, 2, "blue", 7, 70, 1, 3, bytes(32), *FOLDERS),
     "other magic and version": body(1, "kafka", 4, 5),
     "short": body(1, MAGIC, 1),
     "versions": body(1, MAGIC, 2, 1),
@@ -284,14 +335,19 @@ NO_HELLO: dict[str, bytes] = {
     "proof first": body(2, bytes(32)),
     "data first": body(0, "payload"),
     "refusal to an acceptor": body(4, "wrong_secret", b""),
-    "cluster id": body(1, MAGIC, 1, 1, b"blue", 7, 70, 1, 3, bytes(32)),
-    "node id 0": body(1, MAGIC, 1, 1, "blue", 0, 70, 1, 3, bytes(32)),
-    "node id": body(1, MAGIC, 1, 1, "blue", 65536, 70, 1, 3, bytes(32)),
-    "boot id": body(1, MAGIC, 1, 1, "blue", 7, 2**63, 1, 3, bytes(32)),
-    "frame size": body(1, MAGIC, 1, 1, "blue", 7, 70, 0, 3, bytes(32)),
-    "wanted": body(1, MAGIC, 1, 1, "blue", 7, 70, 1, -1, bytes(32)),
-    "nonce": body(1, MAGIC, 1, 1, "blue", 7, 70, 1, 3, bytes(31)),
-    "nonce type": body(1, MAGIC, 1, 1, "blue", 7, 70, 1, 3, "n" * 32),
+    "cluster id": body(1, MAGIC, 2, 2, b"blue", 7, 70, 1, 3, bytes(32), *FOLDERS),
+    "node id 0": body(1, MAGIC, 2, 2, "blue", 0, 70, 1, 3, bytes(32), *FOLDERS),
+    "node id": body(1, MAGIC, 2, 2, "blue", 65536, 70, 1, 3, bytes(32), *FOLDERS),
+    "boot id": body(1, MAGIC, 2, 2, "blue", 7, 2**63, 1, 3, bytes(32), *FOLDERS),
+    "frame size": body(1, MAGIC, 2, 2, "blue", 7, 70, 0, 3, bytes(32), *FOLDERS),
+    "wanted": body(1, MAGIC, 2, 2, "blue", 7, 70, 1, -1, bytes(32), *FOLDERS),
+    "nonce": body(1, MAGIC, 2, 2, "blue", 7, 70, 1, 3, bytes(31), *FOLDERS),
+    "folder": body(1, MAGIC, 2, 2, "blue", 7, 70, 1, 3, bytes(32), 0, -1, "", False, 0, 0),
+    "generation": body(1, MAGIC, 2, 2, "blue", 7, 70, 1, 3, bytes(32), "0", 0, "", False, 0, 0),
+    "incarnation": body(1, MAGIC, 2, 2, "blue", 7, 70, 1, 3, bytes(32), 0, 0, "i" * 65, False, 0, 0),
+    "newcomer": body(1, MAGIC, 2, 2, "blue", 7, 70, 1, 3, bytes(32), 0, 0, "", 0, 0, 0),
+    "known folder": body(1, MAGIC, 2, 2, "blue", 7, 70, 1, 3, bytes(32), 0, 0, "", False, 0, 2**63),
+    "nonce type": body(1, MAGIC, 2, 2, "blue", 7, 70, 1, 3, "n" * 32, *FOLDERS),
 }
 
 
@@ -375,7 +431,7 @@ stranger_messages = st.one_of(
     ).map(lambda message: body(*message)),
     st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=1).map(lambda mac: body(2, *mac)),
     st.builds(
-        lambda node, wanted, nonce: body(1, MAGIC, 1, 1, "blue", node, 5, 1000, wanted, nonce),
+        lambda node, wanted, nonce: body(1, MAGIC, 2, 2, "blue", node, 5, 1000, wanted, nonce, *FOLDERS),
         st.integers(0, 9),
         st.integers(0, 9),
         st.binary(min_size=32, max_size=32),
@@ -435,5 +491,5 @@ def test_on_any_network_only_the_secret_opens_the_door(seed: int, same_secret: b
 
 def test_frames_carry_what_the_documentation_says() -> None:
     one = Handshake(Role.DIALLER, HIGH, secret=SECRET, nonce=bytes(32), dialled=3)
-    expected = [1, "strandline-mesh", 1, 1, "blue", 7, 70, 1 << 20, 3, bytes(32)]
+    expected = [1, "strandline-mesh", 2, 2, "blue", 7, 70, 1 << 20, 3, bytes(32), *FOLDERS]
     assert one.start() == (pack_frame(expected),)

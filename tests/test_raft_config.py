@@ -9,6 +9,7 @@ import pytest
 from node.raft.config import RaftConfig
 from node.raft.host import HostSettings
 from node.raft.mesh_config import MeshConfig
+from node.raft.wal import WalConfig
 
 CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     ("heartbeat_seconds", {"heartbeat_seconds": 0.0}),
@@ -59,3 +60,8 @@ def test_what_the_log_takes_the_mesh_can_pass_on(limits: dict[str, Any]) -> None
     HostSettings(1, "c", b"secret", 1, "/data")
     with pytest.raises(ValueError, match=r"mesh max_frame_bytes is \d+ and \d+ is needed"):
         HostSettings(1, "c", b"secret", 1, "/data", **limits)
+
+
+def test_what_the_log_takes_fits_the_half_of_the_disks_buffer_that_is_for_entries() -> None:
+    with pytest.raises(ValueError, match=r"wal max_buffered_bytes is \d+ and \d+ is needed"):
+        HostSettings(1, "c", b"secret", 1, "/data", wal=WalConfig(max_buffered_bytes=8 << 20))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.plan import DRILLS, FAULTS, plan_of
+from tests.simulation.plan import DRILLS, FAULTS, WIPED, plan_of
 from tests.simulation.run import main
 from tests.simulation.scenario import run_seed
 
@@ -51,7 +51,7 @@ def test_seeds_differ() -> None:
 
 def test_plans_cover_every_fault_and_drill() -> None:
     plans = [plan_of(seed) for seed in range(60)]
-    assert {kind for plan in plans for kind in plan.faults} == set(FAULTS)
+    assert {kind for plan in plans for kind in plan.faults} == {*FAULTS, WIPED}
     assert {plan.drill for plan in plans} == set(DRILLS)
     assert {len(plan.voters) for plan in plans} == {3, 4, 5}
 

@@ -47,6 +47,20 @@ def test_a_seed_finds_nothing(seed: int) -> None:
     assert report.faults.total() > 0
 
 
+@pytest.mark.parametrize("seed", [12, 31, 69])
+def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["wiped folder"] == report.faults["folder replaced"] > 0
+
+
+@pytest.mark.parametrize("seed", [121, 192])
+def test_a_cluster_without_its_folders_serves_and_changes_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["all folders lost"] == 1
+
+
 @pytest.mark.timeout(240)
 def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
     program = f"from tests.simulation.whole.scenario import run_seed; print(run_seed({SEED}).digest)"
@@ -71,6 +85,7 @@ def test_plans_cover_every_fault_and_theme() -> None:
     assert {kind for plan in plans for kind in plan.admin} == set(ADMIN)
     assert {plan.theme for plan in plans} == set(THEMES)
     assert {len(plan.nodes) for plan in plans} == {3, 5}
+    assert {plan.lost_folders for plan in plans} == {"none", "one", "all"}
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES.values(), ids=SABOTAGES)
@@ -97,8 +112,9 @@ def test_a_late_registration_of_the_process_before_keeps_no_node_out(
         before = cluster.brokers[3].controller.machine.nodes[3]
         cluster.crash(3)
         cluster.start(3)
+        folder = cluster.brokers[1].controller.machine.folders[3].folder
         late = RegisterNode(
-            3, 4711, before.boot_id, "10.0.0.3", 9092, "10.0.0.3", 9000, 9644, 1, FEATURE_LEVEL, 0
+            3, 4711, before.boot_id, "10.0.0.3", 9092, "10.0.0.3", 9000, 9644, 1, FEATURE_LEVEL, 0, folder
         )  # fmt: skip
         submit = ControllerClient.submit
         came: list[int] = []

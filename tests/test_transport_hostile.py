@@ -111,12 +111,12 @@ async def test_a_lower_node_that_dials() -> None:
 async def test_a_newer_node_that_dials() -> None:
     one, two = Node(1), Node(2)
     async with started(one, two):
-        refused = await (await RawPeer.dial(one)).refusal(one, replace(NODE_9, versions=(2, 3)))
-        assert "it speaks mesh protocol version 1, this node versions 2 to 3: upgrade that one" in str(
+        refused = await (await RawPeer.dial(one)).refusal(one, replace(NODE_9, versions=(3, 4)))
+        assert "it speaks mesh protocol version 2, this node versions 3 to 4: upgrade that one" in str(
             refused
         )
         problem = await one.problem(Reason.WRONG_VERSION)
-        assert "it speaks mesh protocol versions 2 to 3, this node version 1: upgrade this node" in str(
+        assert "it speaks mesh protocol versions 3 to 4, this node version 2: upgrade this node" in str(
             problem
         )
         assert not problem.fatal
@@ -139,10 +139,10 @@ async def test_a_newer_node_that_is_dialled() -> None:
         two.mesh.set_peer(1, HOST, server.sockets[0].getsockname()[1])
         problem = await two.problem(Reason.WRONG_VERSION)
         assert "node 1 at" in str(problem)
-        assert "it speaks mesh protocol versions 4 to 5, this node version 1: upgrade this node" in str(
+        assert "it speaks mesh protocol versions 4 to 5, this node version 2: upgrade this node" in str(
             problem
         )
-        assert served[0] == [FrameKind.HELLO, MAGIC, 1, 1]
+        assert served[0] == [FrameKind.HELLO, MAGIC, 2, 2]
         await assert_unharmed(two, three)
         two.mesh.remove_peer(1)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from node.raft.transport import Mesh, MeshConfig, MeshProblem, Reason
+from tests.folders import memory_folder
 from tests.simulation.node import SimNode
 from tests.simulation.world import World
 
@@ -61,6 +62,7 @@ class Cluster:
             on_disconnect=lambda peer: turned(peer, False),
             on_problem=self.problems.append,
         )
+        mesh.folder = memory_folder(node.id)
         self.meshes[node.id] = mesh
         node.spawn(mesh.start())
         for peer in NODES:

@@ -133,17 +133,29 @@ def test_a_record_larger_than_a_segment_gets_one_of_its_size() -> None:
     run(scenario)
 
 
-def test_the_buffer_is_bounded() -> None:
+def test_the_buffer_of_entries_is_bounded() -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         opened = open_log(FakeDisk(), executor, config=WalConfig(max_buffered_bytes=100, segment_bytes=2048))
-        opened.log.append(1, Kind.STATE, bytes(60))
+        opened.log.append(1, Kind.ENTRIES, bytes(60))
         with pytest.raises(WalFull, match="77 bytes wait"):
-            opened.log.append(1, Kind.STATE, bytes(60))
+            opened.log.append(1, Kind.ENTRIES, bytes(60))
         with pytest.raises(ValueError, match="above max_buffered_bytes"):
-            opened.log.append(1, Kind.STATE, bytes(100))
+            opened.log.append(1, Kind.ENTRIES, bytes(100))
         assert opened.log.tail_lsn == 1
         await opened.write([])
-        assert opened.log.append(1, Kind.STATE, bytes(60)) == 2
+        assert opened.log.append(1, Kind.ENTRIES, bytes(60)) == 2
+
+    run(scenario)
+
+
+def test_terms_votes_and_snapshots_have_a_place_in_a_full_buffer() -> None:
+    async def scenario(executor: ThreadPoolExecutor) -> None:
+        opened = open_log(FakeDisk(), executor, config=WalConfig(max_buffered_bytes=100, segment_bytes=2048))
+        opened.log.append(1, Kind.ENTRIES, bytes(60))
+        for kind in (Kind.STATE, Kind.TRUNCATE, Kind.SNAPSHOT, Kind.RESET, Kind.FORGET):
+            opened.log.append(1, kind, bytes(60))
+        await opened.write([])
+        assert opened.log.synced_lsn == 6
 
     run(scenario)
 

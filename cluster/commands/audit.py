@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Group
 
 from cluster.failure import FAILED, MISUSED, CommandFailed
 from cluster.output import Json, escaped, progress, show, table
@@ -55,7 +54,7 @@ def audit(
         (result.name, result.verdict.value, result.looked_at, result.findings or "") for result in run.results
     ]
     listed = table(("AUDIT", "VERDICT", "LOOKED AT", "FINDINGS"), rows, right=(3,))
-    show(as_json, run.as_dict(), Group(listed, *map(escaped, _found(run))))
+    show(as_json, run.as_dict(), [listed, *map(escaped, _found(run))])
     if run.finding:
         raise typer.Exit(FAILED)
 

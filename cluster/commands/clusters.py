@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cluster.failure import FAILED
+from cluster.failure import FAILED, MISUSED, CommandFailed
+from cluster.last_lines import lines
 from cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster, NodeStatus
-from cluster.output import Json, plural, progress, show, table
+from cluster.output import Json, escaped, plural, progress, show, table
 from cluster.ports import free_ports, usual_ports
-from cluster.target import DEFAULT_FOLDER
+from cluster.remote import ask
+from cluster.target import DEFAULT_FOLDER, Admin, Cluster, target
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=False)
 
@@ -20,6 +23,9 @@ Folder = Annotated[
     Path, typer.Option("--cluster", metavar="FOLDER", help="Where the cluster keeps all that it has.")
 ]
 Node = Annotated[int, typer.Argument(metavar="NODE", help="The node's number, from 1.")]
+Nodes = Annotated[
+    list[int] | None, typer.Argument(metavar="[NODE...]", help="Which; all when none is named.")
+]
 Timeout = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for health.")]
 
 
@@ -36,8 +42,15 @@ def up(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="For every node, over its file."),
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="For every node, into its file; in the place of all settings given before.",
+        ),
     ] = None,
+    no_settings: Annotated[
+        bool, typer.Option("--no-settings", help="Drop the settings given before.")
+    ] = False,
     timeout: Timeout = HEALTHY_SECONDS,
     as_json: Json = False,
 ) -> None:
@@ -49,13 +62,15 @@ def up(
       strandline cluster up --nodes 5 --cluster /var/tmp/five --free-ports
       strandline cluster up --storage s3://bucket/prefix --set storage.options.region=eu-west-1
     """
+    if settings and no_settings:
+        raise CommandFailed("--set and --no-settings exclude each other", "leave one of them away", MISUSED)
     local = LocalCluster(cluster)
     with progress(as_json) as tell:
         started = local.up(
             nodes,
             choose_ports=free_ports if free else usual_ports,
             storage=storage,
-            settings=settings or (),
+            settings=() if no_settings else settings,
             timeout=timeout,
             progress=tell,
         )
@@ -81,14 +96,20 @@ def up(
 
 
 @app.command()
-def status(cluster: Folder = Path(DEFAULT_FOLDER), as_json: Json = False) -> None:
+def status(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -> None:
     """Show each node: its process, its ports, its health. Ends with status 1 unless all are healthy.
 
+    With --admin it asks nodes of any cluster, which were not started by `cluster up`.
+
     \b
-    Example:
+    Examples:
       strandline cluster status
+      strandline cluster status --admin 10.0.0.1:9644,10.0.0.2:9644,10.0.0.3:9644
     """
-    local = LocalCluster(cluster)
+    if admin is not None:
+        _remote(target(admin=admin, folder=cluster).admin, as_json)
+        return
+    local = LocalCluster(cluster or DEFAULT_FOLDER)
     nodes = local.status()
     healthy = all(node.problem is None for node in nodes)
     plain = {
@@ -140,24 +161,113 @@ def kill(node: Node, cluster: Folder = Path(DEFAULT_FOLDER), as_json: Json = Fal
 
 
 @app.command()
+def stop(node: Node, cluster: Folder = Path(DEFAULT_FOLDER), as_json: Json = False) -> None:
+    """Stop one node cleanly: it hands over what it leads first.
+
+    \b
+    Example:
+      strandline cluster stop 2
+    """
+    ran = LocalCluster(cluster).stop(node)
+    show(as_json, {"node": node, "stopped": ran}, f"{'stopped' if ran else 'already down'}: node {node}")
+
+
+@app.command()
 def start(
-    node: Node,
+    nodes: Nodes = None,
     cluster: Folder = Path(DEFAULT_FOLDER),
     timeout: Timeout = HEALTHY_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Start one node again on what it has, and wait until it is healthy (--timeout 0: do not wait).
+    """Start nodes again on what they have, and wait until they are healthy (--timeout 0: do not wait).
 
     \b
-    Example:
+    Examples:
       strandline cluster start 2
+      strandline cluster start
     """
     local = LocalCluster(cluster)
     with progress(as_json) as tell:
-        started = local.start(node, timeout=timeout, progress=tell)
-    pid = local.description.nodes[node].pid
-    said = f"started: node {node} (pid {pid})" if started else f"already up: node {node} (pid {pid})"
-    show(as_json, {"node": node, "pid": pid, "started": started}, said)
+        started = local.start(*(nodes or ()), timeout=timeout, progress=tell)
+    _show_started("started", started, local, nodes, as_json)
+
+
+@app.command()
+def restart(
+    nodes: Nodes = None,
+    cluster: Folder = Path(DEFAULT_FOLDER),
+    timeout: Timeout = HEALTHY_SECONDS,
+    as_json: Json = False,
+) -> None:
+    """Restart nodes one after the other, each once all that run are healthy, so that clients go on.
+
+    \b
+    Examples:
+      strandline cluster restart
+      strandline cluster restart 3
+    """
+    local = LocalCluster(cluster)
+    with progress(as_json) as tell:
+        restarted = local.restart(*(nodes or ()), timeout=timeout, progress=tell)
+    _show_started("restarted", restarted, local, nodes, as_json)
+
+
+@app.command()
+def logs(
+    nodes: Nodes = None,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="So many lines of each.")] = 20,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")
+    ] = False,
+    cluster: Folder = Path(DEFAULT_FOLDER),
+    as_json: Json = False,
+) -> None:
+    """Print the ends of nodes' logs. --json: an object with "node" and "line" for each line.
+
+    \b
+    Examples:
+      strandline cluster logs 2 -n 100
+      strandline cluster logs --follow
+    """
+    found = LocalCluster(cluster).chosen(*(nodes or ()))
+    for node, line in lines({each.node: each.log for each in found}, last, follow=follow):
+        show(as_json, {"node": node, "line": line}, f"node {node}: {line}" if len(found) > 1 else line)
+
+
+def _show_started(
+    done: str, started: list[int], local: LocalCluster, wanted: list[int] | None, as_json: bool
+) -> None:
+    """One line a node: those started, and those that were wanted by name and ran already."""
+    found = local.description.nodes
+    rows = [
+        {"node": node, "pid": found[node].pid, "started": node in started}
+        for node in dict.fromkeys(wanted or started)
+    ]
+    said = [
+        f"{done if row['started'] else 'already up'}: node {row['node']} (pid {row['pid']})" for row in rows
+    ]
+    show(as_json, {"nodes": rows}, "\n".join(said) or "already up: all nodes")
+
+
+def _remote(addresses: Sequence[str], as_json: bool) -> None:
+    found = ask(addresses)
+    rows = [
+        (
+            each["node"],
+            each["kafka"],
+            each["admin"],
+            each["replicas"],
+            each["leads"],
+            each["problem"] or "healthy",
+        )
+        for each in found["nodes"]
+    ]
+    header = ("NODE", "KAFKA", "HTTP", "REPLICAS", "LEADS", "HEALTH")
+    leader = "no leader" if found["controller"] is None else f"node {found['controller']}"
+    head = f"cluster {found['cluster'] or '(unknown)'}, epoch {found['epoch']}, controller: {leader}"
+    show(as_json, found, [escaped(head), table(header, rows, right=(0, 3, 4))])
+    if not found["healthy"]:
+        raise typer.Exit(FAILED)
 
 
 def _row(status: NodeStatus) -> tuple[object, ...]:

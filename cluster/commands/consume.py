@@ -1,6 +1,7 @@
 """`strandline consume`: records to stdout, from any point of a topic to its end or for ever.
 
-Partitions are assigned, not subscribed to: a look into a topic needs no group and leaves no trace.
+Without --group partitions are assigned, not subscribed to: a look into a topic needs no group and leaves no
+trace.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -16,15 +17,22 @@ import typer
 from cluster.commands.record_text import FORMATS, Writer
 from cluster.failure import MISUSED, CommandFailed, ReaderGone
 from cluster.output import Json
-from cluster.target import Bootstrap, Cluster, target
+from cluster.target import Bootstrap, Cluster, Target, target
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, KafkaError
 
+    from cluster.silence import Silence
+
+WHERE: Final = "beginning, end, an offset, a time (2026-01-31T12:00:00Z), or how long ago (90s 15m 2h 7d)."
 _REQUEST_SECONDS: Final = 20.0
 _MANY: Final = 500
 _WAIT_SECONDS: Final = 0.2
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX_OFFSET: Final = 2**63 - 1
+_LONGEST_SECONDS: Final = 365 * 24 * 3600.0
+_Progress = dict[int, int]
+"""By partition: the offset at which it is read to its end."""
 
 
 def consume(
@@ -33,13 +41,8 @@ def consume(
         list[int] | None, typer.Option("--partition", min=0, help="Only this; may be repeated. Default: all.")
     ] = None,
     begin: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="beginning, end, an offset, a time (2026-01-31T12:00:00Z), or how long ago (90s 15m 2h 7d).",
-        ),
-    ] = "beginning",
+        str | None, typer.Option("--from", metavar="WHERE", help=f"{WHERE} Default: beginning.")
+    ] = None,
     most: Annotated[int | None, typer.Option("--max", min=1, help="End after so many records.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="At the end wait for more, until Ctrl-C.")
@@ -47,11 +50,29 @@ def consume(
     form: Annotated[
         str, typer.Option("--format", help="value, key-value (with a tab between), full or json.")
     ] = "value",
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="GROUP", help="Go on where this group is, as a member of it, and commit."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            max=_LONGEST_SECONDS,
+            help="Give up after so long without a record; not an error where --follow is at the end.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Print records. Ends at what is the end when it starts, unless it is to --follow.
+
+    Where records do not come although they are there, stderr says why, at once and now and then.
+
+    With --group it shares the partitions with the group's other members, commits what it has printed, and
+    ends at the end of its share. --from (beginning or end) is for partitions where the group has no offset.
 
     --json is --format json: an object for each record; bytes that are no text come in base64.
 
@@ -60,56 +81,38 @@ def consume(
       strandline consume orders --max 10 --format full
       strandline consume orders --from 15m --follow --format json | jq .value
       strandline consume orders --partition 2 --from 1200 --max 1
+      strandline consume orders --group billing --max 100
     """
-    from confluent_kafka import Consumer, KafkaError, KafkaException
+    from confluent_kafka import KafkaException
 
-    from cluster.kafka_client import client_config, error_of, failed, reach
+    from cluster.kafka_errors import error_of, failed, reach
+    from cluster.silence import Silence
 
     if form not in FORMATS:
         raise CommandFailed(f"there is no format {form}", f"use {', '.join(FORMATS)}", MISUSED)
+    if group is not None:
+        _check_group(group, partitions, begin)
     writer = Writer("json" if as_json else form)
-    start = parse_start(begin, time.time())
-    where = target(bootstrap=bootstrap, folder=cluster).bootstrap
+    start = parse_start(begin or "beginning", time.time())
+    where = target(bootstrap=bootstrap, folder=cluster)
     reach(where)
-    consumer = Consumer(
-        client_config(
-            where,
-            group_id="strandline-cli",  # librdkafka wants one; it is never used
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-            auto_offset_reset="error",
-        )
-    )
+    silence = Silence(where, topic, timeout)
+    consumer = _consumer(where, group, start[0], silence)
     try:
-        ends = _assign(consumer, where, topic, partitions, start)
-        left = most
-        while (follow or ends) and left != 0:
-            # Short waits, since librdkafka does not hear Ctrl-C.
-            for message in consumer.consume(_MANY if left is None else min(left, _MANY), _WAIT_SECONDS):
-                number, offset, error = message.partition(), message.offset(), message.error()
-                assert number is not None
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        ends.pop(number, None)
-                    elif not error.retriable() or error.code() == KafkaError._AUTO_OFFSET_RESET:
-                        raise failed(f"partition {number} of {topic} cannot be read", error)
-                    continue
-                assert offset is not None
-                if not follow and (number not in ends or offset >= ends[number]):
-                    ends.pop(number, None)
-                    continue
-                writer.write(message)
-                left = None if left is None else left - 1
-                if offset + 1 >= ends.get(number, offset + 2):
-                    del ends[number]
-            writer.flush()
+        if group is None:
+            ends: _Progress | None = _assign(consumer, where, topic, partitions, start)
+        else:
+            _subscribe(consumer, where, topic)
+            ends = None
+        _copy(consumer, where, topic, ends, writer, silence, most, follow=follow)
     except KeyboardInterrupt:
         with suppress(BrokenPipeError):
-            writer.flush()  # that is how it is meant to be ended
+            writer.flush()
+        raise
     except BrokenPipeError:
         raise ReaderGone from None
     except KafkaException as error:
-        raise failed(f"{topic} cannot be read", error_of(error)) from None
+        raise failed(where, f"{topic} cannot be read", error_of(error)) from None
     finally:
         consumer.close()
 
@@ -118,64 +121,205 @@ def parse_start(text: str, now: float) -> tuple[str, int]:
     """Where to begin: ("beginning" | "end" | "offset" | "time", value); a time in milliseconds."""
     if text in ("beginning", "end"):
         return text, 0
+    cause = f"{text} is no place in a topic"
+    cure = "write beginning, end, an offset, a time like 2026-01-31T12:00:00Z, or how long ago like 15m"
     if text.isdecimal():
+        if len(text) > 19 or int(text) > _MAX_OFFSET:
+            raise CommandFailed(cause, cure, MISUSED)
         return "offset", int(text)
-    if ago := re.fullmatch(r"(\d+)([smhd])", text):
-        return "time", round((now - int(ago[1]) * _UNITS[ago[2]]) * 1000)
     try:
+        if ago := re.fullmatch(r"(\d{1,12})([smhd])", text):
+            return "time", max(0, round((now - int(ago[1]) * _UNITS[ago[2]]) * 1000))
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        # Without a zone it is the local one, which years at either end of the calendar do not have.
+        milliseconds = round(moment.timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise CommandFailed(cause, cure, MISUSED) from None
+    if milliseconds < 0:
+        raise CommandFailed(cause, f"times begin with {datetime.fromtimestamp(0, UTC):%Y-%m-%d}", MISUSED)
+    return "time", milliseconds
+
+
+def _check_group(group: str, partitions: list[int] | None, begin: str | None) -> None:
+    if not group:
+        raise CommandFailed("--group is empty", "name a group", MISUSED)
+    if partitions:
         raise CommandFailed(
-            f"--from {text} is no place in a topic",
-            "write beginning, end, an offset, a time like 2026-01-31T12:00:00Z, or how long ago like 15m",
+            "--group and --partition exclude each other: a group decides who reads what",
+            "leave one of them away",
             MISUSED,
-        ) from None
-    return "time", round(moment.timestamp() * 1000)  # without a zone: the local one
+        )
+    if begin not in (None, "beginning", "end"):
+        raise CommandFailed(
+            f"--from {begin} does not go with --group, which goes on where the group is",
+            "move the group: strandline group reset-offsets",
+            MISUSED,
+        )
+
+
+def _consumer(where: Target, group: str | None, begin: str, silence: Silence) -> Consumer:
+    from confluent_kafka import Consumer
+
+    from cluster.kafka_client import client_config, refused
+
+    reset = {"beginning": "earliest", "end": "latest"}.get(begin, "error") if group is not None else "error"
+    return refused(
+        where,
+        "the consumer refuses",
+        lambda: Consumer(
+            client_config(
+                where.bootstrap,
+                group_id=group or "strandline-cli",  # librdkafka wants one; without --group it is never used
+                enable_auto_commit=False,
+                enable_auto_offset_store=False,
+                enable_partition_eof=True,
+                auto_offset_reset=reset,
+                error_cb=silence.error,
+            )
+        ),
+    )
+
+
+def _copy(
+    consumer: Consumer,
+    where: Target,
+    topic: str,
+    ends: _Progress | None,
+    writer: Writer,
+    silence: Silence,
+    most: int | None,
+    *,
+    follow: bool,
+) -> None:
+    """Print until the end of each partition in `ends`, or of the share in the group where that is None."""
+    from confluent_kafka import KafkaError
+
+    from cluster.kafka_errors import failed
+
+    left, at_end = most, set[int]()
+    while left != 0:
+        if ends is not None:
+            reading = set(ends) if not follow else {row.partition for row in consumer.assignment()} - at_end
+            over = not ends
+        else:
+            share = {row.partition for row in consumer.assignment()}
+            at_end &= share
+            reading = share - at_end
+            over = bool(share) and not reading
+        if over and not follow:
+            break
+        # Short waits, since librdkafka does not hear Ctrl-C.
+        came, next_offsets = False, dict[int, int]()
+        for message in consumer.consume(_MANY if left is None else min(left, _MANY), _WAIT_SECONDS):
+            number, offset, error = message.partition(), message.offset(), message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF and number is not None:
+                    at_end.add(number)
+                    if ends is not None:
+                        ends.pop(number, None)
+                elif _final(error):
+                    raise failed(where, f"partition {number} of {topic} cannot be read", error)
+                else:
+                    silence.error(error)
+                continue
+            assert number is not None
+            assert offset is not None
+            came = True
+            if ends is not None and not follow and (number not in ends or offset >= ends[number]):
+                ends.pop(number, None)
+                continue
+            at_end.discard(number)
+            writer.write(message)
+            next_offsets[number] = offset + 1
+            left = None if left is None else left - 1
+            if ends is not None and offset + 1 >= ends.get(number, offset + 2):
+                del ends[number]
+        writer.flush()
+        if ends is None and next_offsets:
+            _commit(consumer, where, topic, next_offsets)
+        if came:
+            silence.over()
+        elif silence.gives_up(
+            reading, consumer, follow=follow, joining=ends is None and not reading | at_end
+        ):
+            break
+
+
+def _final(error: KafkaError) -> bool:
+    from confluent_kafka import KafkaError
+
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        return True
+    return not error.retriable() and error.code() not in (
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.KAFKA_STORAGE_ERROR,
+    )
+
+
+def _commit(consumer: Consumer, where: Target, topic: str, offsets: dict[int, int]) -> None:
+    """Once printed; a failure ends the command, since the next member would print it all again."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    from cluster.kafka_errors import error_of, failed
+
+    rows = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
+    try:
+        consumer.commit(offsets=rows, asynchronous=False)
+    except KafkaException as error:
+        raise failed(where, "what was printed could not be committed", error_of(error)) from None
+
+
+def _subscribe(consumer: Consumer, where: Target, topic: str) -> None:
+    _partitions(consumer, where, topic)
+    consumer.subscribe([topic])
+
+
+def _partitions(consumer: Consumer, where: Target, topic: str) -> list[int]:
+    """The topic's; CommandFailed when it is not there."""
+    from cluster.kafka_client import refused
+    from cluster.kafka_errors import failed
+
+    what = f"topic {topic} cannot be read"
+    listed = refused(where, what, lambda: consumer.list_topics(topic, timeout=_REQUEST_SECONDS / 4))
+    found = listed.topics[topic]
+    if found.error is not None:
+        raise failed(where, what, found.error)
+    return sorted(found.partitions)
 
 
 def _assign(
-    consumer: Consumer, where: str, topic: str, wanted: list[int] | None, start: tuple[str, int]
-) -> dict[int, int]:
-    """Assign the partitions; each one's end, of those that have anything to read."""
-    from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+    consumer: Consumer, where: Target, topic: str, wanted: list[int] | None, start: tuple[str, int]
+) -> _Progress:
+    """Assign the partitions; each one's end, of those that have anything to read. Raises KafkaException."""
+    from confluent_kafka import OFFSET_END, TopicPartition
 
-    from cluster.kafka_client import error_of, failed, unreachable
+    from cluster.kafka_errors import failed
 
-    try:
-        found = consumer.list_topics(topic, timeout=_REQUEST_SECONDS / 4).topics[topic]
-        if found.error is not None:
-            raise failed(f"topic {topic} cannot be read", found.error)
-        missing = set(wanted or ()) - set(found.partitions)
-        if missing:
-            raise CommandFailed(
-                f"topic {topic} has no partition {', '.join(map(str, sorted(missing)))}",
-                f"it has 0 to {len(found.partitions) - 1}",
-                MISUSED,
-            )
-        numbers = sorted(set(wanted or found.partitions))
-        bounds: dict[int, Any] = {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_REQUEST_SECONDS)
-            for number in numbers
-        }
-        kind, value = start
-        begins = {
-            number: {"beginning": low, "end": high, "offset": value}.get(kind, high)
-            for number, (low, high) in bounds.items()
-        }
-        if kind == "time":
-            asked = [TopicPartition(topic, number, value) for number in numbers]
-            for place in consumer.offsets_for_times(asked, timeout=_REQUEST_SECONDS):
-                if place.error is not None:
-                    raise failed(f"partition {place.partition} of {topic} cannot be searched", place.error)
-                if place.offset not in (OFFSET_END, -1):
-                    begins[place.partition] = place.offset
-    except KafkaException as error:
-        if error_of(error).code() in (
-            KafkaError._TRANSPORT,
-            KafkaError._ALL_BROKERS_DOWN,
-            KafkaError._TIMED_OUT,
-        ):
-            raise unreachable(where) from None
-        raise failed(f"topic {topic} cannot be read", error_of(error)) from None
+    there = _partitions(consumer, where, topic)
+    missing = set(wanted or ()) - set(there)
+    if missing:
+        raise CommandFailed(
+            f"topic {topic} has no partition {', '.join(map(str, sorted(missing)))}",
+            f"it has 0 to {len(there) - 1}",
+            MISUSED,
+        )
+    numbers = sorted(set(wanted or there))
+    bounds: dict[int, Any] = {
+        number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_REQUEST_SECONDS)
+        for number in numbers
+    }
+    kind, value = start
+    begins = {
+        number: {"beginning": low, "end": high, "offset": value}.get(kind, high)
+        for number, (low, high) in bounds.items()
+    }
+    if kind == "time":
+        asked = [TopicPartition(topic, number, value) for number in numbers]
+        for place in consumer.offsets_for_times(asked, timeout=_REQUEST_SECONDS):
+            if place.error is not None:
+                raise failed(where, f"partition {place.partition} of {topic} cannot be searched", place.error)
+            if place.offset not in (OFFSET_END, -1):
+                begins[place.partition] = place.offset
     consumer.assign([TopicPartition(topic, number, begins[number]) for number in numbers])
     return {number: bounds[number][1] for number in numbers if begins[number] < bounds[number][1]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group
 
 from cluster.admin_client import AdminClient, Unreachable, first_answer
 from cluster.collection import NodeAnswers, ask, collectable, lowest, problems, why
@@ -72,7 +71,7 @@ def status(
     )
     tail = [f"and {plural(left, 'partition')} more: --all"] if left else []
     tail += ["", *wrong] if wrong else []
-    show(as_json, plain, Group(*map(escaped, head), "", nodes, "", listed, *map(escaped, tail)))
+    show(as_json, plain, [*map(escaped, head), "", nodes, "", listed, *map(escaped, tail)])
     if wrong:
         raise typer.Exit(FAILED)
 
@@ -140,7 +139,7 @@ def dry_run(
         for each in done
     ]  # fmt: skip
     listed = table(("NODE", "UP TO EPOCH", "OBJECTS", "BY SHARD"), rows, right=(1, 2))
-    text = Group(listed, *(name for each in done for name in each["names"])) if names else listed
+    text = [listed, *(name for each in done for name in each["names"])] if names else listed
     show(as_json, {"nodes": done}, text)
 
 

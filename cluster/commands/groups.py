@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group
 
 from cluster.commands.consume import parse_start
 from cluster.failure import CommandFailed
@@ -88,7 +87,7 @@ def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, a
         shown.append(table(names, rows, right=(1, 2, 3, 4)))
     if members:
         shown.append(table(("MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS"), members, right=(4,)))
-    show(as_json, plain, Group(*shown))
+    show(as_json, plain, shown)
 
 
 @app.command()
@@ -158,7 +157,7 @@ def reset_offsets(
     rows = [(place.topic, place.partition, offset) for place, offset in offsets.items()]
     head = f"{name} {'would go' if dry_run else 'goes'} on from:"
     listed = table(("TOPIC", "PARTITION", "OFFSET"), rows, right=(1, 2))
-    show(as_json, plain, Group(escaped(head), listed))
+    show(as_json, plain, [escaped(head), listed])
 
 
 def _plain(position: Position) -> dict[str, Any]:
@@ -173,4 +172,4 @@ def _plain(position: Position) -> dict[str, Any]:
 def _groups(bootstrap: str | None, cluster: Cluster) -> Groups:
     from cluster.group_client import Groups
 
-    return Groups(target(bootstrap=bootstrap, folder=cluster).bootstrap)
+    return Groups(target(bootstrap=bootstrap, folder=cluster))

@@ -1,35 +1,136 @@
-"""`strandline node`: one node in the foreground, the way a service manager or a container runs it."""
+"""`strandline node`: run one in the foreground, as a service manager does; let a new data folder in."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
+from cluster.admin_client import AdminClient, Unreachable, first_answer
+from cluster.failure import MISUSED, CommandFailed
 from cluster.local import NODE_PROGRAM
-from cluster.output import Json
+from cluster.output import Json, progress, show
+from cluster.target import Admin, Cluster, target
+
+# Its help is the docstring of `node`, which has the examples.
+app = typer.Typer(invoke_without_command=True)
+
+REPLACED_SECONDS: Final = 600.0
+_FENCED_SECONDS: Final = 15.0
+"""A node counts as dead some seconds after its process ended: so long it is asked again."""
+_POLL_SECONDS: Final = 0.5
 
 
+@app.callback()
 def node(
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The node's TOML file.")],
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The node's TOML file.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Over what the file says.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run one node in the foreground until SIGTERM or Ctrl-C. --json: the log as JSON lines.
+    """Run one node in the foreground until SIGTERM or Ctrl-C, or let a node's new data folder in.
+
+    --json: the log as JSON lines.
 
     \b
     Examples:
       strandline node --config /etc/strandline/node.toml
       STRANDLINE_LOG_LEVEL=debug strandline node --config node.toml --set kafka.port=19092
+      strandline node replace 3
     """
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        raise CommandFailed("there is no --config", "name the node's TOML file: --config FILE", MISUSED)
     command = [*NODE_PROGRAM, "--config", str(config)]
     for setting in [*(settings or ()), *(["log.format=json"] if as_json else ())]:
         command += ["--set", setting]
     sys.stdout.flush()
     # The node takes this process's place, so signals and the exit status are its own.
     os.execv(command[0], command)
+
+
+@app.command()
+def replace(
+    node: Annotated[int, typer.Argument(metavar="ID", help="The node whose data folder was lost.")],
+    folder: Annotated[
+        str | None,
+        typer.Option("--folder", metavar="IDENTITY", help="The new folder's identity, as the log names it."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the end.", min=1.0)] = REPLACED_SECONDS,
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Let a node's new, empty data folder take the place of the one that was lost.
+
+    First start the node with an empty folder and its old id: the others refuse it, and tell so. Then this
+    command has every group leave the folder before out of its members, lets the new one in, and has it catch
+    up and join them again. It needs a majority of every group without that node, and is safe to repeat: what
+    was begun goes on without it. The folder before must never be started again.
+
+    \b
+    Example:
+      strandline node replace 3
+    """
+    addresses = target(admin=admin, folder=cluster).admin
+    with progress(as_json) as say:
+        say(f"node {node}: waiting until it counts as dead")
+        chosen = _asked(addresses, {"node": node} if folder is None else {"node": node, "folder": folder})
+        deadline = time.monotonic() + timeout
+        while (left := _left(addresses, node, chosen)) is not None:
+            say(f"node {node}: {left}")
+            if time.monotonic() > deadline:
+                raise CommandFailed(
+                    f"node {node} is not back in all its groups after {timeout:g} s ({left})",
+                    "it goes on by itself: see `strandline cluster status` and the nodes' logs",
+                )
+            time.sleep(_POLL_SECONDS)
+    plain = {"node": node, "folder": chosen, "replaced": True}
+    show(as_json, plain, f"node {node} is replaced: data folder {chosen} is in all its groups")
+
+
+def _asked(addresses: Sequence[str], body: dict[str, Any]) -> str:
+    """The folder that is let in; asked again while the node still counts as alive, or does not knock yet."""
+    deadline = time.monotonic() + _FENCED_SECONDS
+    while True:
+        try:
+            answer = first_answer(addresses, "POST", "/api/nodes/replace", body, timeout=20.0)
+        except CommandFailed as failed:
+            text = str(failed)
+            if time.monotonic() > deadline or not ("is alive" in text or "no process comes" in text):
+                raise
+        else:
+            return str(answer["folder"])
+        time.sleep(_POLL_SECONDS)
+
+
+def _left(addresses: Sequence[str], node: int, folder: str) -> str | None:
+    """What is still to be done, None when nothing is; as any node sees it that knows of the folder."""
+    for address in addresses:
+        try:
+            answer = AdminClient(address).request("GET", "/api/nodes")
+        except Unreachable:
+            continue
+        if answer.status != 200:
+            continue
+        present = answer.body["replacement"]
+        if present is not None:
+            leaving, joining = present["leaving"], present["joining"]
+            away = any(row["node"] == node and row["fenced"] for row in answer.body["nodes"])
+            runs = f"; node {node} is not there yet: does it run?" if away and not leaving else ""
+            left = f"{leaving} groups have still to leave the lost folder out, {joining} to take the new in"
+            return left + runs
+        for row in answer.body["nodes"]:
+            if (row["node"], row["folder"]) == (node, folder):
+                return "it is not registered yet" if row["fenced"] else None
+    return "no node answers that knows of it"

@@ -47,7 +47,10 @@ def _full(message: Message) -> bytes:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
     key, value = _bytes(message.key()), _bytes(message.value())
     head = f"{message.partition()}:{message.offset()} {moment}".encode()
-    return b" ".join((head, b"-" if key is None else key, b"-" if value is None else value))
+    named = b"".join(
+        b" " + name.encode() + (b"" if value is None else b"=" + value) for name, value in _headers(message)
+    )
+    return b" ".join((head, b"-" if key is None else key, b"-" if value is None else value)) + named
 
 
 def _json(message: Message) -> bytes:
@@ -61,11 +64,15 @@ def _json(message: Message) -> bytes:
         **_named("key", _bytes(message.key())),
         **_named("value", _bytes(message.value())),
     }
-    # librdkafka gives a list of pairs, whatever else its types allow for what one hands to it.
-    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    headers = _headers(message)
     if headers:
         plain["headers"] = [{"name": name, **_named("value", value)} for name, value in headers]
     return json.dumps(plain, ensure_ascii=False).encode()
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    # librdkafka gives a list of pairs, whatever else its types allow for what one hands to it.
+    return cast("list[tuple[str, bytes | None]] | None", message.headers()) or []
 
 
 def _named(name: str, data: bytes | None) -> dict[str, str | None]:

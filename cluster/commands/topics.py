@@ -2,60 +2,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group
 
+from cluster.commands.consume import WHERE, parse_start
 from cluster.failure import MISUSED, CommandFailed
-from cluster.output import Json, escaped, plural, show, table
+from cluster.output import Json, escaped, plural, show, table, warn
 from cluster.target import Bootstrap, Cluster, target
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from confluent_kafka import Node
 
     from cluster.kafka_client import Topics
 
-app = typer.Typer(help="Create, list, describe and delete topics.")
+app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+Config = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the topic, by Kafka's name.")]
 
 
 @app.command()
 def create(
-    name: Name,
+    names: Names,
     partitions: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
     replication_factor: Annotated[
         int | None, typer.Option(min=1, help="Replicas of each. Default: as the cluster is configured.")
     ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the topic, by Kafka's name.")
-    ] = None,
+    config: Config = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Else that is an error.")] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Create a topic.
+    """Create topics, all with the same number of partitions and configuration.
 
     \b
     Examples:
       strandline topic create orders --partitions 6
-      strandline topic create events --config retention.ms=86400000 --config max.message.bytes=4194304
+      strandline topic create events clicks --config retention.ms=86400000 --config max.message.bytes=4194304
     """
     from confluent_kafka.cimpl import NewTopic
 
-    configs = dict(_pair(each) for each in config or ())
+    from cluster.kafka_client import refused
+
+    configs = _configs(config)
     topics = _topics(bootstrap, cluster)
-    existed = if_not_exists and name in topics.names()
-    if not existed:
-        # -1: the broker's default.
-        new = NewTopic(
-            name, partitions, -1 if replication_factor is None else replication_factor, config=configs
-        )
-        topics.result(f"topic {name} cannot be created", topics.admin.create_topics([new])[name])
-    plain = {"topic": name, "created": not existed, "partitions": partitions}
-    show(as_json, plain, f"{'exists' if existed else 'created'}: {name}")
+    names = list(dict.fromkeys(names))
+    there = topics.names() if if_not_exists else {}
+    wanted = [name for name in names if name not in there]
+    # -1: the broker's default.
+    replicas = -1 if replication_factor is None else replication_factor
+
+    def request() -> Mapping[str, Future[Any]]:
+        new = [NewTopic(name, partitions, replicas, config=configs) for name in wanted]
+        return topics.admin.create_topics(new) if new else {}
+
+    futures = refused(topics.where, f"topic {', '.join(wanted)} cannot be created", request)
+    done, errors = _results(topics, "created", futures)
+    rows = [
+        {"topic": name, "created": name in done, "partitions": partitions}
+        for name in names
+        if name in done or name in there
+    ]
+    said = [f"{'created' if row['created'] else 'exists'}: {row['topic']}" for row in rows]
+    if rows:
+        show(as_json, {"topics": rows}, "\n".join(said))
+    if done:
+        _warn_of_compaction(configs)
+    _raise(errors)
 
 
 @app.command("list")
@@ -108,26 +128,144 @@ def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, a
     ]
     listed = table(("PARTITION", "LEADER", "REPLICAS", "IN SYNC"), rows, right=(0, 1))
     head = f"{name}: {plural(len(rows), 'partition')}, id {found.topic_id}, {set_here}"
-    show(as_json, plain, Group(escaped(head), listed))
+    show(as_json, plain, [escaped(head), listed])
 
 
 @app.command()
-def delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+def alter(
+    name: Name,
+    config: Config = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Back to the cluster's default; may be repeated.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many from now on: more than there are, never fewer.")
+    ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Delete topics and all their records, at once and for good.
+    """Change what is configured for a topic, or add partitions to it.
+
+    New partitions change where keys go: records of one key, older and newer, may be in two partitions.
+
+    \b
+    Examples:
+      strandline topic alter orders --config retention.ms=604800000 --unset retention.bytes
+      strandline topic alter orders --partitions 12
+    """
+    configs = _configs(config)
+    both = configs.keys() & set(unset or ())
+    if both:
+        raise CommandFailed(f"{min(both)} is both set and unset", "leave one of the options away", MISUSED)
+    if not configs and not unset and partitions is None:
+        raise CommandFailed("there is nothing to change", "give --config, --unset or --partitions", MISUSED)
+    topics = _topics(bootstrap, cluster)
+    topics.describe(name)
+    said = []
+    if configs or unset:
+        topics.configure(name, configs, unset or ())
+        said += [f"{key}={value}" for key, value in configs.items()]
+        said += [f"{key}: default" for key in unset or ()]
+    if partitions is not None:
+        topics.add_partitions(name, partitions)
+        said.append(plural(partitions, "partition"))
+    plain = {"topic": name, "set": configs, "unset": unset or [], "partitions": partitions}
+    show(as_json, plain, f"altered: {name} ({', '.join(said)})")
+    _warn_of_compaction(configs)
+
+
+@app.command()
+def trim(
+    name: Name,
+    before: Annotated[str, typer.Option("--before", metavar="WHERE", help=WHERE)],
+    partitions: Annotated[
+        list[int] | None, typer.Option("--partition", min=0, help="Only this; may be repeated. Default: all.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a topic's oldest records, those before a place, for good (Kafka's DeleteRecords).
+
+    \b
+    Examples:
+      strandline topic trim orders --before 7d --dry-run
+      strandline topic trim orders --before 1200 --partition 2
+    """
+    from cluster.group_client import Groups
+
+    start = parse_start(before, time.time())
+    where = target(bootstrap=bootstrap, folder=cluster)
+    groups = Groups(where)
+    places = groups.places([name], partitions)
+    first = groups.found(places, ("beginning", 0))
+    ends = groups.found(places, start)
+    if not dry_run:
+        groups.trim(name, {place: end for place, end in ends.items() if end > first[place]})
+    rows = [
+        {
+            "partition": place.partition,
+            "start_offset": max(end, first[place]),
+            "gone": max(end - first[place], 0),
+        }
+        for place, end in ends.items()
+    ]
+    head = f"{name} {'would begin' if dry_run else 'begins'} at:"
+    listed = table(
+        ("PARTITION", "OFFSET", "OFFSETS GONE"), [tuple(row.values()) for row in rows], right=(0, 1, 2)
+    )
+    show(as_json, {"topic": name, "dry_run": dry_run, "partitions": rows}, [escaped(head), listed])
+
+
+@app.command()
+def delete(
+    names: Names,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Delete topics and all their records, at once and for good. What fails keeps none of the others.
 
     \b
     Example:
       strandline topic delete orders
     """
+    from cluster.kafka_client import refused
+
     topics = _topics(bootstrap, cluster)
-    for name, future in topics.admin.delete_topics(names).items():
-        topics.result(f"topic {name} cannot be deleted", future)
-    show(as_json, {"deleted": names}, f"deleted: {', '.join(names)}")
+    names = list(dict.fromkeys(names))
+    futures = refused(
+        topics.where, f"topic {', '.join(names)} cannot be deleted", lambda: topics.admin.delete_topics(names)
+    )
+    done, errors = _results(topics, "deleted", futures)
+    if done:
+        show(as_json, {"deleted": done}, f"deleted: {', '.join(done)}")
+    _raise(errors)
+
+
+def _results(
+    topics: Topics, verb: str, futures: Mapping[str, Future[Any]]
+) -> tuple[list[str], list[CommandFailed]]:
+    """The topics of which it was done, and why it was not of the others."""
+    done, errors = [], []
+    for name, future in futures.items():
+        try:
+            topics.result(f"topic {name} cannot be {verb}", future, topic=name)
+            done.append(name)
+        except CommandFailed as error:
+            errors.append(error)
+    return done, errors
+
+
+def _raise(errors: list[CommandFailed]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise CommandFailed(
+            ". ".join(error.cause for error in errors), "what else was asked for is done; correct these"
+        )
 
 
 def _leader(node: Node | None) -> int | None:
@@ -137,14 +275,27 @@ def _leader(node: Node | None) -> int | None:
 def _topics(bootstrap: str | None, cluster: Cluster) -> Topics:
     from cluster.kafka_client import Topics
 
-    return Topics(target(bootstrap=bootstrap, folder=cluster).bootstrap)
+    return Topics(target(bootstrap=bootstrap, folder=cluster))
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise CommandFailed(f"--config {text} has no key and value", "write --config KEY=VALUE", MISUSED)
-    return key, value
+def _configs(pairs: list[str] | None) -> dict[str, str]:
+    found = {}
+    for text in pairs or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise CommandFailed(f"--config {text} has no key and value", "write --config KEY=VALUE", MISUSED)
+        found[key.strip()] = value
+    return found
+
+
+def _warn_of_compaction(configs: Mapping[str, str]) -> None:
+    policy = [each.strip() for each in configs.get("cleanup.policy", "").split(",")]
+    if "compact" in policy:
+        grows = "" if "delete" in policy else ", and as it is not `compact,delete` the topic grows for ever"
+        warn(
+            f"warning: cleanup.policy={configs['cleanup.policy']}: Strandline does not compact topics yet: "
+            f"no record goes because a newer one has its key{grows}"
+        )
 
 
 def _ids(nodes: object) -> str:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
-from rich.console import Group
 
 from cluster.admin_client import AdminClient, Unreachable
 from cluster.failure import FAILED, MISUSED, CommandFailed
@@ -69,7 +68,7 @@ def list_transactions(
         right=(2, 3, 4, 6, 7),
     )
     text = listed if rows else "no transactional ids"
-    show(as_json, {"transactions": rows, "problems": problems}, Group(text, *map(escaped, problems)))
+    show(as_json, {"transactions": rows, "problems": problems}, [text, *map(escaped, problems)])
     if problems:
         raise typer.Exit(FAILED)
 
@@ -95,7 +94,7 @@ def describe(
         *(("partition", f"{one['topic'] or '(deleted)'}-{one['partition']}") for one in row["partitions"]),
         *(("group", group) for group in row["groups"]),
     ]
-    show(as_json, row, Group(*map(escaped, head), *([table(("IN IT", "NAME"), inside)] if inside else [])))
+    show(as_json, row, [*map(escaped, head), *([table(("IN IT", "NAME"), inside)] if inside else [])])
 
 
 @app.command()

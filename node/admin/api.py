@@ -19,9 +19,10 @@ from node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
 from node.admin.collection import CollectionApi
 from node.admin.consumer_groups import ConsumerGroupsApi
 from node.admin.exposition import CONTENT_TYPE
-from node.admin.health import problems
+from node.admin.health import problems, status
 from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
 from node.admin.metrics import Metrics
+from node.admin.nodes import NodesApi
 from node.admin.openapi import OPENAPI
 from node.admin.pages import after_group, limit, only, page
 from node.admin.slices import Slices
@@ -50,7 +51,6 @@ class Api:
             ("GET", "/metrics", self.metrics),
             ("GET", "/api/openapi.json", self.openapi),
             ("GET", "/api/cluster", self.cluster),
-            ("GET", "/api/nodes", self.nodes),
             ("GET", "/api/topics", self.topics),
             ("GET", "/api/topics/{name}", self.topic),
             ("GET", "/api/partitions", self.partitions),
@@ -58,6 +58,7 @@ class Api:
             ("GET", "/api/groups", self.groups),
             ("POST", "/api/checkpoints", self.checkpoint),
             ("POST", "/api/checkpoints/renew", self.renewal),
+            *NodesApi(self._source).routes(),
             *CollectionApi(self._source).routes(),
             *ConsumerGroupsApi(self._source).routes(),
             *TransactionsApi(self._source).routes(),
@@ -71,14 +72,14 @@ class Api:
         return app
 
     async def health(self, request: Request) -> Response:
-        """200 when nothing is wrong, 503 with what is."""
+        """200 when the node does its part, 503 when not; with what is wrong."""
         found = problems(self._source)
         answer = {
-            "status": "unhealthy" if found else "healthy",
+            "status": status(found),
             "node": self._source.node_id,
             "problems": [problem.as_dict() for problem in found],
         }
-        return Json(answer, 503 if found else 200)
+        return Json(answer, 503 if answer["status"] == "unhealthy" else 200)
 
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""
@@ -91,26 +92,6 @@ class Api:
     async def cluster(self, request: Request) -> Response:
         """The cluster in a few numbers."""
         return Json(views.cluster(self._source))
-
-    async def nodes(self, request: Request) -> Response:
-        """All registered nodes."""
-        source, slices = self._source, Slices()
-        machine = source.controller.machine
-        replicas = dict.fromkeys(machine.nodes, 0)
-        leads = dict.fromkeys(machine.nodes, 0)
-        for topic in machine.topics:
-            for partition in topic.partitions:
-                for node in partition.replicas:
-                    replicas[node] = replicas.get(node, 0) + 1
-                leader = source.leaders.leader_of(partition.group)
-                if leader is not None:
-                    leads[leader.node] = leads.get(leader.node, 0) + 1
-            await slices.breathe()
-        known = machine.nodes.values()
-        answer = [
-            views.node(source, node, replicas.get(node.node, 0), leads.get(node.node, 0)) for node in known
-        ]
-        return Json({"nodes": answer})
 
     async def topics(self, request: Request) -> Response:
         """Topics in the order of their names."""

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from node.admin.source import AdminSource
+from node.level_zero.retries import RetryingStore
+from node.level_zero.store_health import Kind
 from node.raft.group import RaftGroup
-from statemachine.controller_state import CONTROLLER_GROUP
+from node.raft.host import RaftHost
+from statemachine.controller_state import CONTROLLER_GROUP, Replacement
 
 EXAMPLES: Final = 10
 """Groups that a problem names; the rest is counted."""
@@ -16,15 +19,33 @@ REASONS: Final = {
     "log_stalled": "the disk of the write-ahead log has not finished a write for long: look at the disk",
     "groups_failed": "replicas stopped after an error: read it in /api/groups and in this node's log",
     "groups_damaged": "stored snapshots are damaged, and are being fetched from the leaders: wait",
+    "folder_refused": "the other nodes know this node by another data folder, and refuse this one",
+    "folder_new": "this node's data folder is new, and may have had a predecessor: it has no vote yet",
     "no_controller": "the controller has no leader that this node knows: a majority of the nodes must run"
     " and reach each other",
     "not_registered": "the controller does not know this process yet",
     "fenced": "the controller counts this node as dead: it did not hear from it in time",
+    "storage_failing": "the object store does not take or give objects: the detail says what fails, and the"
+    " cure",
     "groups_missing": "replicas that the controller assigned to this node are not here yet",
     "groups_leaderless": "groups have no leader that this node knows: a majority of their replicas must run"
     " and reach each other",
+    "strangers": "processes come under other nodes' ids with data folders that are not theirs, and are"
+    " refused: bring those nodes' own folders back, or let the new ones in with `strandline node replace`",
+    "node_replaced": "another data folder is taking a node's place, group by group: wait",
+    "nodes_away": "nodes of the cluster are not there: start them, before others have to go",
+    "replicas_away": "replicas are assigned to nodes that are not there: their partitions have fewer copies"
+    " of their log than they should",
+    "storage_not_cleaned": "the object store does not delete: the detail says why and what to do",
+    "collector_stopped": "the collector met what should be impossible, and deletes nothing any more: look at"
+    " this node's log before `strandline gc reset`",
 }
 """Each reason and what it means, in the order of their weight."""
+
+DEGRADED: Final = frozenset(
+    {"strangers", "node_replaced", "nodes_away", "replicas_away", "storage_not_cleaned", "collector_stopped"}
+)
+"""With none but these the node itself does its part: nothing is gained by taking clients away from it."""
 
 
 class Problem(NamedTuple):
@@ -33,47 +54,132 @@ class Problem(NamedTuple):
     reason: str
     number: int
     groups: tuple[int, ...] = ()
+    detail: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For /health."""
-        meaning = REASONS[self.reason]
-        return {"reason": self.reason, "count": self.number, "meaning": meaning, "groups": list(self.groups)}
+        return {
+            "reason": self.reason,
+            "count": self.number,
+            "meaning": REASONS[self.reason],
+            "detail": self.detail,
+            "groups": list(self.groups),
+        }
+
+
+def status(found: Iterable[Problem]) -> str:
+    """In a word: healthy, degraded (this node works, the cluster or its storage lacks something) or not."""
+    reasons = {problem.reason for problem in found}
+    return "unhealthy" if reasons - DEGRADED else "degraded" if reasons else "healthy"
 
 
 def problems(source: AdminSource) -> list[Problem]:
     """Everything that is wrong now, the worst first; nothing when the node is healthy.
 
-    It costs about a microsecond a group and reads only what this node believes: a partitioned follower that
-    has not noticed yet is healthy.
+    It costs about a microsecond a group, and likewise a partition of the cluster while a node is away. It
+    reads only what this node believes: a partitioned follower that has not noticed yet is healthy.
     """
     host, machine = source.host, source.controller.machine
     groups = list(host.groups.values())
     controller = host.groups.get(CONTROLLER_GROUP)
     own = machine.nodes.get(source.node_id)
     wanted = machine.group_changes(source.node_id, host.groups).create
+    away = _away(source, controller)
+    broken = source.collector.broken
     found = {
         "log_stalled": _once(host.disk_stalled()),
         "groups_failed": _about(group.id for group in groups if group.failure is not None),
         "groups_damaged": _about(group.id for group in groups if group.damaged_below is not None),
+        "folder_refused": _told(source.keeper.disowned()),
+        "folder_new": _told(source.keeper.waits_for()),
         "no_controller": _once(controller is None or _leaderless(controller)),
         "not_registered": _once(not source.registered),
         "fenced": _once(own is not None and own.fenced),
+        "storage_failing": _storage(source, {Kind.PUT, Kind.READ, Kind.LIST}),
         "groups_missing": _about(place.group for place in wanted),
         "groups_leaderless": _about(
             group.id for group in groups if _leaderless(group) and group.id != CONTROLLER_GROUP
         ),
+        "strangers": _strangers(host),
+        "node_replaced": _replacement(machine.replacement),
+        "nodes_away": (len(away), (), _nodes(away) if away else None),
+        "replicas_away": _replicas(source, away),
+        "storage_not_cleaned": _storage(source, {Kind.DELETE}),
+        "collector_stopped": (int(broken is not None), (), broken),
     }
     return [Problem(reason, *found[reason]) for reason in REASONS if found[reason][0]]
+
+
+_Found = tuple[int, tuple[int, ...], str | None]
+
+
+def _away(source: AdminSource, controller: RaftGroup | None) -> dict[int, str]:
+    """Nodes that belong to the cluster and do not take part, each with what is known of it.
+
+    Those that the controller has never heard of are told once this node is registered: before, it may just
+    not have applied what the controller knows.
+    """
+    nodes = source.controller.machine.nodes
+    away = {node: "silent" for node, known in nodes.items() if known.fenced and node != source.node_id}
+    if controller is not None and source.registered:
+        away |= dict.fromkeys(set(controller.voters) - nodes.keys(), "never registered")
+    return away
+
+
+def _nodes(away: dict[int, str]) -> str:
+    first = sorted(away)[:EXAMPLES]
+    more = f" and {len(away) - len(first)} more" if len(away) > len(first) else ""
+    return "node " + ", ".join(f"{node} ({away[node]})" for node in first) + more
+
+
+def _replicas(source: AdminSource, away: dict[int, str]) -> _Found:
+    if not away:
+        return 0, (), None
+    missing, replicas, groups = 0, 0, []
+    for topic in source.controller.machine.topics:
+        for partition in topic.partitions:
+            replicas += len(partition.replicas)
+            gone = sum(node in away for node in partition.replicas)
+            missing += gone
+            if gone:
+                groups.append(partition.group)
+    return missing, tuple(sorted(groups)[:EXAMPLES]), f"{missing} of {replicas} replicas are not there"
+
+
+def _strangers(host: RaftHost) -> _Found:
+    seen = list(host.mesh.knocking().items())
+    told = (f"node {node} comes with data folder {each.folder:016x}" for node, each in seen[:EXAMPLES])
+    return len(seen), (), "; ".join(told) or None
+
+
+def _replacement(present: Replacement | None) -> _Found:
+    if present is None:
+        return 0, (), None
+    left = f"{len(present.leaving)} groups have still to leave its folder before out"
+    joined = f"{len(present.joining)} to take the new one in"
+    return 1, (), f"node {present.node}: {left}, {joined}"
+
+
+def _told(detail: str | None) -> _Found:
+    return int(detail is not None), (), detail
+
+
+def _storage(source: AdminSource, kinds: set[Kind]) -> _Found:
+    if not isinstance(source.store, RetryingStore):
+        return 0, (), None
+    health = source.store.health
+    told = [health.describe(trouble) for trouble in health.troubles() if trouble.kind in kinds]
+    return len(told), (), "; ".join(told) or None
 
 
 def _leaderless(group: RaftGroup) -> bool:
     return group.leader is None and not group.is_leader
 
 
-def _once(wrong: bool) -> tuple[int, tuple[int, ...]]:
-    return int(wrong), ()
+def _once(wrong: bool) -> _Found:
+    return int(wrong), (), None
 
 
-def _about(groups: Iterable[int]) -> tuple[int, tuple[int, ...]]:
+def _about(groups: Iterable[int]) -> _Found:
     found = sorted(groups)
-    return len(found), tuple(found[:EXAMPLES])
+    return len(found), tuple(found[:EXAMPLES]), None

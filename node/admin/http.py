@@ -20,6 +20,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from node.admin.origins import Origins
+
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 64
@@ -60,9 +62,12 @@ class Guard:
     `seconds` gives paths that may take longer than REQUEST_SECONDS how long they may.
     """
 
-    def __init__(self, app: ASGIApp, seconds: Mapping[str, float], answered: Counter[int]) -> None:
+    def __init__(
+        self, app: ASGIApp, seconds: Mapping[str, float], answered: Counter[int], origins: Origins
+    ) -> None:
         self.answered = answered
         self._app = app
+        self._origins = origins
         self._seconds = seconds
         self._running = 0
 
@@ -77,6 +82,10 @@ class Guard:
                 self.answered[message["status"]] += 1
             await send(message)
 
+        refused = self._origins.refusal(scope["headers"])
+        if refused is not None:
+            await refusal(*refused)(scope, receive, counted)
+            return
         if scope["path"] != "/health" and self._running >= MAX_REQUESTS:
             answer = refusal(503, f"{MAX_REQUESTS} requests are being answered: try again later")
             answer.headers["Retry-After"] = "1"

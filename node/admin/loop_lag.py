@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from node.admin.held_loop import HeldLoop
 from node.level_zero.measures import Histogram
 
 INTERVAL: Final = 0.1
@@ -25,6 +26,8 @@ class LoopLag:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self.seconds = Histogram(BOUNDS)
+        self.held = HeldLoop(clock)
+        """Which parts it was that were in the way."""
         self._loop = loop
         self._clock = clock
         self._due = 0.0
@@ -32,7 +35,12 @@ class LoopLag:
 
     def start(self) -> None:
         """Measure until `stop`."""
+        self.held.start()
+        self._wind()
+
+    def _wind(self) -> None:
         self._due = self._clock() + INTERVAL
+        self.held.due(self._due)
         self._timer = self._loop.call_later(INTERVAL, self._ring)
 
     def stop(self) -> None:
@@ -40,8 +48,9 @@ class LoopLag:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self.held.stop()
 
     def _ring(self) -> None:
         # A timer may be early by what the loop rounds away, up to a millisecond.
         self.seconds.add(max(self._clock() - self._due, 0.0))
-        self.start()
+        self._wind()

@@ -20,7 +20,24 @@ PROCESS: Final = (
     Metric("process_open_fds", _G, "files", "Open file descriptors."),
     Metric("strandline_node_info", _G, "1", "Which node this is; always 1.", ("node", "cluster", "version")),
     Metric("strandline_healthy", _G, "0 or 1", "Whether /health answers 200."),
+    Metric(
+        "strandline_problems", _G, "things", "What /health says is wrong: how many it is about.", ("reason",)
+    ),
     Metric("strandline_event_loop_lag_seconds", _H, "seconds", "How late the event loop ran a timer."),
+    Metric(
+        "strandline_event_loop_held_seconds_total",
+        _C,
+        "seconds",
+        "Time by which timers were more than 20 ms late, by the function that ran meanwhile.",
+        ("part",),
+    ),
+    Metric(
+        "strandline_event_loop_held_longest_seconds",
+        _G,
+        "seconds",
+        "The longest of it in one go since the start.",
+        ("part",),
+    ),
     Metric("strandline_http_requests_total", _C, "requests", "HTTP requests answered.", ("code",)),
 )
 
@@ -84,6 +101,14 @@ LEVEL_ZERO: Final = (
         "retries",
         "Calls not tried again because the budget of retries was spent.",
     ),
+    Metric(
+        "strandline_store_failed_operations_total",
+        _C,
+        "operations",
+        "Calls of the store that were given up.",
+        ("kind",),
+    ),
+    Metric("strandline_store_failing", _G, "0 or 1", "Whether the store fails at something.", ("kind",)),
     Metric("strandline_cache_bytes", _G, "bytes", "What a cache holds, in bytes.", ("cache",)),
     Metric("strandline_cache_limit_bytes", _G, "bytes", "What a cache may hold.", ("cache",)),
     Metric("strandline_cache_entries", _G, "entries", "Batches, blocks or indexes it holds.", ("cache",)),
@@ -104,6 +129,18 @@ RAFT: Final = (
     Metric("strandline_wal_unsynced_records", _G, "records", "Records that are not durable yet."),
     Metric("strandline_wal_buffered_bytes", _G, "bytes", "Records that wait to be written."),
     Metric("strandline_wal_segments", _G, "segments", "Segments of the log on disk."),
+    Metric(
+        "strandline_wal_carried_groups",
+        _G,
+        "groups",
+        "Replicas that stopped or are stuck, whose entries are carried along in the log.",
+    ),
+    Metric(
+        "strandline_wal_carried_bytes",
+        _G,
+        "bytes",
+        "Those entries; the log may be longer by three times as much.",
+    ),
     Metric(
         "strandline_wal_stalled_seconds", _G, "seconds", "How long the write under way has taken; 0: none."
     ),
@@ -135,6 +172,35 @@ COORDINATOR: Final = (
         ("kind", "role"),
     ),
     Metric("strandline_coordinator_keys", _G, "keys", "Groups or transactional ids led here.", ("kind",)),
+    Metric("strandline_coordinator_most_groups", _G, "groups", "Of the coordinator led here with most."),
+    Metric("strandline_coordinator_most_offsets", _G, "offsets", "Of the coordinator led here with most."),
+    Metric("strandline_coordinator_most_offset_bytes", _G, "bytes", "Of the coordinator led here with most."),
+    Metric(
+        "strandline_coordinator_refused_total",
+        _C,
+        "requests",
+        "Refused as a groups' coordinator has as many groups or offsets as it takes.",
+    ),
+    Metric(
+        "strandline_consumer_group_offset",
+        _G,
+        "offset",
+        "What a group coordinated here has committed.",
+        ("group", "topic", "partition"),
+    ),
+    Metric(
+        "strandline_consumer_group_lag",
+        _G,
+        "offsets",
+        "From there to the high watermark, where this node has a replica.",
+        ("group", "topic", "partition"),
+    ),
+    Metric(
+        "strandline_consumer_group_offsets_left_out",
+        _G,
+        "offsets",
+        "Committed offsets beyond the 5,000 that a node tells.",
+    ),
 )
 
 PARTITION: Final = (
@@ -154,6 +220,13 @@ PARTITION: Final = (
     Metric("strandline_partition_level_one_objects", _G, "objects", "Objects in level one.", _PARTITION),
     Metric("strandline_partition_level_one_bytes", _G, "bytes", "Bytes of these objects.", _PARTITION),
     Metric("strandline_partition_producers", _G, "producers", "Idempotent producers remembered.", _PARTITION),
+    Metric(
+        "strandline_partition_aborted_transactions",
+        _G,
+        "transactions",
+        "Aborted transactions that have records.",
+        _PARTITION,
+    ),
     Metric(
         "strandline_partition_retained_checkpoints", _G, "checkpoints", "Checkpoints retained.", _PARTITION
     ),

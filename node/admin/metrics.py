@@ -6,9 +6,9 @@ from collections import Counter
 from importlib.metadata import version
 from typing import Any
 
-from node.admin import collection_metrics
+from node.admin import collection_metrics, group_metrics
 from node.admin.exposition import Page, label
-from node.admin.health import problems
+from node.admin.health import REASONS, problems, status
 from node.admin.loop_lag import LoopLag
 from node.admin.metric_names import METRICS
 from node.admin.process import process_state
@@ -22,10 +22,12 @@ from node.level_zero.retries import RetryingStore
 from node.raft.problems import Reason
 from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from statemachine.controller_state import CONTROLLER_GROUP
+from statemachine.epoch_window import WindowCounters
 from statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
 
 _ROLES = {LEADER: "leader", FOLLOWER: "follower", CANDIDATE: "candidate"}
 _DROPS = ("not_connected", "too_big", "backlogged")
+_NOTHING_COUNTED = WindowCounters()
 
 
 class Metrics:
@@ -56,7 +58,9 @@ class Metrics:
         await self._controller(page, slices)
         self._coordinators(page)
         self._checkpoints(page)
-        for partition in replicas(self._source):
+        partitions = replicas(self._source)
+        await group_metrics.groups(page, self._source, partitions, slices)
+        for partition in partitions:
             _partition(page, partition)
             await slices.breathe()
         return await page.text(slices)
@@ -70,8 +74,16 @@ class Metrics:
             page.add("process_open_fds", state.open_files)
         names = (label("node", source.node_id), label("cluster", source.host.cluster_id))
         page.add("strandline_node_info", 1, ",".join((*names, label("version", self._version))))
-        page.add("strandline_healthy", int(not problems(source)))
+        found = problems(source)
+        page.add("strandline_healthy", int(status(found) != "unhealthy"))
+        counts = {problem.reason: problem.number for problem in found}
+        for reason in REASONS:
+            page.add("strandline_problems", counts.get(reason, 0), label("reason", reason))
         page.add_histogram("strandline_event_loop_lag_seconds", self._lag.seconds)
+        for part, seconds in sorted(self._lag.held.seconds.items()):
+            page.add("strandline_event_loop_held_seconds_total", seconds, label("part", part))
+        for part, seconds in sorted(self._lag.held.longest.items()):
+            page.add("strandline_event_loop_held_longest_seconds", seconds, label("part", part))
         for code, count in sorted(self._answered.items()):
             page.add("strandline_http_requests_total", count, label("code", code))
 
@@ -127,6 +139,10 @@ class Metrics:
                 page.add("strandline_store_requests_total", count, label("operation", operation))
             page.add("strandline_store_retries_total", store.retries)
             page.add("strandline_store_retries_refused_total", store.exhausted)
+            failing = {trouble.kind for trouble in store.health.troubles()}
+            for kind, count in store.health.given_up.items():
+                page.add("strandline_store_failed_operations_total", count, label("kind", kind))
+                page.add("strandline_store_failing", int(kind in failing), label("kind", kind))
 
     async def _raft(self, page: Page, slices: Slices) -> None:
         roles = dict.fromkeys(_ROLES.values(), 0)
@@ -156,6 +172,8 @@ class Metrics:
         page.add("strandline_wal_unsynced_records", wal.tail_lsn - wal.synced_lsn)
         page.add("strandline_wal_buffered_bytes", wal.buffered_bytes)
         page.add("strandline_wal_segments", wal.current_segment - wal.first_segment + 1)
+        page.add("strandline_wal_carried_groups", len(host.carrying.carried))
+        page.add("strandline_wal_carried_bytes", host.carrying.bytes)
         since = wal.stalled_since
         page.add("strandline_wal_stalled_seconds", 0 if since is None else host.loop.time() - since)
 
@@ -202,6 +220,13 @@ class Metrics:
                 which = f"{label('kind', kind)},{label('role', role)}"
                 page.add("strandline_coordinator_replicas", counts[kind, role], which)
             page.add("strandline_coordinator_keys", keys[kind], label("kind", kind))
+        led = self._source.coordinators.led_groups()
+        totals = [one.machine.totals for one in led]
+        groups = max((len(one.machine.groups) for one in led), default=0)
+        page.add("strandline_coordinator_most_groups", groups)
+        page.add("strandline_coordinator_most_offsets", max((one.offsets for one in totals), default=0))
+        page.add("strandline_coordinator_most_offset_bytes", max((one.bytes for one in totals), default=0))
+        page.add("strandline_coordinator_refused_total", sum(one.bounds.refused for one in led))
 
     def _checkpoints(self, page: Page) -> None:
         measures = self._source.publisher.measures
@@ -250,12 +275,15 @@ def _partition(page: Page, partition: PartitionSource) -> None:
     page.add("strandline_partition_start_offset", machine.start_offset, labels)
     collection_metrics.partition(page, partition, labels)
     page.add("strandline_partition_producers", len(machine.producers), labels)
+    page.add("strandline_partition_aborted_transactions", len(machine.aborted), labels)
     page.add("strandline_partition_retained_checkpoints", len(machine.checkpoints.retained), labels)
     page.add("strandline_partition_max_collectable_epoch", collectable_epoch(partition), labels)
     if window is not None and window.oldest is not None and window.newest is not None:
         page.add("strandline_epoch_window_oldest", window.oldest, labels)
         page.add("strandline_epoch_window_newest", window.newest, labels)
         page.add("strandline_epoch_window_size", window.size, labels)
+    if not partition.leads and counters == _NOTHING_COUNTED:
+        return
     page.add("strandline_epoch_window_slides_total", counters.slides, labels)
     page.add("strandline_epoch_window_rejections_total", counters.rejections, labels)
     page.add("strandline_epoch_window_last_gap", counters.last_gap, labels)

@@ -20,12 +20,14 @@ from node.admin.schemas import (
     ERROR,
     GROUP,
     HEALTH,
-    NODE,
+    NODES,
     NOTHING,
     PARTITION,
     PAUSED,
     RENEWAL,
     RENEWAL_REQUEST,
+    REPLACE_REQUEST,
+    REPLACED,
     RESET,
     TEXT,
     TOPIC,
@@ -98,7 +100,10 @@ OPENAPI: Final[dict[str, Any]] = {
         },
         "/api/openapi.json": _get("This description", {"type": "object"}),
         "/api/cluster": _get("The cluster in a few numbers", CLUSTER),
-        "/api/nodes": _get("All registered nodes", record(nodes=rows(NODE))),
+        "/api/nodes": _get("All registered nodes, and data folders that are refused", NODES),
+        "/api/nodes/replace": _post(
+            "Let the data folder that a dead node comes with take its place", REPLACE_REQUEST, REPLACED
+        ),
         "/api/topics": _get("All topics", _pages("topics", TOPIC, "string"), _LIMIT, _AFTER_NAME),
         "/api/topics/{name}": _get("One topic and its partitions", TOPIC_WITH_PARTITIONS, _NAME),
         "/api/partitions": _get(

@@ -30,6 +30,11 @@ def record(**properties: Schema) -> Schema:
     }
 
 
+def maybe_record(meaning: str, **properties: Schema) -> Schema:
+    """A record that may be null."""
+    return {**record(**properties), "type": ["object", "null"], "description": meaning}
+
+
 def rows(items: Schema, meaning: str = "") -> Schema:
     """An array."""
     described = {"description": meaning} if meaning else {}
@@ -46,13 +51,18 @@ INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
 HELD_BACK_BY: Final = ("reader", "checkpoint", "unreconciled", "idle")
 
 HEALTH: Final = record(
-    status=value("string", "healthy, or unhealthy with the problems.", enum=["healthy", "unhealthy"]),
+    status=value(
+        "string",
+        "healthy; degraded: this node does its part, the problems want a look; unhealthy: it does not.",
+        enum=["healthy", "degraded", "unhealthy"],
+    ),
     node=value("integer", "This node."),
     problems=rows(
         record(
             reason=value("string", "Which problem.", enum=list(REASONS)),
             count=value("integer", "How many things it is about."),
             meaning=value("string", "What it means, and what to do."),
+            detail=maybe("string", "What is known beyond that: which store or nodes, and why."),
             groups=rows(INTEGER, "The first of the groups it is about."),
         ),
         "The worst first.",
@@ -87,9 +97,41 @@ NODE: Final = record(
     min_feature_level=INTEGER,
     max_feature_level=INTEGER,
     fenced=value("boolean", "Whether it counts as dead."),
+    folder=maybe("string", "Identity of its data folder: sixteen hexadecimal digits."),
     connected=value("boolean", "Whether the answering node has a connection to it."),
     replicas=value("integer", "Partitions it has a replica of."),
     leads=value("integer", "Partitions it leads, as far as the answering node knows."),
+)
+
+_FOLDER: Final = value("string", "Identity of a data folder: sixteen hexadecimal digits.")
+REPLACEMENT: Final = maybe_record(
+    "The data folder that is on its way into a node's place; null when there is none.",
+    node=INTEGER,
+    folder=_FOLDER,
+    leaving=value("integer", "Groups that still count the folder before among their members."),
+    joining=value("integer", "Groups that the new folder is still to be added to."),
+)
+NODES: Final = record(
+    nodes=rows(NODE),
+    strangers=rows(
+        record(node=value("integer", "The node id it comes under."), folder=_FOLDER),
+        "Processes that come with a data folder that is not that node's, and are refused.",
+    ),
+    replacement=REPLACEMENT,
+)
+REPLACE_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["node"],
+    "properties": {
+        "node": value("integer", "Node id."),
+        "folder": value("string", "The new folder's identity; without it the one that was refused last."),
+    },
+}
+REPLACED: Final = record(
+    node=value("integer", "Node id."),
+    folder=_FOLDER,
+    replacement=REPLACEMENT,
 )
 
 _TOPIC: Final[dict[str, Schema]] = {
@@ -148,6 +190,7 @@ PARTITION: Final = record(
     max_collectable_epoch=value("integer", "M(p): this epoch and all below are needed no more."),
     held_back_by=value("string", "Why M(p) is no higher.", enum=list(HELD_BACK_BY)),
     last_reconciled_offset=value("integer", "LRO: up to it all records are in level one; -1: none."),
+    last_reconciled_log_index=value("integer", "Log index of the entry that raised it last; 0: none did."),
     extents=value("integer", "Batches in level zero it refers to."),
     level_zero_bytes=value("integer", "Their bytes."),
     level_one=record(

@@ -11,6 +11,7 @@ import logging
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from uvicorn.config import Config
@@ -20,6 +21,7 @@ from node.admin.api import SECONDS, Api
 from node.admin.http import IDLE_SECONDS, MAX_HEAD_BYTES, Connection, Guard
 from node.admin.loop_lag import LoopLag
 from node.admin.metrics import Metrics
+from node.admin.origins import Origins
 from node.admin.source import AdminSource
 
 _BACKLOG: Final = 64
@@ -32,16 +34,18 @@ class AdminListenError(Exception):
 class AdminServer:
     """Serves one node's HTTP API, from `start` to `stop`; `bind` first to know the port before.
 
-    Requests that come between `bind` and `start` wait. `lag` measures the loop while it serves.
+    Requests that come between `bind` and `start` wait. `names` are those under which it may be asked, beside
+    `host` and all addresses. `lag` measures the loop while it serves.
     """
 
     lag: LoopLag
 
-    def __init__(self, broker: AdminSource, host: str, port: int) -> None:
+    def __init__(self, broker: AdminSource, host: str, port: int, names: Iterable[str] = ()) -> None:
         self.port = port
         """The port it listens on; after `bind` never 0."""
         self._broker = broker
         self._host = host
+        self._origins = Origins((host, *names))
         self._socket: socket.socket | None = None
         self._listener: asyncio.Server | None = None
         self._state = ServerState()
@@ -69,7 +73,7 @@ class AdminServer:
         self.lag = LoopLag(loop, time.perf_counter)
         answered: Counter[int] = Counter()
         api = Api(self._broker, Metrics(self._broker, self.lag, answered))
-        guard = Guard(api.app(), SECONDS, answered)
+        guard = Guard(api.app(), SECONDS, answered, self._origins)
         config = Config(
             guard,
             http=Connection,

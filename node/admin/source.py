@@ -26,7 +26,7 @@ from node.level_zero.collector import CollectorMeasures, DryRun
 from node.level_zero.reader import Reader
 from node.raft.host import RaftHost
 from statemachine.controller import Controller
-from statemachine.controller_commands import SetCollection
+from statemachine.controller_commands import ReplaceNode, SetCollection
 from statemachine.epoch_window import EpochWindow, WindowCounters
 from statemachine.groups import GroupsMachine
 from statemachine.partition import PartitionStateMachine
@@ -128,7 +128,16 @@ class ControllerSource(Protocol):
 
     @property
     def machine(self) -> Controller: ...
-    async def submit(self, command: SetCollection, seconds: float, /) -> object | Unavailable: ...
+    async def submit(
+        self, command: SetCollection | ReplaceNode, seconds: float, /
+    ) -> object | Unavailable: ...
+
+
+class KeeperSource(Protocol):
+    """What keeps this node's data folder and storage in step with the controller."""
+
+    def waits_for(self) -> str | None: ...
+    def disowned(self) -> str | None: ...
 
 
 class EpochSource(Protocol):
@@ -226,6 +235,8 @@ class AdminSource(Protocol):
     def host(self) -> RaftHost: ...
     @property
     def controller(self) -> ControllerSource: ...
+    @property
+    def keeper(self) -> KeeperSource: ...
     @property
     def leaders(self) -> LeaderTableSource: ...
     @property

@@ -51,10 +51,16 @@ def node(source: AdminSource, registration: NodeRegistration, replicas: int, lea
         "min_feature_level": registration.min_feature_level,
         "max_feature_level": registration.max_feature_level,
         "fenced": registration.fenced,
+        "folder": _folder(source, registration.node),
         "connected": me or source.host.connected(registration.node),
         "replicas": replicas,
         "leads": leads,
     }
+
+
+def _folder(source: AdminSource, node: int) -> str | None:
+    known = source.controller.machine.folders.get(node)
+    return None if known is None else f"{known.folder:016x}"
 
 
 def topic(known: Topic) -> dict[str, Any]:
@@ -110,6 +116,7 @@ def partition(source: AdminSource, replica: PartitionSource) -> dict[str, Any]:
         "max_collectable_epoch": collectable_epoch(replica),
         "held_back_by": _held_back_by(replica),
         "last_reconciled_offset": machine.last_reconciled_offset,
+        "last_reconciled_log_index": machine.last_reconciled_log_index,
         "extents": len(machine.extents),
         "level_zero_bytes": machine.extents.bytes,
         "level_one": {

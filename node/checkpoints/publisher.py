@@ -14,12 +14,13 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from node.level_zero.store import Buffer, ObjectStore, StoreError
 from snapshot.document import SnapshotDocument
 from snapshot.log_document import LogDocument
 from snapshot.names import log_name, snapshot_name
+from statemachine.machine import Captured
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +95,33 @@ class Publisher:
         self._rng = rng
         self._limits = limits or PublisherLimits()
         self._queue: deque[_Work] = deque()
+        self._captured: deque[tuple[SnapshotDocument, Captured, LogDocument | None]] = deque()
+        self._making: asyncio.Task[None] | None = None
         self._uploads: dict[asyncio.Task[None], None] = {}
         self._stopped = False
+
+    def take(self, place: SnapshotDocument, captured: Captured, entries: LogDocument | None) -> None:
+        """As `publish`, of a document that has everything but its state. That is made off the loop, one after
+        the other: until then a replica keeps what it has changed since beside what it was."""
+        if self._stopped:
+            return
+        self._captured.append((place, captured, entries))
+        if self._making is None:
+            self._making = self._loop.create_task(self._make())
+
+    async def _make(self) -> None:
+        try:
+            while self._captured:
+                place, captured, entries = self._captured.popleft()
+                try:
+                    state = await self._loop.run_in_executor(self._executor, captured)
+                except Exception as error:
+                    log.error("checkpoint %d of group %d cannot be made: %r: report this",
+                              place.index, place.group, error)  # fmt: skip
+                else:
+                    self.publish(replace(place, state=state), entries)
+        finally:
+            self._making = None
 
     def publish(self, document: SnapshotDocument, entries: LogDocument | None) -> None:
         """Put a document, and the log that leads to it, into the store, some time. Never waits or raises."""
@@ -114,9 +140,12 @@ class Publisher:
     async def stop(self, seconds: float = 2.0) -> None:
         """Let what is waiting leave for up to so many seconds, then end; nothing is published any more."""
         end = self._loop.time() + seconds
+        if self._making is not None:
+            await asyncio.wait([self._making], timeout=seconds)
         while self._uploads and self._loop.time() < end:
             await asyncio.wait(list(self._uploads), timeout=end - self._loop.time())
         self._stopped = True
+        self._captured.clear()
         for work in self._queue:
             self._count(work, -1)
         self._queue.clear()
@@ -183,6 +212,7 @@ class Publisher:
                 return True
             except StoreError as error:
                 self.measures.failed_puts += 1
-                log.warning("%s is not published yet: %s; next try in up to %.1f s", name, error, delay)
+                # The store's own health tells of it, once for all of a node's partitions.
+                log.debug("%s is not published yet: %s; next try in up to %.1f s", name, error, delay)
             await asyncio.sleep(delay * (0.5 + 0.5 * self._rng.random()))
             delay = min(2 * delay, self._limits.max_delay_seconds)

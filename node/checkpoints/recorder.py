@@ -16,6 +16,7 @@ from typing import NamedTuple
 from node.checkpoints.publisher import Publisher
 from snapshot.document import SnapshotDocument
 from snapshot.log_document import LogDocument, pack_entry
+from statemachine.machine import Captured
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class CheckpointRecorder:
         budget.used += len(packed)
         self._tail += packed
 
-    def checkpoint(self, index: int, state: bytes) -> None:
+    def checkpoint(self, index: int, captured: Captured) -> None:
         """Hand the state as of the entry `index` to the publisher, with the log since the last checkpoint."""
         if self._last != index:
             raise ValueError(f"a checkpoint at entry {index} while entry {self._last} is applied")
@@ -101,10 +102,10 @@ class CheckpointRecorder:
         if self.whole:
             entries = LogDocument(self._cluster, self._kind, self._group, self._after, index, self._tail)
         if voters:
-            document = SnapshotDocument(
-                self._cluster, self._kind, self._group, index, term, voters, learners, state
+            place = SnapshotDocument(
+                self._cluster, self._kind, self._group, index, term, voters, learners, b""
             )
-            self._publisher.publish(document, entries)
+            self._publisher.take(place, captured, entries)
         else:
             # It joined by the log and has not met the entry that added it: others know the members, and
             # what it would publish could not equal theirs.

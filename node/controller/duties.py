@@ -49,12 +49,14 @@ class ControllerDuties:
         self,
         calls: MeshCalls,
         cluster_id: str,
+        incarnation: Callable[[], str],
         epoch_seconds: float,
         *,
         loop: asyncio.AbstractEventLoop,
         wall_ms: Callable[[], int],
     ) -> None:
         self._cluster_id = cluster_id
+        self._incarnation = incarnation
         self._epoch_seconds = epoch_seconds
         self._loop = loop
         self._wall_ms = wall_ms
@@ -101,7 +103,7 @@ class ControllerDuties:
         self._ready = True
         log.info("node %d leads the controller in term %d", machine.leader, term)
         if machine.cluster_id != self._cluster_id:
-            await self._propose(term, Bootstrap(self._cluster_id))
+            await self._propose(term, Bootstrap(self._cluster_id, self._incarnation()))
         advance_at = now + self._epoch_seconds
         while group.is_leader and group.term == term:
             # A period may be shorter than a tick.

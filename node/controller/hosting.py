@@ -26,7 +26,10 @@ from statemachine.controller_state import CONTROLLER_GROUP
 log = logging.getLogger(__name__)
 
 SLICE: Final = 8
-"""Groups created or removed in one turn of the loop: a few milliseconds."""
+"""Groups created or removed in one turn of the loop: a millisecond or two."""
+PAUSE_SECONDS: Final = 0.01
+MOST_PAUSES: Final = 10
+"""How often one slice waits while the node has enough to do with the groups before: they may never settle."""
 
 
 class Hosting:
@@ -53,6 +56,7 @@ class Hosting:
         self._planned_at = -1
         self._todo: deque[PartitionGroup | int] = deque()
         self._turn: asyncio.Handle | None = None
+        self._pauses = 0
         self._closed = False
 
     def start(self) -> None:
@@ -88,6 +92,11 @@ class Hosting:
         if version != self._planned_at:
             self._planned_at = version
             self._todo = deque(self._plan())
+        if self._todo and self._pauses < MOST_PAUSES and self._host.crowded():
+            self._pauses += 1
+            self._turn = self._loop.call_later(PAUSE_SECONDS, self._slice)
+            return
+        self._pauses = 0
         for _ in range(min(SLICE, len(self._todo))):
             self._do(self._todo.popleft())
         if self._todo:
@@ -106,7 +115,7 @@ class Hosting:
         # holds for an old state too: a group's id is given out once, its replicas stay where they are, and
         # of ids that are not given out yet nothing is said.
         present = [group for group in (*hosted, *stored) if group != CONTROLLER_GROUP]
-        return [*machine.group_changes(node, present).remove, *create]
+        return [*machine.groups_to_remove(node, present), *create]
 
     def _do(self, step: PartitionGroup | int) -> None:
         if isinstance(step, int):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from node.mesh_calls import MeshCalls
@@ -94,9 +95,10 @@ class LeaderTable:
         # A leader of this very term, or a later one, made itself known before its first message came.
         return told if told is not None and told.term >= replica.term else None
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back after a leader changed, at most once a loop turn."""
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after a leader changed, at most once a loop turn, until what is returned is called."""
         self._callbacks.append(callback)
+        return partial(self._callbacks.remove, callback)
 
     # Telling.
 
@@ -118,7 +120,7 @@ class LeaderTable:
             payload = [False, list(changed.items())]
             for peer in self._peers:
                 self._calls.tell(peer, LED, payload)
-        for callback in self._callbacks:
+        for callback in [*self._callbacks]:
             callback()
 
     def _tell_all(self) -> None:

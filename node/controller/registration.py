@@ -53,15 +53,25 @@ class Registration:
         command: RegisterNode,
         *,
         loop: asyncio.AbstractEventLoop,
+        may_register: Callable[[], bool],
+        why_waiting: Callable[[], str],
+        storage_unseen: Callable[[], str],
         on_registered: Callable[[], Awaitable[None]],
         on_fatal: Callable[[Exception], None],
     ) -> None:
-        """`command` is the registration but for `replaces`, which is found out here."""
+        """`command` is the registration but for `replaces`, which is found out here.
+
+        `may_register()` says whether the storage is this cluster's: until then there is nothing to serve;
+        `storage_unseen()` why not, and `why_waiting()` what keeps the controller from answering, in one line.
+        """
         self._controller = controller
         self._calls = calls
         self._epoch = epoch
         self._command = command
         self._loop = loop
+        self._may_register = may_register
+        self._why_waiting = why_waiting
+        self._storage_unseen = storage_unseen
         self._on_registered = on_registered
         self._on_fatal = on_fatal
         self._task: asyncio.Task[None] | None = None
@@ -123,7 +133,13 @@ class Registration:
 
     async def _replace_whoever_is_known(self) -> Result:
         while not await self._controller.catch_up(STEP_SECONDS):
-            log.warning("waiting for the controller: a majority of the nodes in cluster.nodes must run")
+            log.warning("waiting for the controller: %s", self._why_waiting())
+        said_at = self._loop.time()
+        while not self._may_register():
+            if self._loop.time() - said_at > STEP_SECONDS:
+                said_at = self._loop.time()
+                log.warning("waiting for the storage: %s", self._storage_unseen())
+            await asyncio.sleep(RETRY_SECONDS)
         known = self._controller.machine.nodes.get(self._command.node)
         command = _replacing(self._command, known.boot_id if known is not None else 0)
         while isinstance(result := await self._controller.submit(command, STEP_SECONDS), Unavailable):
@@ -161,4 +177,5 @@ def _replacing(command: RegisterNode, replaces: int) -> RegisterNode:
         command.min_feature_level,
         FEATURE_LEVEL,
         command.time,
+        command.folder,
     )

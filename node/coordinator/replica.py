@@ -19,6 +19,7 @@ from node.raft.outcome import Applied, Outcome, Overloaded, Unknown
 from node.replica_machine import Recorder, ReplicaMachine
 from statemachine.controller import PartitionGroup
 from statemachine.coordinator_machine import CoordinatorCommand, CoordinatorMachine, OlderTerm, encode
+from statemachine.machine import Captured
 
 M = TypeVar("M", bound=CoordinatorMachine)
 
@@ -48,7 +49,7 @@ class CoordinatorReplica(LedReplica, Generic[M]):
 
     def __init__(
         self,
-        machine: Callable[[Callable[[int, bytes], None]], M],
+        machine: Callable[[Callable[[int, Captured], None]], M],
         *,
         place: PartitionGroup,
         loop: asyncio.AbstractEventLoop,

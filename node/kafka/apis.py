@@ -59,6 +59,7 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,12 @@ APIS: Final = _table(
     Api(ApiKey.FETCH, 4, 18, flexible=12),
     Api(ApiKey.LIST_OFFSETS, 1, 10, flexible=6),
     Api(ApiKey.METADATA, 0, 13, flexible=9),
-    Api(ApiKey.OFFSET_COMMIT, 2, 10, flexible=8, overlaps=True),
-    Api(ApiKey.OFFSET_FETCH, 1, 10, flexible=6),
+    # Of these two and INIT_PRODUCER_ID Kafka 4.1 has one version more, which it calls unstable.
+    Api(ApiKey.OFFSET_COMMIT, 2, 9, flexible=8, overlaps=True),
+    Api(ApiKey.OFFSET_FETCH, 1, 9, flexible=6),
     # librdkafka takes this key for the sign that a broker reads lz4.
     Api(ApiKey.FIND_COORDINATOR, 0, 6, flexible=3),
-    Api(ApiKey.JOIN_GROUP, 2, 9, flexible=6),
+    Api(ApiKey.JOIN_GROUP, 0, 9, flexible=6),
     Api(ApiKey.HEARTBEAT, 0, 4, flexible=4),
     Api(ApiKey.LEAVE_GROUP, 0, 5, flexible=4),
     Api(ApiKey.SYNC_GROUP, 0, 5, flexible=4),
@@ -103,7 +105,7 @@ APIS: Final = _table(
     Api(ApiKey.CREATE_TOPICS, 2, 7, flexible=5),
     Api(ApiKey.DELETE_TOPICS, 1, 6, flexible=4),
     Api(ApiKey.DELETE_RECORDS, 0, 2, flexible=2),
-    Api(ApiKey.INIT_PRODUCER_ID, 0, 6, flexible=2),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible=2),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible=4),
     # Higher versions are for brokers.
     Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, flexible=3),
@@ -124,6 +126,7 @@ APIS: Final = _table(
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, flexible=0),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible=0),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible=0),
+    Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, flexible=0),
 )
 
 _NO_THROTTLE: Final = cast(i32Timedelta, timedelta(0))

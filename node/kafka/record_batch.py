@@ -12,13 +12,14 @@ be written when a batch is read: twelve bytes, without touching the records.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from node.kafka.record_keys import keyless_records
 from node.kafka.record_lengths import WrongRecords, check_records
 from node.kafka.response_encoder import Buffer
 from snapshot.compression import Compression, DecompressionError, TooLarge, decompress
@@ -37,16 +38,25 @@ _ZSTD_SINCE: Final = 7
 _VIEW_FROM_BYTES: Final = 8 * 1024
 _UNPACKED_AT_ONCE_BYTES: Final = 1024 * 1024
 """About a millisecond; more is unpacked in a thread."""
+_KEYS_AT_ONCE: Final = 2_000
+"""Records whose keys are looked for at once, about a millisecond; those of more, in a thread."""
+MAX_NAMED_RECORDS: Final = 100
+"""Of the records that a batch is refused for, so many are told to its client: a batch may have millions."""
 
 NO_PRODUCER_ID: Final = -1
 
 
 class InvalidBatch(Exception):
-    """Records that a broker must refuse; `code` is the error that Kafka's own broker answers with."""
+    """Records that a broker must refuse; `code` is the error that Kafka's own broker answers with.
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    `records` are the numbers within the batch of those it is refused for, where it is for single ones
+    (KIP-467), at most MAX_NAMED_RECORDS.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, records: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.records = records
 
 
 class BatchHeader(NamedTuple):
@@ -112,6 +122,8 @@ class BatchLimits(NamedTuple):
     max_decompressed_bytes: int = 64 * 1024 * 1024
     earliest_timestamp: int | None = None
     latest_timestamp: int | None = None
+    needs_keys: bool = False
+    """Whether every record must have a key: the topic is compacted."""
 
 
 def read_header(records: Buffer, position: int = 0) -> BatchHeader:
@@ -157,7 +169,7 @@ def validate_produced(
             raise _invalid(f"more than {max_batches} record batch for one partition")
         header = _front(view, position, version)
         _judge(view, header, limits)
-        _judge_records(view, header, limits.max_decompressed_bytes)
+        _judge_records(view, header, limits.max_decompressed_bytes, limits.needs_keys)
         headers.append(header)
         position = header.end
     if not headers:
@@ -182,11 +194,13 @@ def judged_at_once(
     if header.end < len(view):
         raise _invalid("more than 1 record batch for one partition")
     limit = limits.max_decompressed_bytes
-    later = partial(_judge_records, view, header, limit)
+    later = partial(_judge_records, view, header, limit, limits.needs_keys)
     if header.compression is not Compression.NONE and header.size > _UNPACKED_AT_ONCE_BYTES // 4:
         return header, later
+    if limits.needs_keys and header.record_count > _KEYS_AT_ONCE:
+        return header, later
     try:
-        _judge_records(view, header, min(limit, _UNPACKED_AT_ONCE_BYTES))
+        _judge_records(view, header, min(limit, _UNPACKED_AT_ONCE_BYTES), limits.needs_keys)
     except InvalidBatch as invalid:
         if invalid.code is not ErrorCode.message_too_large or limit <= _UNPACKED_AT_ONCE_BYTES:
             raise
@@ -230,17 +244,26 @@ def _judge(view: memoryview, header: BatchHeader, limits: BatchLimits) -> None:
     _judge_timestamps(header, limits)
 
 
-def _judge_records(view: memoryview, header: BatchHeader, max_decompressed_bytes: int) -> None:
-    start = header.position + HEADER_BYTES
+def _judge_records(
+    view: memoryview, header: BatchHeader, max_decompressed_bytes: int, needs_keys: bool
+) -> None:
+    start, end, count = header.position + HEADER_BYTES, header.end, header.record_count
     try:
+        plain: Buffer
         if header.compression is Compression.NONE:
             # Plain bytes are read one by one at twice the speed of a view's.
-            whole = view.obj if type(view.obj) is bytes else view
-            check_records(whole, start, header.end, header.record_count)
+            plain = view.obj if type(view.obj) is bytes else view
         else:
-            packed = view[start : header.end]
-            plain = decompress(header.compression, packed, max_decompressed_bytes)
-            check_records(plain, 0, len(plain), header.record_count)
+            plain = decompress(header.compression, view[start:end], max_decompressed_bytes)
+            start, end = 0, len(plain)
+        check_records(plain, start, end, count)
+        if needs_keys and (keyless := keyless_records(plain, start, end, count, MAX_NAMED_RECORDS)):
+            least = "at least " if len(keyless) == MAX_NAMED_RECORDS else ""
+            message = (
+                f"a compacted topic takes no records without a key, and {least}{len(keyless)} of the batch's "
+                f"{count} have none, the first of them record {keyless[0]}"
+            )
+            raise InvalidBatch(ErrorCode.invalid_record, message, keyless)
     except TooLarge as error:
         raise InvalidBatch(ErrorCode.message_too_large, str(error)) from None
     except DecompressionError as error:

@@ -22,7 +22,7 @@ from statemachine.partition_commands import (
     ReplaceLevelOne,
     SetStartOffset,
 )
-from statemachine.topic_config import Configs
+from statemachine.settings import Configs
 
 
 class Group(Protocol):
@@ -67,6 +67,7 @@ class Replicas(Protocol):
     """The replicas here."""
 
     def __iter__(self) -> Iterator[Replica]: ...
+    def __len__(self) -> int: ...
 
 
 class Clock(Protocol):
@@ -92,6 +93,10 @@ class LevelOneContext(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    @property
+    def registered(self) -> bool:
+        """Whether the local replica of the controller has what was committed when this process started."""
 
     def wall_ms(self) -> int:
         """The wall clock, in ms since 1970, as the cluster has it."""

@@ -20,6 +20,7 @@ from node.level_one.plan import grain
 from node.level_one.trouble import Trouble
 from node.level_one.undecided import Undecided
 from node.level_one.upkeep_measures import UpkeepMeasures
+from node.looking import in_slices
 from statemachine.level_one import LevelOneExtent
 from statemachine.partition_commands import ReplaceLevelOne
 
@@ -62,7 +63,13 @@ class Merger:
     async def step(self) -> bool:
         """Merge one run, of any partition that is led here; whether there was one."""
         known, self._mergings = self._mergings, {}
-        led = [replica for replica in self._context.partitions if replica.leads]
+        least = self._context.config.level_one.merge_count
+        # Few have so many: those that have not cost nothing else.
+        led = [
+            replica
+            async for replica in in_slices(self._context.partitions)
+            if len(replica.machine.level_one) >= least and replica.leads
+        ]
         for replica in led:
             group = replica.group.id
             fresh = _Merging(Trouble(FIRST_RETRY_SECONDS))

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from node.config import LevelOneSection
 from statemachine.extents import Extent, Extents
-from statemachine.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS, Configs
+from statemachine.settings import Configs
+from statemachine.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
 
 MAX_SHARES: Final = 128
 """Partitions in one job; each is at least one object."""

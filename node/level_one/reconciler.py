@@ -33,6 +33,7 @@ from node.level_one.plan import (
 from node.level_one.trouble import Trouble
 from node.level_one.undecided import Undecided
 from node.level_one.upkeep_measures import UpkeepMeasures
+from node.looking import in_slices, look_seconds
 from statemachine.extents import Extent
 from statemachine.level_one import LevelOneExtent
 from statemachine.partition_commands import AdvanceReconciled
@@ -92,6 +93,8 @@ class Reconciler:
         self._merger = merger
         self._measures = measures
         self._liftings: dict[int, Lifting] = {}
+        self._filled: list[tuple[int, Replica, Lifting]] = []
+        """What had something in level zero at the last look."""
 
     def lifting(self, replica: Replica) -> Lifting | None:
         """What is known of a replica since it was first looked at."""
@@ -100,8 +103,10 @@ class Reconciler:
     async def run(self) -> None:
         """Look every second, and work, for as long as the node lives."""
         loop = self._context.loop
+        worked = False
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            partitions = 0 if worked else len(self._context.partitions)
+            await asyncio.sleep(look_seconds(LOOK_SECONDS, partitions))
             began = loop.time()
             try:
                 worked = await self.step()
@@ -117,7 +122,7 @@ class Reconciler:
 
     async def step(self) -> bool:
         """Look once, and do what is due: a job, and then a merge if time allows; whether there was any."""
-        self.look()
+        await self.look()
         now = self._context.loop.time()
         candidates = [
             Candidate(group, self._waiting(replica, lifting), lifting.age(replica, now))
@@ -131,27 +136,28 @@ class Reconciler:
         merged = not self._behind() and await self._merger.step()
         return bool(shares) or merged
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Note what came into level zero, on every replica here: whoever leads next knows how old it is."""
         now, period = self._context.loop.time(), self._context.config.level_one.reconcile_seconds
-        known, self._liftings = self._liftings, {}
-        for replica in self._context.partitions:
+        known, liftings, filled = self._liftings, dict[int, Lifting](), list[tuple[int, Replica, Lifting]]()
+        async for replica in in_slices(self._context.partitions):
             group = replica.group.id
             lifting = known.get(group)
             if lifting is None:
                 lifting = Lifting(FirstSeen(period), Trouble(FIRST_RETRY_SECONDS))
-            self._liftings[group] = lifting
+            liftings[group] = lifting
             extents = replica.machine.extents
             lifting.seen.note(extents.first_offset, extents.end_offset, now)
-        led = {group: replica for group, replica, _ in self._led()}
-        self._undecided.prune(lambda group, term: group in led and leads_in(led[group], term))
+            if extents.bytes:
+                filled.append((group, replica, lifting))
+        self._liftings, self._filled = liftings, filled
+        if len(self._undecided):
+            led = {replica.group.id: replica for replica in self._context.partitions if replica.leads}
+            self._undecided.prune(lambda group, term: group in led and leads_in(led[group], term))
 
     def _led(self) -> list[tuple[int, Replica, Lifting]]:
-        return [
-            (replica.group.id, replica, self._liftings[replica.group.id])
-            for replica in self._context.partitions
-            if replica.leads and replica.group.id in self._liftings
-        ]
+        """Those led here that had something in level zero at the last look."""
+        return [each for each in self._filled if each[1].leads]
 
     def _behind(self) -> bool:
         """Whether batches wait for so long that resting would let level zero grow."""

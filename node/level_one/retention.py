@@ -17,9 +17,11 @@ from typing import Final, NamedTuple
 
 from node.level_one.context import LevelOneContext, Replica, configs_of, label
 from node.level_one.upkeep_measures import UpkeepMeasures
+from node.looking import in_slices, look_seconds
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import SetStartOffset, StartOffsetSet
-from statemachine.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS, Configs
+from statemachine.settings import Configs
+from statemachine.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
 
 LOOK_SECONDS: Final = 1.0
 MAX_BATCHES: Final = 2_000
@@ -105,14 +107,14 @@ class Retention:
     async def run(self) -> None:
         """Look at each partition every `check_seconds`, for as long as the node lives."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(look_seconds(LOOK_SECONDS, len(self._context.partitions)))
             await self.step()
 
     async def step(self) -> None:
         """Check the partitions whose time has come; the first check of a leader is within a period."""
         now, period = self._context.loop.time(), self._context.config.retention.check_seconds
         known, self._due = self._due, {}
-        for replica in [*self._context.partitions]:
+        async for replica in in_slices(self._context.partitions):
             if not replica.leads:
                 continue
             group, term = replica.group.id, replica.leader_epoch

@@ -19,6 +19,7 @@ from node.level_one.trouble import Trouble
 from node.level_one.undecided import Undecided
 from node.level_one.upkeep_measures import UpkeepMeasures
 from node.level_zero.store import MAX_DELETE, StoreError
+from node.looking import in_slices, look_seconds
 from statemachine.level_one import level_one_name, parse_level_one_name, partition_prefix
 from statemachine.partition_commands import ForgetRemoved
 
@@ -62,14 +63,13 @@ class Sweeper:
     async def run(self) -> None:
         """Delete what is due, for as long as the node lives."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(look_seconds(LOOK_SECONDS, len(self._context.partitions)))
             await self.step()
 
     async def step(self) -> None:
-        """Delete removed objects of every partition, and sweep those whose time has come; nothing while
-        collecting is paused."""
+        """Delete removed objects of every partition, and sweep those whose time has come."""
         loop, period = self._context.loop, self._context.config.level_one.sweep_seconds
-        led = [replica for replica in self._context.partitions if replica.leads]
+        led = [replica async for replica in in_slices(self._context.partitions) if replica.leads]
         known, self._sweepings = self._sweepings, {}
         for replica in led:
             group, term = replica.group.id, replica.leader_epoch
@@ -78,15 +78,23 @@ class Sweeper:
                 first = min(period, FIRST_SWEEP_SECONDS) * (group % SPREAD) / SPREAD
                 sweeping = Sweeping(term, loop.time() + first)
             self._sweepings[group] = sweeping
-        for replica in led:
-            if self._context.controller.machine.collection_paused:
+        async for replica in in_slices(led):
+            if not self._may_delete():
                 return
+            sweeping, now = self._sweepings[replica.group.id], loop.time()
+            if not replica.machine.removed and sweeping.sweep_at > now:
+                continue
             try:
-                await self._tend(replica, self._sweepings[replica.group.id])
+                await self._tend(replica, sweeping)
             except Exception as error:
                 # The others must not wait for this one.
                 message = f"level one: sweeping {label(replica)} failed in a way that was not foreseen"
                 loop.call_exception_handler({"message": message, "exception": error})
+
+    def _may_delete(self) -> bool:
+        """Not while collecting is paused, nor before this process knows whether it is: its replica of the
+        controller may be of before the pause."""
+        return self._context.registered and not self._context.controller.machine.collection_paused
 
     async def _tend(self, replica: Replica, sweeping: Sweeping) -> None:
         loop = self._context.loop
@@ -96,7 +104,8 @@ class Sweeper:
         if due and leads_in(replica, sweeping.term):
             # First, so that what goes wrong in an unforeseen way is not tried again at once.
             sweeping.sweep_at = loop.time() + self._context.config.level_one.sweep_seconds
-            if not await self._guarded(self.sweep(replica), replica, sweeping.sweep):
+            done = await self._guarded(self.sweep(replica), replica, sweeping.sweep)
+            if not done or not self._may_delete():
                 sweeping.sweep_at = loop.time()
 
     async def delete_removed(self, replica: Replica) -> None:
@@ -115,13 +124,16 @@ class Sweeper:
         await replica.execute(ForgetRemoved([one.unique for one in gone]))
 
     async def sweep(self, replica: Replica) -> None:
-        """List all that is stored of a partition, and delete its orphans. Raises StoreError."""
+        """List all that is stored of a partition, and delete its orphans. Raises StoreError.
+
+        Breaks off when leadership ends or nothing may be deleted any more, before the page at hand.
+        """
         term, after = replica.leader_epoch, ""
         prefix = partition_prefix(replica.topic_id, replica.number)
         while True:
             names = await self._context.store.list(prefix, after, PAGE)
             self._measures.lists += 1
-            if not leads_in(replica, term):
+            if not leads_in(replica, term) or not self._may_delete():
                 return
             orphans = self._orphans(replica, term, names)
             if orphans:

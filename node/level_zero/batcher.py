@@ -278,7 +278,8 @@ class Batcher:
         try:
             await self._store.put(name, parts)
         except StoreError as error:
-            failure = UploadFailed(name, error.reason, isinstance(error, OutcomeUnknown))
+            reason = f"{error.reason}: {error.cure}" if error.cure else error.reason
+            failure = UploadFailed(name, reason, isinstance(error, OutcomeUnknown))
         except Exception as error:
             failure = UploadFailed(name, f"{type(error).__name__}: {error}", unknown=True)
             self._loop.call_exception_handler({"message": f"putting {name}", "exception": error})

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from node.cluster_clock import ClusterClock
 from node.controller.client import ControllerClient
 from node.controller.leaders import LeaderTable
+from node.looking import look_seconds
 from node.mesh_calls import CallFailed, MeshCalls
 from node.partition.partition import Partition
 from node.partition_table import PartitionTable
@@ -206,9 +207,12 @@ class CollectableEpochs:
     # Telling.
 
     async def _run(self) -> None:
+        look_at = self._loop.time()
         while True:
             await asyncio.sleep(TELL_SECONDS)
-            await self._look()
+            if self._loop.time() >= look_at:
+                look_at = self._loop.time() + look_seconds(TELL_SECONDS, len(self._partitions)) / 2
+                await self._look()
             self._tell_raised()
             now = self._loop.time()
             if now >= self._all_at:

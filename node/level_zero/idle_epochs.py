@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from node.config import CollectorSection
+from node.looking import look_seconds
 from node.partition.partition import Partition
 from node.partition.writer import EpochSource
 from node.partition_table import PartitionTable
@@ -68,7 +69,7 @@ class IdleEpochs:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(look_seconds(LOOK_SECONDS, len(self._partitions)))
             await self._look()
 
     async def _look(self) -> None:

@@ -106,8 +106,9 @@ class LocalStore(ObjectStore):
             disk.mkdir(unfinished)
             release = disk.lock(unfinished + ".lock")
         except BlockingIOError as error:
-            reason = f"another process uses this folder as {owner}: stop it or give one of them another name"
-            raise NotDone("open", root, reason, retriable=False) from error
+            reason = f"another process uses this folder as {owner}"
+            todo = "stop that process, or give one of the two another node.id"
+            raise NotDone("open", root, reason, retriable=False, cure=todo) from error
         except OSError as error:
             raise NotDone("open", root, describe(error), retriable=False) from error
         try:
@@ -127,18 +128,18 @@ class LocalStore(ObjectStore):
 
     async def get(self, key: str) -> Buffer:
         check_key(key)
-        return await self._run("get", key, lambda: self._disk.read(self._path(key)))
+        return await self._look_up("get", key, lambda: self._disk.read(self._path(key)))
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         check_range(key, start, length)
-        data = await self._run("get_range", key, lambda: self._read(key, start, length))
+        data = await self._look_up("get_range", key, lambda: self._read(key, start, length))
         if len(data) < length:
             raise RangeNotFound(key, start, length)
         return data
 
     async def size(self, key: str) -> int:
         check_key(key)
-        return await self._run("size", key, lambda: self._size(key))
+        return await self._look_up("size", key, lambda: self._size(key))
 
     async def list(self, prefix: str, after: str, limit: int) -> list[str]:
         check_list(prefix, after, limit)
@@ -151,6 +152,19 @@ class LocalStore(ObjectStore):
 
     async def close(self) -> None:
         self._release()
+
+    async def _look_up(self, operation: str, key: str, job: Callable[[], T]) -> T:
+        """Run a job that reads an object. One that is not there is told from a store that is not: the first
+        may be corruption to the reader, the second is trouble that ends."""
+
+        def read() -> T:
+            try:
+                return job()
+            except (FileNotFoundError, NotADirectoryError):
+                self._check_there(operation, key)
+                raise
+
+        return await self._run(operation, key, read)
 
     async def _run(self, operation: str, key: str, job: Callable[[], T]) -> T:
         if self._jobs >= MAX_JOBS:
@@ -167,7 +181,7 @@ class LocalStore(ObjectStore):
             raise ObjectNotFound(operation, key) from error
         except OSError as error:
             # What may have changed something says so itself, in its job.
-            raise NotDone(operation, key, describe(error), retriable=True) from error
+            raise NotDone(operation, key, describe(error), retriable=True, cure=cure(error)) from error
 
     def _ended(self, job: asyncio.Future[T]) -> None:
         self._jobs -= 1
@@ -189,12 +203,12 @@ class LocalStore(ObjectStore):
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._disk.unlink(temporary)
-            raise NotDone("put", key, describe(error), retriable=True) from error
+            raise NotDone("put", key, describe(error), retriable=True, cure=cure(error)) from error
         try:
             self._disk.sync_dir(folder)
         except OSError as error:
             reason = f"stored, but its folder could not be synced: {describe(error)}"
-            raise OutcomeUnknown("put", key, reason) from error
+            raise OutcomeUnknown("put", key, reason, cure=cure(error)) from error
 
     def _write(self, path: str, parts: Sequence[Buffer]) -> None:
         file = self._disk.open(path, create=True)
@@ -217,6 +231,8 @@ class LocalStore(ObjectStore):
         raise OSError(errno.ENOENT, f"the folder went away {FOLDER_TRIES} times", folder)
 
     def _make_folder(self, folder: str) -> None:
+        # Where the whole store is gone this raises: new folders would stand in its way when it is moved back.
+        self._disk.listdir(self._partial)
         self._disk.mkdir(folder)
         # Another node may have made it a moment ago and not have synced its parent yet.
         parent = folder
@@ -242,8 +258,16 @@ class LocalStore(ObjectStore):
             file.close()
 
     def _first(self, prefix: str, after: str, limit: int) -> Sequence[str]:
-        names = self._children(self._path(prefix)) or ()
-        return [*islice(self._walk(prefix, names, after), limit)]
+        names = self._children(self._path(prefix))
+        if names is None:
+            self._check_there("list", prefix)
+        return [*islice(self._walk(prefix, names or (), after), limit)]
+
+    def _check_there(self, operation: str, key: str) -> None:
+        """Raise NotDone when the store's folder is gone: this one was made when the store was opened."""
+        if self._children(self._partial) is None:
+            reason = f"the store's folder is missing, or another is in its place ({self._partial})"
+            raise NotDone(operation, key, reason, retriable=True, cure=_BRING_BACK)
 
     def _walk(self, prefix: str, names: Sequence[str], after: str) -> Iterator[str]:
         """Keys below a prefix in key order, given the names there. "a-b" comes before "a/b": a folder sorts
@@ -286,7 +310,7 @@ class LocalStore(ObjectStore):
             for folder in folders:
                 self._disk.sync_dir(folder)
         except OSError as error:
-            raise OutcomeUnknown("delete", keys[0], describe(error)) from error
+            raise OutcomeUnknown("delete", keys[0], describe(error), cure=cure(error)) from error
         for folder in folders:
             self._remove_empty(folder)
 
@@ -320,3 +344,19 @@ def chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
 def describe(error: OSError) -> str:
     """What went wrong and where, without Python's decoration."""
     return f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+
+
+_BRING_BACK = "mount it again, or correct storage.url; the node goes on by itself"
+_CURES = {
+    errno.ENOSPC: "make room there; the node goes on by itself",
+    errno.EDQUOT: "raise the quota, or make room there; the node goes on by itself",
+    errno.EACCES: "let the node's user write there; the node goes on by itself",
+    errno.EPERM: "let the node's user write there; the node goes on by itself",
+    errno.EROFS: "mount it so that it can be written; the node goes on by itself",
+    errno.ENOENT: _BRING_BACK,
+}
+
+
+def cure(error: OSError) -> str:
+    """What an operator can do about it; empty where nothing is known."""
+    return _CURES.get(error.errno or 0, "")

@@ -7,6 +7,7 @@ calls stored may be gone after a power cut. LocalStore is for folders.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -40,6 +41,8 @@ _REFUSED = (
     exceptions.UnknownConfigurationKeyError,
 )
 _LIST_CHUNK = 1000
+_DURATION = re.compile(r" in \d+(\.\d+)?(s|ms|µs|ns) - ")
+"""How long the server took to refuse: it makes equal errors look different."""
 
 
 class ObstoreStore(ObjectStore):
@@ -79,15 +82,21 @@ class ObstoreStore(ObjectStore):
             }
         try:
             self._store = from_url(url, **settings)
-        except (exceptions.BaseError, ValueError) as error:
+        except Exception as error:
             raise NotDone("open", url, first_line(error), retriable=False) from error
+        except BaseException as error:
+            # A panic of the library's Rust part is no Exception: it did not expect an option it knows of.
+            if type(error).__name__ != "PanicException":
+                raise
+            reason = f"obstore cannot take these options: {', '.join(sorted(options or {}))}"
+            raise NotDone("open", url, reason, retriable=False) from error
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         check_put(key, parts, self.max_object_bytes)
         # One request: a multipart upload would be several, and not atomic to abandon.
         try:
             await obstore.put_async(self._store, key, b"".join(parts), use_multipart=False)
-        except (exceptions.BaseError, OSError, ValueError) as error:
+        except Exception as error:
             raise changed("put", key, error) from error
 
     async def get(self, key: str) -> Buffer:
@@ -95,14 +104,14 @@ class ObstoreStore(ObjectStore):
         try:
             result = await obstore.get_async(self._store, key)
             return memoryview(await result.bytes_async())
-        except (exceptions.BaseError, OSError, ValueError) as error:
+        except Exception as error:
             raise unread("get", key, error) from error
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         check_range(key, start, length)
         try:
             data = await obstore.get_range_async(self._store, key, start=start, length=length)
-        except (exceptions.BaseError, OSError, ValueError) as error:
+        except Exception as error:
             if isinstance(error, exceptions.GenericError) and await self._ends_before(key, start + length):
                 raise RangeNotFound(key, start, length) from error
             raise unread("get_range", key, error) from error
@@ -114,7 +123,7 @@ class ObstoreStore(ObjectStore):
         check_key(key)
         try:
             return (await obstore.head_async(self._store, key))["size"]
-        except (exceptions.BaseError, OSError, ValueError) as error:
+        except Exception as error:
             raise unread("size", key, error) from error
 
     async def list(self, prefix: str, after: str, limit: int) -> list[str]:
@@ -128,7 +137,7 @@ class ObstoreStore(ObjectStore):
                 keys += [meta["path"] for meta in chunk]
                 if len(keys) >= limit:
                     break
-        except (exceptions.BaseError, OSError, ValueError) as error:
+        except Exception as error:
             raise unread("list", prefix, error) from error
         if any(key <= before for before, key in zip([after, *keys], keys, strict=False)):
             reason = "the store does not list in key order; a collector cannot work on it"
@@ -143,7 +152,7 @@ class ObstoreStore(ObjectStore):
             await obstore.delete_async(self._store, [*keys])
         except FileNotFoundError:
             await self._delete_each(keys)
-        except (exceptions.BaseError, OSError, ValueError) as error:
+        except Exception as error:
             raise changed("delete", keys[0], error) from error
 
     async def close(self) -> None:
@@ -156,7 +165,7 @@ class ObstoreStore(ObjectStore):
                 await obstore.delete_async(self._store, key)
             except FileNotFoundError:
                 continue
-            except (exceptions.BaseError, OSError, ValueError) as error:
+            except Exception as error:
                 raise changed("delete", key, error) from error
 
     async def _ends_before(self, key: str, end: int) -> bool:
@@ -167,22 +176,38 @@ class ObstoreStore(ObjectStore):
 
 
 def first_line(error: Exception) -> str:
-    """obstore appends its own debug output, some screens of it."""
-    return str(error).partition("\n")[0] or type(error).__name__
+    """What an operator wants to know: obstore appends its own debug output, some screens of it, and the
+    head of the server's answer."""
+    line = str(error).partition("\n")[0].partition(": <?xml")[0]
+    return _DURATION.sub(" - ", line) or type(error).__name__
 
 
 def changed(operation: str, key: str, error: Exception) -> StoreError:
     """What a failed put or deletion means. Refused outright is definite; of anything else we cannot know."""
     if isinstance(error, FileNotFoundError):
-        return NotDone(operation, key, f"the bucket is missing: {first_line(error)}", retriable=False)
+        return missing_bucket(operation, key, error)
     if isinstance(error, (*_REFUSED, ValueError)):
-        return NotDone(operation, key, first_line(error), retriable=False)
+        return NotDone(operation, key, first_line(error), retriable=False, cure=_cure(error))
     return OutcomeUnknown(operation, key, first_line(error))
 
 
 def unread(operation: str, key: str, error: Exception) -> StoreError:
     """What a failed read means: it changed nothing, so it is always definite."""
+    # A listing of nothing is empty where there is a bucket; obstore has no error of its own for that.
+    if operation == "list" and (isinstance(error, FileNotFoundError) or "404 Not Found" in first_line(error)):
+        return missing_bucket(operation, key, error)
     if isinstance(error, FileNotFoundError):
         return ObjectNotFound(operation, key)
     retriable = not isinstance(error, (*_REFUSED, ValueError))
-    return NotDone(operation, key, first_line(error), retriable=retriable)
+    return NotDone(operation, key, first_line(error), retriable=retriable, cure=_cure(error))
+
+
+def missing_bucket(operation: str, key: str, error: Exception) -> NotDone:
+    """There is nothing to store into."""
+    reason = f"the bucket is missing ({first_line(error)})"
+    return NotDone(operation, key, reason, retriable=False, cure="create the bucket, or correct storage.url")
+
+
+def _cure(error: Exception) -> str:
+    denied = isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError))
+    return "give the credentials in storage.options the right to do this, or correct them" if denied else ""

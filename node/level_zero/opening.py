@@ -53,4 +53,4 @@ def open_store(
         )
     else:
         store = LocalStore.open(disk, place.url, owner=place.owner, loop=loop, executor=executor)
-    return RetryingStore(store, policy, loop=loop, rng=rng)
+    return RetryingStore(store, policy, loop=loop, rng=rng, place=place.url)

@@ -12,11 +12,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from node.level_zero.store import Buffer, NotDone, ObjectStore, OutcomeUnknown, StoreError
+from node.level_zero.store import (
+    Buffer,
+    NotDone,
+    ObjectNotFound,
+    ObjectStore,
+    OutcomeUnknown,
+    RangeNotFound,
+    StoreError,
+)
+from node.level_zero.store_health import Kind, StoreHealth
 
 T = TypeVar("T")
 
-OPERATIONS: Final = ("put", "get", "get_range", "size", "list", "delete")
+OPERATIONS: Final = {
+    "put": Kind.PUT,
+    "get": Kind.READ,
+    "get_range": Kind.READ,
+    "size": Kind.READ,
+    "list": Kind.LIST,
+    "delete": Kind.DELETE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +64,7 @@ class RetryingStore(ObjectStore):
     """A store whose operations are tried again. Raises what the last attempt raised, with one exception:
 
     a put or deletion is definite only if every attempt was; after one with an unknown outcome it is unknown.
+    `place` names the store to people, a URL or a folder.
     """
 
     def __init__(
@@ -57,6 +74,7 @@ class RetryingStore(ObjectStore):
         *,
         loop: asyncio.AbstractEventLoop,
         rng: random.Random,
+        place: str = "",
     ) -> None:
         self._store = store
         self._policy = policy
@@ -69,6 +87,7 @@ class RetryingStore(ObjectStore):
         self.retries = 0
         self.exhausted = 0
         """Operations given up because the shared budget was spent."""
+        self.health = StoreHealth(place, loop=loop)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         await self._retry("put", key, lambda: self._store.put(key, parts))
@@ -93,7 +112,7 @@ class RetryingStore(ObjectStore):
         await self._store.close()
 
     async def _retry(self, operation: str, key: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        policy = self._policy
+        policy, kind = self._policy, OPERATIONS[operation]
         end = self._loop.time() + policy.total_seconds
         delay = policy.first_delay_seconds
         unknown: OutcomeUnknown | None = None
@@ -104,9 +123,15 @@ class RetryingStore(ObjectStore):
                 if isinstance(error, OutcomeUnknown):
                     unknown = error
                 pause = delay * (0.5 + 0.5 * self._rng.random())
-                if not (error.retriable and left and self._loop.time() + pause < end and self._spend()):
+                again = error.retriable and left > 0 and self._loop.time() + pause < end and self._spend()
+                if isinstance(error, ObjectNotFound | RangeNotFound):
+                    self.health.answered(kind)
+                else:
+                    self.health.failed(kind, error, given_up=not again)
+                if not again:
                     raise definite(error, unknown) from error
             else:
+                self.health.answered(kind)
                 self._budget = min(policy.budget, self._budget + policy.earned_by_success)
                 return result
             await asyncio.sleep(pause)
@@ -136,4 +161,4 @@ def definite(last: StoreError, unknown: OutcomeUnknown | None) -> StoreError:
     if unknown is None or not isinstance(last, NotDone) or last.operation not in ("put", "delete"):
         return last
     reason = f"{last.reason}; an attempt before it had no answer ({unknown.reason})"
-    return OutcomeUnknown(last.operation, last.key, reason, retriable=last.retriable)
+    return OutcomeUnknown(last.operation, last.key, reason, retriable=last.retriable, cure=last.cure)

@@ -21,14 +21,18 @@ _KEY = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
 
 
 class StoreError(Exception):
-    """An operation of a store did not succeed. `retriable`: the same call may succeed later."""
+    """An operation of a store did not succeed. `retriable`: the same call may succeed later.
 
-    def __init__(self, operation: str, key: str, reason: str, *, retriable: bool) -> None:
+    `cure` says what an operator can do about it, where that is known; empty where not.
+    """
+
+    def __init__(self, operation: str, key: str, reason: str, *, retriable: bool, cure: str = "") -> None:
         super().__init__(f"{operation} {key}: {reason}")
         self.operation = operation
         self.key = key
         self.reason = reason
         self.retriable = retriable
+        self.cure = cure
 
 
 class NotDone(StoreError):
@@ -53,8 +57,10 @@ class RangeNotFound(NotDone):
 class OutcomeUnknown(StoreError):
     """The operation may have taken effect, or take effect later; never to be taken for a failure."""
 
-    def __init__(self, operation: str, key: str, reason: str, *, retriable: bool = True) -> None:
-        super().__init__(operation, key, reason, retriable=retriable)
+    def __init__(
+        self, operation: str, key: str, reason: str, *, retriable: bool = True, cure: str = ""
+    ) -> None:
+        super().__init__(operation, key, reason, retriable=retriable, cure=cure)
 
 
 class ObjectStore(Protocol):

@@ -7,11 +7,12 @@ A batch is counted from here on until its answer. What fails is noted, because n
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from node.partition.batch import AppendFailed, AppendResult, not_replicated, refused
+from node.partition.batch import AppendFailed, AppendResult, not_replicated, refused, too_few_hold
 from node.partition.gaps import Gaps
 from node.partition.lanes import Pending
 from node.partition.verifications import Verifications
@@ -24,17 +25,25 @@ ANSWER_SECONDS = 0.1
 that handed over learns its fate well within; one that was cut off does not, and its producer, which loses
 nothing by sending it again, must not wait here while another leads."""
 
+HELD_SECONDS = 30.0
+"""How long a batch that is committed waits for more replicas than commit it (`min.insync.replicas`) before it
+is given up: as long as clients wait for an answer (Kafka's request.timeout.ms)."""
+
 
 class Answers:
     """One partition's, on one node. Belongs to one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, when_held: Callable[[int, int], asyncio.Future[bool]]
+    ) -> None:
+        """`when_held` is the log's: see Reads.when_held."""
         self.batches = 0
         self.bytes = 0
         """Accepted and not yet answered."""
         self.gaps = Gaps()
         self.verifications = Verifications()
         self._loop = loop
+        self._when_held = when_held
         self._in_log: dict[int, list[Pending]] = {}
         self._entries = 0
 
@@ -82,8 +91,28 @@ class Answers:
         elif isinstance(outcome.value, Rejected):
             self.fail(entry, refused(outcome.value))
         else:
+            short: list[tuple[Pending, Appended]] = []
             for pending, result in zip(entry, outcome.value[0], strict=True):
-                self._end(pending, result if isinstance(result, Appended) else self._refused(pending, result))
+                if not isinstance(result, Appended):
+                    self._end(pending, self._refused(pending, result))
+                elif pending.batch.replicas:
+                    short.append((pending, result))
+                else:
+                    self._end(pending, result)
+            if short:
+                self._await_replicas(short, outcome.index)
+
+    def _await_replicas(self, short: list[tuple[Pending, Appended]], index: int) -> None:
+        """Answer batches that are committed once as many replicas have their entry as they want."""
+        held = self._when_held(index, max(pending.batch.replicas for pending, _ in short))
+        give_up = self._loop.call_later(HELD_SECONDS, _not_held, held)
+
+        def answer(held: asyncio.Future[bool]) -> None:
+            give_up.cancel()
+            for pending, result in short:
+                self._end(pending, result if held.result() else too_few_hold(pending.batch.replicas))
+
+        held.add_done_callback(answer)
 
     def _refused(self, pending: Pending, rejected: Rejected) -> AppendFailed:
         if rejected.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -111,3 +140,8 @@ class Answers:
             self.verifications.end(pending.batch.producer_id)
         if not pending.result.done():
             pending.result.set_result(result)
+
+
+def _not_held(held: asyncio.Future[bool]) -> None:
+    if not held.done():
+        held.set_result(False)

@@ -6,6 +6,7 @@ Values only, so that the requests, the write path and the read path need nothing
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -36,6 +37,8 @@ class ProducedBatch(NamedTuple):
     """Number of the client's connection, 0 or more, never used twice by one process."""
     transaction: int = NO_TRANSACTION
     """Number of the transaction it belongs to, as far as that is known when it comes; see `Verification`."""
+    replicas: int = 0
+    """How many replicas have to hold it before it is acknowledged, where that is more than commit it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class AppendFailed:
 
     code: ErrorCode
     message: str
+    records: Sequence[int] = ()
+    """Numbers within the batch of the records it was refused for, where it was for single ones."""
 
 
 AppendResult = Appended | AppendFailed
@@ -96,6 +101,12 @@ def not_leading(reason: str) -> AppendFailed:
 def not_now(reason: str) -> AppendFailed:
     """Nothing is wrong with the batch, and sending it again is all there is to do."""
     return AppendFailed(ErrorCode.not_enough_replicas, reason)
+
+
+def too_few_hold(replicas: int) -> AppendFailed:
+    """The batch is committed, but fewer replicas hold it than its topic wants before it is acknowledged."""
+    message = f"the batch is in the log, but not on {replicas} replicas, which is min.insync.replicas"
+    return AppendFailed(ErrorCode.not_enough_replicas_after_append, message)
 
 
 def not_replicated(outcome: NotLeader | Overloaded | Unknown) -> AppendFailed:

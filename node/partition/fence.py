@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
+from node.partition.fence_log import FenceLog
 from statemachine.epoch_window import EpochWindow, StaleClusterEpoch, Verdict, WindowCounters
 
 
@@ -61,11 +63,12 @@ class _Waiter:
 class _Term:
     """The fence in one term. Each has its own holds and queue, so nothing of one reaches into the next."""
 
-    __slots__ = ("counters", "holds", "waiting", "window")
+    __slots__ = ("holds", "slid", "waiting", "window")
 
-    def __init__(self, window: EpochWindow, counters: WindowCounters) -> None:
+    def __init__(self, window: EpochWindow, slid: Callable[[EpochWindow, EpochWindow], None]) -> None:
         self.window = window
-        self.counters = counters
+        self.slid = slid
+        """Told of the windows before and after a slide."""
         self.holds = 0
         self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
         """In order of arrival; one that gives up leaves from the middle."""
@@ -73,8 +76,8 @@ class _Term:
     def grant(self, verdict: Verdict, epoch: int) -> Hold:
         if verdict is Verdict.NEW:
             assert not self.holds, "the window slides under nobody"
-            self.window = self.window.slide(epoch)
-            self.counters.slid()
+            before, self.window = self.window, self.window.slide(epoch)
+            self.slid(before, self.window)
         self.holds += 1
         return Hold(self, self.window)
 
@@ -101,9 +104,14 @@ class Fence:
     It costs the same however many hold it; a wait costs a future, and who may wait is bounded by who asks.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, partition: str = "", log: FenceLog | None = None
+    ) -> None:
+        """`partition` is what `log` calls it."""
         self.counters = WindowCounters()
         self._loop = loop
+        self._partition = partition
+        self._log = log or FenceLog(loop)
         self._term: _Term | None = None
         self._closed = FenceClosed("this node does not lead the partition")
 
@@ -125,7 +133,7 @@ class Fence:
     def open(self, window: EpochWindow) -> None:
         """Begin a term, once all of earlier terms is applied, with the window recovered from that."""
         assert self._term is None, "the fence of the term before is still open"
-        self._term = _Term(window, self.counters)
+        self._term = _Term(window, self._slid)
 
     def close(self, reason: str) -> None:
         """End the term: whoever waits is told, in order. Holds that are out stay theirs to release."""
@@ -182,6 +190,11 @@ class Fence:
             self._refused(granted)
         return granted
 
+    def _slid(self, before: EpochWindow, after: EpochWindow) -> None:
+        self.counters.slid()
+        self._log.slid(self._partition, before, after)
+
     def _refused(self, refusal: StaleClusterEpoch) -> StaleClusterEpoch:
         self.counters.rejected(refusal)
+        self._log.refused(self._partition, refusal)
         return refusal

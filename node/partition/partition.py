@@ -7,6 +7,7 @@ opens the fence when a term begins here, and closes it when the term ends.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import cast
 
@@ -31,6 +32,7 @@ from node.partition.batch import (
     not_replicated,
 )
 from node.partition.fence import Fence, FenceClosed
+from node.partition.fence_log import FenceLog
 from node.partition.stored_batches import Measured, StoredBatches
 from node.partition.writer import EpochSource, Writer
 from node.raft.group import RaftGroup
@@ -53,13 +55,22 @@ from statemachine.partition_commands import (
     encode,
 )
 
+log = logging.getLogger(__name__)
+
 TICK_SECONDS = 600.0
 PRODUCER_EXPIRY_MS = 7 * 24 * 3600 * 1000
 """A producer that wrote nothing for so long is forgotten, as by Kafka's transactional.id.expiration.ms."""
 MAX_PRODUCERS = 32_768
 """Beyond so many those that are idle for longest are forgotten sooner. A client that makes a producer for
-each message would fill memory otherwise, and the snapshot of all of them, which is made in one go, takes
-seconds: the node would lose its leaderships over it (Kafka: KIP-854)."""
+each message would fill memory otherwise, and a snapshot of all of them is read in one go when it is restored,
+which would take seconds (Kafka: KIP-854)."""
+MAX_ABORTED = 4 * 1024 * 1024
+"""Aborted transactions whose records a partition still has; 50 days of one a second. To forget one while its
+records are there would tell a read-committed consumer that it was committed."""
+MAX_ABORTED_BYTES = 32 * 1024 * 1024
+"""What they take, in memory and in each snapshot of each replica."""
+SAY_SECONDS = 600.0
+"""Between two words to the operator that a partition begins no transaction."""
 LEAST_EXPIRY_MS = 15 * 60 * 1000
 """No producer is forgotten sooner: longer than any client tries to send a batch again."""
 
@@ -81,15 +92,18 @@ class Partition(LedReplica):
         written: BatchCache,
         epoch: EpochSource,
         wall_ms: Callable[[], int],
+        agreed_ms: Callable[[], int | None],
         recorder: Recorder,
+        fence_log: FenceLog | None = None,
     ) -> None:
+        """`wall_ms` is the node's clock; `agreed_ms` the same, None while most nodes do not agree with it."""
         super().__init__(place, "partition", loop)
         self.topic_id = place.topic_id
         self.topic = place.topic
         self.number = place.partition
         plain = PartitionStateMachine(place.creation_epoch, recorder.checkpoint)
         self.machine_for_group = ReplicaMachine(plain, recorder, self._watchers.changed)
-        self.fence = Fence(loop)
+        self.fence = Fence(loop, f"{place.topic}-{place.partition}", fence_log)
         self.writer = Writer(
             topic_id=place.topic_id,
             number=place.partition,
@@ -110,7 +124,9 @@ class Partition(LedReplica):
             confirm=self.confirm,
         )
         self._wall_ms = wall_ms
+        self._agreed_ms = agreed_ms
         self._collectable_epoch = -1
+        self._said = float("-inf")
         self._tick: asyncio.TimerHandle | None = None
 
     # What it is.
@@ -168,7 +184,24 @@ class Partition(LedReplica):
         verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Write a batch: see Writer.append. Answered once it is stored, committed and applied here."""
+        if verification is not None and (refusal := self._too_many_aborted()) is not None:
+            return self.writer.refuse(batch, refusal)
         return self.writer.append(batch, judgement, verification)
+
+    def _too_many_aborted(self) -> AppendFailed | None:
+        """Why no transaction may begin here; None when one may. What is open goes on."""
+        aborted = self.machine.aborted
+        if len(aborted) < MAX_ABORTED and aborted.size < MAX_ABORTED_BYTES:
+            return None
+        reason = (
+            f"{len(aborted)} aborted transactions have records here, as many as a partition remembers: "
+            "they go with their records, by retention.ms or DeleteRecords"
+        )
+        now = self._loop.time()
+        if now - self._said >= SAY_SECONDS:
+            self._said = now
+            log.warning("%s-%d begins no transaction: %s", self.topic, self.number, reason)
+        return AppendFailed(ErrorCode.policy_violation, reason)
 
     def transaction_of(self, producer_id: int, epoch: int) -> int | Verification | None:
         """Number of the producer's open transaction, if it has one of this epoch here; or what the
@@ -268,16 +301,16 @@ class Partition(LedReplica):
 
     def _on_tick(self) -> None:
         self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
-        window = self.fence.window
-        if window is not None and len(self.machine.producers):
+        window, now = self.fence.window, self._agreed_ms()
+        if window is not None and now is not None and len(self.machine.producers):
             # Unanswered: should it be lost, the next one does the same.
-            self._replicate(Tick(self._producer_expiry()), window.term)
+            self._replicate(Tick(self._producer_expiry(now), now), window.term)
 
-    def _producer_expiry(self) -> int:
+    def _producer_expiry(self, now: int) -> int:
         since = self.machine.producers.newest_since(MAX_PRODUCERS)
         if since is None:
             return PRODUCER_EXPIRY_MS
-        return min(max(self._wall_ms() - since, LEAST_EXPIRY_MS), PRODUCER_EXPIRY_MS)
+        return min(max(now - since, LEAST_EXPIRY_MS), PRODUCER_EXPIRY_MS)
 
     # Commands.
 

@@ -78,7 +78,7 @@ class Writer:
         machine: PartitionStateMachine,
         wall_ms: Callable[[], int],
     ) -> None:
-        self.answers = Answers(loop)
+        self.answers = Answers(loop, lambda index, count: self.group.when_held(index, count))
         self.restaged = 0
         """Batches that were uploaded a second time, because the window had passed their epoch."""
         self._topic_id = topic_id
@@ -109,12 +109,10 @@ class Writer:
         never an exception. Cancelling it gives up the answer and not the batch: those behind it were sent in
         the belief that it comes first.
         """
-        result: asyncio.Future[AppendResult] = self._loop.create_future()
         refusal = self._refusal(batch)
         if refusal is not None:
-            self.answers.gaps.note(batch, refusal, self._loop.time())
-            result.set_result(refusal)
-            return result
+            return self.refuse(batch, refusal)
+        result: asyncio.Future[AppendResult] = self._loop.create_future()
         key = batch.producer_id if batch.producer_id != NO_PRODUCER else -1 - batch.connection
         lane = self._lanes.get(key)
         if lane is None:
@@ -131,6 +129,13 @@ class Writer:
             self.answers.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
             verification.add_done_callback(partial(self._judged, pending))
         self._stage(pending)
+        return result
+
+    def refuse(self, batch: ProducedBatch, refusal: AppendFailed) -> asyncio.Future[AppendResult]:
+        """Do not take a batch, nor those behind it that its producer has sent already."""
+        self.answers.gaps.note(batch, refusal, self._loop.time())
+        result: asyncio.Future[AppendResult] = self._loop.create_future()
+        result.set_result(refusal)
         return result
 
     def missed(self, batch: ProducedBatch) -> None:
@@ -158,6 +163,8 @@ class Writer:
         if self._fence.window is None:
             return not_leading("this node does not lead the partition, or not yet")
         answers = self.answers
+        if batch.replicas and (there := self.group.in_sync()) < batch.replicas:
+            return not_now(f"{there} replicas are in sync, and min.insync.replicas is {batch.replicas}")
         if answers.gaps and batch.producer_id != NO_PRODUCER:
             failure = answers.gaps.refusal(batch, self._machine.producers, self._loop.time())
             if failure is not None:

@@ -63,6 +63,9 @@ class RaftConfig:
     max_wal_segments: int = 16
     """Above this many segments the groups that pin the oldest one are snapshotted."""
 
+    stuck_seconds: float = 5.0
+    """What pins the oldest segment for so long, and no snapshot can cover it, is carried along in the log."""
+
     catch_up_seconds: float = 120.0
     """How long `add_member` waits for a new member to become nearly level before it gives up."""
 

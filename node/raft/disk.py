@@ -93,16 +93,20 @@ class Disk(Protocol):
 class RealFile(DiskFile):
     """A `DiskFile` on a POSIX file descriptor."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
+        self._path = path
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        written = os.pwrite(self._fd, data, offset)
-        if written == len(data):
-            return
-        rest = memoryview(data)
-        while written < len(rest):
-            written += os.pwrite(self._fd, rest[written:], offset + written)
+        try:
+            written = os.pwrite(self._fd, data, offset)
+            if written == len(data):
+                return
+            rest = memoryview(data)
+            while written < len(rest):
+                written += os.pwrite(self._fd, rest[written:], offset + written)
+        except OSError as error:
+            raise self._named(error) from None
 
     def pread(self, size: int, offset: int) -> bytes:
         parts: list[bytes] = []
@@ -115,16 +119,22 @@ class RealFile(DiskFile):
     def preallocate(self, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
             # Reserving takes a millisecond where writing zeros would hold up every sync for a long one.
-            os.posix_fallocate(self._fd, 0, size)
+            try:
+                os.posix_fallocate(self._fd, 0, size)
+            except OSError as error:
+                raise self._named(error) from None
             return
         for offset in range(0, size, len(_ZEROS)):
             self.pwrite(memoryview(_ZEROS)[: size - offset], offset)
 
     def datasync(self) -> None:
-        if sys.platform == "darwin":  # There fsync leaves the bytes in the drive's own volatile cache.
-            fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
-        else:
-            os.fdatasync(self._fd)
+        try:
+            if sys.platform == "darwin":  # There fsync leaves the bytes in the drive's own volatile cache.
+                fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
+            else:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            raise self._named(error) from None
 
     def write_durably(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         if not _WRITES_DURABLY or not 0 < len(parts) <= _MAX_PARTS:
@@ -147,6 +157,10 @@ class RealFile(DiskFile):
 
     def close(self) -> None:
         os.close(self._fd)
+
+    def _named(self, error: OSError) -> OSError:
+        """The error with the file's path: the system names none where it is given a descriptor."""
+        return OSError(error.errno, error.strerror, self._path)
 
 
 class RealDisk(Disk):
@@ -173,7 +187,7 @@ class RealDisk(Disk):
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return RealFile(os.open(path, flags, 0o640))
+        return RealFile(os.open(path, flags, 0o640), path)
 
     def rename(self, src: str, dst: str) -> None:
         os.rename(src, dst)

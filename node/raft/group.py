@@ -86,6 +86,8 @@ class RaftGroup(SnapshotReceiving):
         self.journal.on_synced(lsn)
         if self.role == LEADER:
             self.host.wake(self)
+            if self.held:
+                self.held.release(self.matches())
 
     def tick(self, now: float) -> None:
         """Let time pass; called by the host while the group is active."""
@@ -93,7 +95,7 @@ class RaftGroup(SnapshotReceiving):
             return
         if self.role == LEADER:
             self.leader_tick(now)
-        elif now >= self.deadline:
+        elif self.host.attentive() >= self.deadline:
             self.election_timeout()
 
     # Applying.
@@ -151,8 +153,8 @@ class RaftGroup(SnapshotReceiving):
     def receive(self, peer: int, message: list[Any]) -> None:
         """Act on one message of a peer; its shape has been checked.
 
-        A higher term is adopted, but for what must not raise it; a lower one is answered with ours, so that
-        a leader that was left behind steps down (Raft §5.1).
+        A higher term is adopted, but for what must not raise it and while it cannot be recorded; a lower one
+        is answered with ours, so that a leader that was left behind steps down (Raft §5.1).
         """
         kind, term, fields = message[1], message[2], message[3:]
         if kind == MessageKind.PRE_VOTE:
@@ -161,7 +163,12 @@ class RaftGroup(SnapshotReceiving):
         if kind == MessageKind.VOTE:
             self.on_vote(peer, term, *fields)
             return
+        if kind == MessageKind.HERE:
+            self.on_here(peer)
+            return
         if term > self.term:
+            if not self.may_record_term():
+                return
             if kind == MessageKind.APPEND and fields[3]:
                 # A malformed message changes nothing, so not even the term.
                 read_run(fields[3], fields[0], fields[1], term)

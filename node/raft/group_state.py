@@ -11,7 +11,9 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from node.raft.attention import Attention
 from node.raft.config import RaftConfig
+from node.raft.group_rank import Rank
 from node.raft.journal import GroupJournal
 from node.raft.outcome import NotLeader, Outcome, Unknown
 from node.raft.pairs import Pair
@@ -34,9 +36,30 @@ class GroupHost(Protocol):
     rng: random.Random
     loop: asyncio.AbstractEventLoop
     snapshots: SnapshotStore
+    attention: Attention
+    time_gap: tuple[float, float]
+    """Between which times the loop last did not run, or the clock jumped."""
+    reading: dict[int, Any]
+    """Groups with readers that wait for a round to be answered."""
+
+    @property
+    def newcomer(self) -> bool:
+        """Whether this node's folder may have had a predecessor, and so neither votes nor counts."""
 
     def now(self) -> float: ...
+    def attentive(self) -> float:
+        """`now` on a clock that stands still while the loop does: deadlines for what must be heard."""
+
+    def many(self) -> float:
+        """Seconds to allow for what takes longer the more groups a node has."""
+
+    def may_stand(self, group: Any) -> bool: ...
+    def stood(self, group: Any) -> None: ...
+    def offered(self, group: int) -> list[int]:
+        """Peers that offered a pre-vote for this group's first leader before the group was here."""
+
     def connected(self, peer: int) -> bool: ...
+    def is_newcomer(self, peer: int) -> bool: ...
     def pair(self, peer: int) -> Pair: ...
     def backlogged(self) -> bool: ...
     def disk_stalled(self) -> bool: ...
@@ -80,8 +103,10 @@ class GroupState(SeamedSyncObj):
         journal: GroupJournal,
         configuration: Configuration,
         first_leader: int | None = None,
+        rank: Rank = Rank.PARTITION,
     ) -> None:
         self.host = host
+        self.rank = rank
         self.id = group_id
         self.machine = machine
         self.settings = host.config
@@ -102,6 +127,8 @@ class GroupState(SeamedSyncObj):
         """The leader whose shared heartbeat stands for this group, at a follower."""
         self.waiting: dict[int, list[tuple[int, int, asyncio.Future[Outcome]]]] = {}
         self.waiting_bytes = 0
+        self.lost_campaigns = 0
+        """Elections in a row in which this node stood and nobody won, as far as it knows; at most 4."""
         self.heard_at = host.now() if journal.getCurrentTerm() else NEVER
         """When a leader was last heard. A restarted node cannot know, so it assumes: just now."""
         self._leadership_callbacks: list[LeadershipCallback] = []
@@ -132,12 +159,13 @@ class GroupState(SeamedSyncObj):
     # Timers.
 
     def reset_deadline(self) -> None:
-        """Start a new randomized election timeout (Raft §5.2)."""
-        self.deadline = self.host.now() + self._SyncObj__generateRaftTimeout()
+        """Start a new randomized election timeout (Raft §5.2), of time in which this node listens."""
+        self.deadline = self.host.attentive() + self._SyncObj__generateRaftTimeout() + self.host.many()
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         low, high = self.settings.election_min_seconds, self.settings.election_max_seconds
-        return low + (high - low) * self.host.rng.random()
+        spread: float = (high - low) * 2 ** max(self.lost_campaigns - 1, 0)
+        return low + spread * self.host.rng.random()
 
     # Roles and terms.
 
@@ -148,6 +176,15 @@ class GroupState(SeamedSyncObj):
         self.set_term(term, None)
         self.leader = None
 
+    def may_record_term(self) -> bool:
+        """Whether a new term or vote has a place in the log.
+
+        While the log cannot be written, one of each group may wait for it: terms go on rising elsewhere, for
+        as long as the disk is full. What would bring another is dropped before anything changed, as if it
+        was lost; its sender says it again.
+        """
+        return not (self.journal.state_waits and self.host.backlogged())
+
     def step_down(self) -> None:
         """Become a follower; what was proposed here ends soon, as applied, rejected or unknown."""
         self.leave_quiet()
@@ -156,6 +193,7 @@ class GroupState(SeamedSyncObj):
             self.set_role(FOLLOWER)
         self.reset_deadline()
         self.host.set_active(self, True)
+        self.host.stood(self)
         if was_leader:
             self.leader = None
             self._end_leadership()

@@ -22,16 +22,20 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
+from node.raft.folder import NOBODY, FolderKey, Standing
 from node.raft.frames import FrameKind, GarbageFrame, pack_frame, unpack_handshake
 from node.raft.problems import Reason
 
 MAGIC: Final = "strandline-mesh"
-VERSIONS: Final = (1, 1)
+VERSIONS: Final = (2, 2)
 """Oldest and newest protocol version this program speaks."""
 NONCE_BYTES: Final = 32
 MAX_NODE_ID: Final = 65535
 _MAC_BYTES: Final = hashlib.sha256().digest_size
-_HELLO_FIELDS: Final = 10
+_HELLO_FIELDS: Final = 16
+_MAX_INCARNATION: Final = 64
+_UNMET: Final = FolderKey(0, NOBODY)
+_UNKNOWN: Final = Standing(_UNMET)
 
 
 class Role(Enum):
@@ -61,6 +65,8 @@ class Identity:
     boot_id: int
     max_frame_bytes: int
     versions: tuple[int, int] = VERSIONS
+    standing: Standing = _UNKNOWN
+    """Of the data folder that this process has."""
 
 
 class Refused(Exception):
@@ -83,6 +89,10 @@ _TOLD: Final = {
     Reason.WRONG_CLUSTER: "it belongs to another cluster: correct cluster_id or the peer's address",
     Reason.WRONG_VERSION: "it speaks no mesh protocol version of this node: upgrade the older of the two",
     Reason.UNKNOWN_NODE: "it does not know this node's id: first add the node to the cluster, or correct it",
+    Reason.OTHER_FOLDER: (
+        "it knows this node by another data folder, whose votes and acknowledged entries this one lacks:"
+        " bring that folder back, or let this one in with `strandline node replace` and this node's id"
+    ),
     Reason.DUPLICATE_NODE: "another running process has this node's id: stop it, or give one another node_id",
     Reason.OTHER_NODE: "it is another node than the one dialled: correct the peer's address",
     Reason.OWN_NODE_ID: "it has this node's own id: give one another node_id, or correct the peer's address",
@@ -95,22 +105,37 @@ class Handshake:
     """One side of one handshake. Not reusable; `nonce` must be fresh and unpredictable, NONCE_BYTES long."""
 
     def __init__(
-        self, role: Role, identity: Identity, *, secret: bytes, nonce: bytes, dialled: int = 0
+        self,
+        role: Role,
+        identity: Identity,
+        *,
+        secret: bytes,
+        nonce: bytes,
+        dialled: int = 0,
+        known: FolderKey | None = None,
     ) -> None:
-        """`dialled` is the node id the dialler wants to reach; an acceptor leaves it 0."""
+        """`dialled` is the node id the dialler wants to reach and `known` the data folder it knows of it; an
+        acceptor leaves both away."""
         self.role = role
         self.state = State.AWAIT_HELLO
         self.peer: Identity | None = None
         """The other side's hello once read: a claim until the state is DECIDING or DONE."""
         self.proved = False
         """The other side has proved that it knows the secret."""
+        self._known_there = _UNMET
+        """The data folder by which the dialler knows this node."""
         self._identity = identity
         self._secret = secret
         self.dialled = dialled
         self._nonce = nonce
-        self._hello = self._hello_body(dialled)
+        self._hello = self._hello_body(dialled, known or _UNMET)
         self._accepted: list[bytes] = []
         self._transcript = b""
+
+    @property
+    def told(self) -> Standing:
+        """What this side's hello says of its own data folder."""
+        return self._identity.standing
 
     def start(self) -> tuple[bytes, ...]:
         """Frames to send when the connection opens: the dialler speaks first."""
@@ -145,6 +170,21 @@ class Handshake:
         mac = self._mac(Role.ACCEPTOR, FrameKind.REFUSE, reason)
         return (pack_frame([FrameKind.REFUSE, str(reason), mac]),)
 
+    def disowned(self) -> str | None:
+        """Why the dialler would hang up without this side's knowing: it knows this node by another folder.
+
+        To be told with `refuse`, signed, so that the dialler can believe what this side's hello said.
+        """
+        assert self.peer is not None
+        own, known = self._identity.standing.key, self._known_there
+        if known.folder in (NOBODY, own.folder) or own.generation > known.generation:
+            return None
+        return (
+            f"node {self.peer.node_id} knows this node by data folder {known.folder:016x}, and this one is "
+            f"{own.folder:016x}: bring that one back, or let this one in with "
+            f"`strandline node replace {self._identity.node_id}`"
+        )
+
     def _step(self, fields: list[Any], message: bytes) -> tuple[bytes, ...]:
         kind = fields[0]
         if kind == FrameKind.REFUSE and self.role is Role.DIALLER:
@@ -162,7 +202,7 @@ class Handshake:
         raise GarbageFrame(f"a frame of kind {kind} does not belong in state {self.state.name}")
 
     def _take_hello(self, fields: list[Any], message: bytes) -> tuple[bytes, ...]:
-        self.peer, wanted = self._parse_hello(fields)
+        self.peer, wanted, self._known_there = self._parse_hello(fields)
         self._check_identity(self.peer, wanted)
         ours = self._hello[4:]
         dialler, acceptor = (ours, message) if self.role is Role.DIALLER else (message, ours)
@@ -173,7 +213,7 @@ class Handshake:
         self.state = State.AWAIT_WELCOME
         return (pack_frame([FrameKind.PROOF, self._mac(Role.DIALLER, FrameKind.PROOF)]),)
 
-    def _parse_hello(self, fields: list[Any]) -> tuple[Identity, int]:
+    def _parse_hello(self, fields: list[Any]) -> tuple[Identity, int, FolderKey]:
         """Versions are judged before the rest, so that a later protocol may change the rest."""
         if len(fields) < 4 or fields[1] != MAGIC:
             raise GarbageFrame("the first frame is not the hello of a mesh node")
@@ -189,7 +229,8 @@ class Handshake:
             )
         if len(fields) < _HELLO_FIELDS or (len(fields) > _HELLO_FIELDS and high <= ours[1]):
             raise GarbageFrame("the hello does not have the fields of its version")
-        cluster_id, node_id, boot_id, frame_bytes, wanted, nonce = fields[4:_HELLO_FIELDS]
+        cluster_id, node_id, boot_id, frame_bytes, wanted, nonce = fields[4:10]
+        generation, folder, incarnation, newcomer, known_generation, known_folder = fields[10:_HELLO_FIELDS]
         if not (
             type(cluster_id) is str
             and _is_int(node_id, 1, MAX_NODE_ID)
@@ -198,9 +239,15 @@ class Handshake:
             and _is_int(wanted, 0, MAX_NODE_ID)
             and type(nonce) is bytes
             and len(nonce) == NONCE_BYTES
+            and all(_is_int(number, 0) for number in (generation, folder, known_generation, known_folder))
+            and type(incarnation) is str
+            and len(incarnation) <= _MAX_INCARNATION
+            and type(newcomer) is bool
         ):
             raise GarbageFrame("the hello has a field of the wrong type or size")
-        return Identity(cluster_id, node_id, boot_id, frame_bytes, (low, high)), wanted
+        standing = Standing(FolderKey(generation, folder), incarnation, newcomer)
+        peer = Identity(cluster_id, node_id, boot_id, frame_bytes, (low, high), standing)
+        return peer, wanted, FolderKey(known_generation, known_folder)
 
     def _check_identity(self, peer: Identity, wanted: int) -> None:
         own = self._identity
@@ -241,6 +288,7 @@ class Handshake:
             return self._fail(Reason.GARBAGE, "it refused for a reason this node does not know: upgrade it")
         expected = self._mac(Role.ACCEPTOR, FrameKind.REFUSE, reason)
         signed = type(mac) is bytes and hmac.compare_digest(mac, expected)
+        self.proved = self.proved or signed
         fatal = signed and reason is Reason.DUPLICATE_NODE
         return self._fail(reason, _TOLD[reason], fatal=fatal)
 
@@ -253,7 +301,7 @@ class Handshake:
             frames = (refusal,) if reason is Reason.WRONG_SECRET else (self._hello, refusal)
         return Refused(reason, text, frames=frames, fatal=fatal)
 
-    def _hello_body(self, wanted: int) -> bytes:
+    def _hello_body(self, wanted: int, known: FolderKey) -> bytes:
         own = self._identity
         return pack_frame(
             [
@@ -266,6 +314,10 @@ class Handshake:
                 own.max_frame_bytes,
                 wanted,
                 self._nonce,
+                *own.standing.key,
+                own.standing.incarnation,
+                own.standing.newcomer,
+                *known,
             ]
         )
 

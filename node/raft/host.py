@@ -17,18 +17,27 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from node.raft.after_sync import AfterSync
+from node.raft.attention import Attention
+from node.raft.campaigns import Campaigns
+from node.raft.carrying import Carrying, GroupLog
 from node.raft.config import RaftConfig
 from node.raft.disk import Disk
+from node.raft.folder import NAME as FOLDER_FILE
+from node.raft.folder import Folder, FolderKey
 from node.raft.group import RaftGroup
+from node.raft.group_rank import Rank
 from node.raft.journal import JournalDamaged
-from node.raft.messages import BadMessage, check
+from node.raft.messages import BadMessage, MessageKind, check
 from node.raft.outbox import FRAME_BYTES, Outbox
 from node.raft.pairs import Pair
+from node.raft.progress import NEVER
 from node.raft.pysyncobj_seam import LEADER, check_internals
 from node.raft.quiet_heartbeats import QuietHeartbeats
 from node.raft.retention import SegmentUse
 from node.raft.snapshot_store import SnapshotStore
 from node.raft.stored_groups import StoredGroups
+from node.raft.sweeps import Sweeps
 from node.raft.transport import Mesh, MeshConfig, MeshProblem
 from node.raft.wal import Kind, WalConfig, WalError, WalFailed, WriteAheadLog
 from node.raft.wal_format import REPLACE
@@ -38,6 +47,19 @@ from statemachine.machine import StateMachine
 log = logging.getLogger(__name__)
 
 _RETENTION_SECONDS = 1.0
+_TURN_GROUPS = 256
+"""Groups that work, or whose timer is looked at, in one turn: some ten milliseconds at most."""
+_MANY_SECONDS = 0.0002
+"""What one group adds to the time that is allowed for what all of them do at once, as an election."""
+_HANDED_OVER_AT_ONCE = 64
+_MOVED_AT_ONCE = 256
+"""Groups that are snapshotted, or recorded again, in one round so that the oldest segment may go."""
+_CROWDED_RECORDS = 512
+"""Records that wait for the disk; a few syncs' worth."""
+_CROWDED_GROUPS = 1024
+"""Groups that are not settled: their elections and heartbeats take a good part of a processor."""
+_MAX_OFFERS = 65_536
+"""Pre-votes of one peer that are kept for groups which are not here yet."""
 _FRAMING_BYTES = 1024
 """What is around one entry or chunk at most. A run of tiny entries takes up to three times their size."""
 
@@ -58,7 +80,7 @@ class HostSettings:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
-        """Raise ValueError when the log takes what the mesh could never pass on."""
+        """Raise ValueError when the log takes what the mesh, or the disk's buffer, could never pass on."""
         raft = self.raft
         run = max(raft.max_entry_bytes, 3 * raft.max_append_bytes)
         needed = max(run, raft.snapshot_chunk_bytes, FRAME_BYTES) + _FRAMING_BYTES
@@ -66,6 +88,12 @@ class HostSettings:
             raise ValueError(
                 f"mesh max_frame_bytes is {self.mesh.max_frame_bytes} and {needed} is needed for what"
                 " max_entry_bytes, max_append_bytes and snapshot_chunk_bytes allow: raise it, or lower them"
+            )
+        needed = 2 * (run + _FRAMING_BYTES)
+        if self.wal.max_buffered_bytes < needed:
+            raise ValueError(
+                f"wal max_buffered_bytes is {self.wal.max_buffered_bytes} and {needed} is needed for what"
+                " max_entry_bytes and max_append_bytes allow: raise it, or lower them"
             )
 
 
@@ -101,18 +129,23 @@ class RaftHost:
         self.rng = rng
         self.disk = disk
         self.groups: dict[int, RaftGroup] = {}
+        self.created = 0
+        """Groups that ever came in this process."""
         self.on_problem: Callable[[MeshProblem], None] = lambda problem: log.warning("%s", problem)
         self._on_fatal = on_fatal
         self._on_group_failed = on_group_failed
         self._wal_executor = wal_executor
         self._snapshot_executor = snapshot_executor
         self._use = SegmentUse()
+        self.carrying = Carrying(
+            stuck_seconds=settings.raft.stuck_seconds, part_bytes=settings.raft.max_append_bytes
+        )
         self._stored = self.stored_class(self._use)
         self._active: dict[int, RaftGroup] = {}
         self._dirty: dict[int, RaftGroup] = {}
         self._turn_scheduled = False
         self._records: deque[tuple[int, int, Kind, int]] = deque()
-        self._after_sync: deque[tuple[int, Callable[[], object]]] = deque()
+        self._after_sync = AfterSync()
         self._last_lsn: dict[int, int] = {}
         self._unwritten_bytes = 0
         self._backlog_limit = settings.wal.max_buffered_bytes // 2
@@ -120,7 +153,19 @@ class RaftHost:
         self._clock_behind = 0.0
         self._newest = loop.time()
         self._last_tick = self._newest
+        self.attention = Attention(self._newest, self.config.heartbeat_seconds / 2)
+        self.time_gap = (NEVER, NEVER)
+        self.reading: dict[int, RaftGroup] = {}
+        self._first: dict[int, RaftGroup] = {}
+        """The groups whose timer is looked at in every tick, whatever else waits."""
+        self._to_tick: deque[RaftGroup] = deque()
+        self._sweeps = Sweeps(loop)
+        self._campaigns = Campaigns(self.config.election_max_seconds)
+        self._late_until = NEVER
+        self._offers: dict[int, dict[int, None]] = {}
         self._retention_at = 0.0
+        self._moved_lsn = 0
+        self._rounds = 0
         self._ticker: asyncio.TimerHandle | None = None
         self._stopped = False
         self._takers: dict[int, Callable[[int, list[Any]], None]] = {}
@@ -140,6 +185,7 @@ class RaftHost:
             on_disconnect=self._on_disconnect,
             on_problem=self._on_mesh_problem,
         )
+        self._newcomers: set[int] = set()
         self._outbox = Outbox(self.mesh)
         self._quiet = QuietHeartbeats(self)
 
@@ -148,20 +194,25 @@ class RaftHost:
     def open(self) -> None:
         """Recover the write-ahead log and find the snapshots; blocking.
 
-        Raises WalError or JournalDamaged, naming the file, when what is stored cannot be trusted.
+        Raises WalError, JournalDamaged or FolderError, naming the file, when what is stored is not to be
+        trusted.
         """
         folder, snapshots = self.settings.folder, f"{self.settings.folder}/snapshots"
         self.disk.mkdir(folder)
-        # This folder is made once there is a log, and touched only by who holds the log's lock.
-        if self.disk.exists(snapshots) and not was_started(self.disk, f"{folder}/wal"):
-            raise WalError(
-                f"{folder}/wal holds no log while {snapshots} exists: the write-ahead log is missing and this"
-                f" node's votes with it: bring it back, or {REPLACE}"
-            )
+        # Both are made once there is a log, and touched only by the process that holds the log's lock.
+        for path in (f"{folder}/{FOLDER_FILE}", snapshots):
+            if self.disk.exists(path) and not was_started(self.disk, f"{folder}/wal"):
+                raise WalError(
+                    f"{folder}/wal holds no log while {path} exists: the write-ahead log is missing and this"
+                    f" node's votes with it: bring it back, or {REPLACE}"
+                )
         try:
             self._open_log()
         except JournalDamaged as error:
             raise JournalDamaged(f"{folder}/wal: {error}; {REPLACE}") from error
+        self.folder = self.mesh.folder = Folder.open(
+            self.disk, folder, self.node_id, self.cluster_id, self.rng, logged=self._stored.replayed
+        )
         self.snapshots = SnapshotStore(self.disk, snapshots, self.cluster_id)
         self._stored.find_snapshots(self.snapshots)
 
@@ -189,6 +240,7 @@ class RaftHost:
         """Listen, connect to the peers and let time run."""
         await self.mesh.start()
         self._last_tick = self.now()
+        self.attention = Attention(self._last_tick, self.config.heartbeat_seconds / 2)
         self._tick()
         # Nobody stands for anything before this node can be heard; those that came before begin now.
         for group in list(self.groups.values()):
@@ -207,13 +259,19 @@ class RaftHost:
         await self.wal.close()
 
     async def hand_over(self, seconds: float) -> None:
-        """Give away what this node leads, for up to so many seconds; it may be elected again afterwards."""
+        """Give away what this node leads, for up to so many seconds; it may be elected again afterwards.
+
+        A part at a time: thousands of elections at once would take the other nodes' leaders down with them.
+        """
         deadline = self.loop.time() + seconds
         while self.loop.time() < deadline:
-            led = [group for group in self.groups.values() if group.is_leader and len(group.voters) > 1]
+            led = [group for group in self._by_rank() if group.is_leader and len(group.voters) > 1]
+            under_way = sum(group.transfer_target is not None for group in led)
             for group in led:
-                group.transfer()
-            if not any(group.transfer_target for group in led):
+                if under_way >= _HANDED_OVER_AT_ONCE:
+                    break
+                under_way += group.transfer()
+            if not under_way:
                 return
             await asyncio.sleep(self.config.heartbeat_seconds / 4)
 
@@ -239,6 +297,25 @@ class RaftHost:
         if problem.fatal:
             self.halt(RuntimeError(str(problem)))
 
+    # Folders.
+
+    def give_vote(self, generation: int = 0, incarnation: str = "") -> None:
+        """This node's folder has a vote from now on; keep what the controller says of it. Raises OSError."""
+        self.folder.settle(votes=True, generation=generation, incarnation=incarnation)
+        if self.folder.newcomer:
+            self.folder.newcomer = False
+            self.mesh.reconnect()
+
+    def know_folders(self, known: dict[int, FolderKey]) -> None:
+        """The controller says which folder each of these nodes has.
+
+        Raises OSError when that cannot be noted; folders that are in force no more are let go of anyway.
+        """
+        try:
+            self.folder.learn(known)
+        finally:
+            self.mesh.judge_again()
+
     # Peers and groups.
 
     def set_peer(self, node_id: int, host: str, port: int) -> None:
@@ -259,12 +336,14 @@ class RaftHost:
         machine: StateMachine,
         voters: tuple[int, ...] = (),
         first_leader: int | None = None,
+        rank: Rank = Rank.PARTITION,
     ) -> RaftGroup:
         """Take part in a group: with what is stored of it, or anew.
 
         `voters` bootstraps a group that no node has yet, the same on all of them; a node that joins an
         existing group gives none and learns the members from the leader. `first_leader`, one of the voters
         and the same on all nodes, leads a group that never had a leader without waiting for a time-out.
+        `rank` says whose work and elections come first on a node that has too much to do.
         Blocking: it reads the snapshot.
         """
         if group_id in self.groups:
@@ -277,12 +356,15 @@ class RaftHost:
             partial(self._record, group_id),
             self.config.max_append_bytes,
         )
-        group = self.group_class(self, group_id, machine, stored.journal, stored.base, first_leader)
+        group = self.group_class(self, group_id, machine, stored.journal, stored.base, first_leader, rank)
         group.note_configurations(stored.memberships)
         if stored.document is not None:
             group.remember_snapshot(stored.document)
         group.damaged_below = stored.damaged_below
         self.groups[group_id] = group
+        self.created += 1
+        if rank is not Rank.PARTITION:
+            self._first[group_id] = group
         self.set_active(group, True)
         self.wake(group)
         if self._ticker is not None:
@@ -304,7 +386,10 @@ class RaftHost:
         if group is not None:
             group.stop(None, "the replica was removed from this node")
         self._dirty.pop(group_id, None)
+        self._first.pop(group_id, None)
+        self._campaigns.ended(group_id)
         self._record(group_id, Kind.FORGET, b"")
+        self.carrying.forget(group_id)
         self._last_lsn.pop(group_id, None)
         self.run_blocking(partial(self.snapshots.drop, group_id, None), _log_error)
         self._schedule()
@@ -325,8 +410,43 @@ class RaftHost:
         self._newest = seen
         return seen
 
+    def attentive(self) -> float:
+        """`now` on a clock that stands still while the loop does; see Attention."""
+        return self.attention.clock(self.now())
+
+    def many(self) -> float:
+        """Seconds to allow for what takes longer the more groups there are."""
+        return len(self.groups) * _MANY_SECONDS
+
+    def crowded(self) -> bool:
+        """Whether so much waits for the disk or an election that new groups should come later."""
+        waiting = self.wal.tail_lsn - self.wal.synced_lsn
+        return waiting > _CROWDED_RECORDS or len(self._active) > _CROWDED_GROUPS
+
+    def may_stand(self, group: RaftGroup) -> bool:
+        """Whether a group may begin an election now; if not it asks again soon."""
+        now = self.now()
+        return self._campaigns.admit(group.id, group.rank, now, late=now < self._late_until)
+
+    def stood(self, group: RaftGroup) -> None:
+        """A group's election is over, or never began."""
+        self._campaigns.ended(group.id)
+
+    def offered(self, group: int) -> list[int]:
+        """Peers that offered a pre-vote for this group's first leader before the group was here."""
+        return [peer for peer, groups in self._offers.items() if groups.pop(group, self) is None]
+
     def connected(self, peer: int) -> bool:
         return self.mesh.connected(peer)
+
+    @property
+    def newcomer(self) -> bool:
+        """Whether this node's folder may have had a predecessor, and so neither votes nor counts."""
+        return self.folder.newcomer
+
+    def is_newcomer(self, peer: int) -> bool:
+        """Whether a peer said so of itself when it was last connected."""
+        return peer in self._newcomers
 
     def pair(self, peer: int) -> Pair:
         return self._quiet.pair(peer)
@@ -355,12 +475,13 @@ class RaftHost:
         if self._last_lsn.get(message[0], 0) <= self.wal.synced_lsn:
             self.send(peer, message)
         else:
-            self._after_sync.append((self.wal.tail_lsn, partial(self.send, peer, message)))
+            wal, send = self.wal, partial(self.send, peer, message)
+            self._after_sync.message(wal.tail_lsn, wal.writing_lsn, message[0], peer, message[1], send)
             self._schedule()
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back once everything recorded so far is durable."""
-        self._after_sync.append((self.wal.tail_lsn, callback))
+        self._after_sync.callback(self.wal.tail_lsn, callback)
         self._schedule()
 
     def run_blocking(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
@@ -403,7 +524,11 @@ class RaftHost:
     def _record(self, group: int, kind: Kind, payload: bytes) -> int:
         lsn = self.wal.append(group, kind, payload)
         known = self.groups.get(group)
-        last = known.journal.last if known is not None else 0
+        if known is not None:
+            last = known.journal.last
+        else:
+            stored = self._stored.log(group)
+            last = stored.newest if stored is not None else 0
         self._records.append((lsn, group, kind, last))
         self._last_lsn[group] = lsn
         self._schedule()
@@ -419,13 +544,21 @@ class RaftHost:
     def _turn(self) -> None:
         self._turn_scheduled = False
         dirty, self._dirty = self._dirty, {}
+        if len(dirty) > _TURN_GROUPS:
+            # The rest in the next turn, after what came in meanwhile.
+            work = sorted(dirty.values(), key=_rank)
+            self._dirty = {group.id: group for group in work[_TURN_GROUPS:]}
+            dirty = {group.id: group for group in work[:_TURN_GROUPS]}
+            self._schedule()
         for group in dirty.values():
             self.guard(group, group.work)
-        self._unwritten_bytes = 0
+        if not self._dirty:
+            self._unwritten_bytes = 0
+        self._quiet.tell_changes()
         if self.wal.synced_lsn < self.wal.tail_lsn:
             self.wal.flush()
         elif self._after_sync:
-            self._release_synced()
+            self._after_sync.release(self.wal.synced_lsn)
         self._outbox.flush()
 
     def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None:
@@ -456,12 +589,8 @@ class RaftHost:
             known = self.groups.get(group_id)
             if known is not None:
                 self.guard(known, known.on_synced, lsn)
-        self._release_synced()
+        self._after_sync.release(lsn)
         self._turn()
-
-    def _release_synced(self) -> None:
-        while self._after_sync and self._after_sync[0][0] <= self.wal.synced_lsn:
-            self._after_sync.popleft()[1]()
 
     # Time.
 
@@ -469,15 +598,40 @@ class RaftHost:
         self._ticker = self.loop.call_later(self.config.heartbeat_seconds / 2, self._tick)
         now = self.now()
         self._notice_gap(now)
+        if self.attention.ticked(now) > self.config.heartbeat_seconds / 2:
+            self._late_until = now + self.config.election_min_seconds
         self._last_tick = now
         since = self.wal.stalled_since
-        self._stalled = since is not None and self.loop.time() - since > 2 * self.config.election_max_seconds
+        stalled = since is not None and self.loop.time() - since > 2 * self.config.election_max_seconds
+        if stalled and not self._stalled:
+            self._wake_led()
+        self._stalled = stalled
         self._quiet.tick(now)
-        for group in list(self._active.values()):
-            self.guard(group, group.tick, now)
+        for group in list(self._first.values()):
+            if group.id in self._active:
+                self.guard(group, group.tick, now)
+        if not self._to_tick:
+            self._to_tick.extend(group for group in self._active.values() if group.id not in self._first)
+            self._tick_some()
         if now >= self._retention_at:
             self._retention_at = now + _RETENTION_SECONDS
             self._retain()
+
+    def _wake_led(self) -> None:
+        """Let the timer look at what this node leads: a quiet group would go on refusing all commands."""
+        for group in self.groups.values():
+            if group.is_leader:
+                self.set_active(group, True)
+
+    def _tick_some(self) -> None:
+        """Look at the timers of some active groups, and at the others' in the next turns."""
+        now = self.now()
+        for _ in range(min(_TURN_GROUPS, len(self._to_tick))):
+            group = self._to_tick.popleft()
+            if group.id in self._active:
+                self.guard(group, group.tick, now)
+        if self._to_tick and not self._stopped:
+            self.loop.call_soon(self._tick_some)
 
     def _notice_gap(self, now: float) -> None:
         """Promise anew what was promised before a pause or a jump of the clock.
@@ -487,33 +641,79 @@ class RaftHost:
         """
         gap = now - self._last_tick
         if gap > self.config.time_gap_seconds:
-            self._last_tick = now
+            before, self._last_tick = self._last_tick, now
             log.warning("the event loop did not run for %.2f s, or the clock jumped", gap)
-            for group in list(self.groups.values()):
-                self.guard(group, group.on_time_gap, now)
+            first, last = self.time_gap
+            if before - last < self.config.election_min_seconds:
+                # What was promised anew then still holds, so the two are one gap.
+                before = first
+            self.time_gap = before, now
 
     def _retain(self) -> None:
-        """Drop the segments nobody needs; when there are too many, move along whoever pins the oldest."""
+        """Drop the segments nobody needs; when there are too many, move along what pins the oldest.
+
+        One round at a time: what the last one recorded must be durable before it is of any use. Recorded anew
+        each second while the log cannot be written, it would fill the buffer.
+        """
+        if self.wal.synced_lsn < self._moved_lsn:
+            return
         first, current = self.wal.first_segment, self.wal.current_segment
         if current == first:
             return
         needed = self._use.first_needed(first, current, self._covered)
         if needed > first:
             self.wal.may_drop_before(needed)
-        if current - needed < self.config.max_wal_segments:
+        self.carrying.settle(self._moved_on)
+        longer_by = self.carrying.longer_by(self.settings.wal.segment_bytes)
+        if current - needed < self.config.max_wal_segments + longer_by:
             return
-        for group_id in self._use.pinned_by_entries(needed, self._covered):
-            group = self.groups.get(group_id)
-            if group is not None:
-                self.guard(group, group.take_snapshot)
-        for group_id in self._use.pinned_by_metadata(needed):
-            group = self.groups.get(group_id)
-            if group is not None:
-                self.guard(group, group.record_again)
+        by_entries = self._use.pinned_by_entries(needed, self._covered)
+        by_metadata = self._use.pinned_by_metadata(needed)
+        pinning = dict.fromkeys((*by_entries, *by_metadata))
+        log_of = partial(self._log_of, frozenset(by_entries))
+        self.carrying.round(pinning, log_of, self.now(), self._has_room)
+        for group in self._some(by_entries):
+            self.guard(group, group.take_snapshot)
+        for group in self._some(by_metadata):
+            self.guard(group, group.record_again)
+        self._rounds += 1
+        self._moved_lsn = self.wal.tail_lsn
+
+    def _some(self, groups: list[int]) -> list[RaftGroup]:
+        """A part of these groups, another one in each round: thousands of snapshots at once would be the only
+        thing that the node does, and its disk for a minute."""
+        start = self._rounds * _MOVED_AT_ONCE % max(len(groups), 1)
+        some = (groups[start:] + groups[:start])[:_MOVED_AT_ONCE]
+        return [group for group_id in some if (group := self.groups.get(group_id)) is not None]
+
+    def _log_of(self, by_entries: frozenset[int], group_id: int) -> GroupLog | None:
+        """The log of a group that cannot move by itself; None for others, and if it contradicts its base.
+
+        Nor can one move that needs no snapshot any more, but pins by entries that a new leader took back.
+        """
+        group = self.groups.get(group_id)
+        if group is not None and group.moves_by_itself():
+            taken_back = group_id in by_entries and group.snapshot_index == group.journal.last
+            if not taken_back:
+                return None
+        record = partial(self._record, group_id)
+        log = group.group_log() if group is not None else self._stored.group_log(group_id, record)
+        if log is None or log.journal.term_at(log.base.index) != log.base_term:
+            return None
+        return log
+
+    def _has_room(self) -> bool:
+        """Whether what is carried along leaves the others most of the buffer."""
+        return not self._stalled and self.wal.buffered_bytes < self._backlog_limit // 2
 
     def _covered(self, group_id: int) -> int:
         group = self.groups.get(group_id)
         return group.snapshot_index if group is not None else 0
+
+    def _moved_on(self, group_id: int, last: int) -> bool:
+        """Whether a snapshot covers a group's entries up to `last`, or those that no leader took back."""
+        group = self.groups.get(group_id)
+        return group is not None and group.snapshot_index >= min(last, group.journal.last)
 
     # The mesh.
 
@@ -537,19 +737,31 @@ class RaftHost:
             group = self.groups.get(message[0])
             if group is not None:
                 self.guard(group, group.receive, peer, message)
+            elif message[1] == MessageKind.PRE_VOTE_REPLY and message[3]:
+                offers = self._offers.setdefault(peer, {})
+                if len(offers) < _MAX_OFFERS:
+                    offers[message[0]] = None
 
     def _on_connect(self, peer: int) -> None:
-        for group in list(self.groups.values()):
-            self.guard(group, group.on_connect, peer)
+        if self.mesh.is_newcomer(peer):
+            self._newcomers.add(peer)
+        else:
+            self._newcomers.discard(peer)
+        self._sweeps.begin(lambda group: self.guard(group, group.on_connect, peer), self._by_rank())
         for connected, _ in self._peer_watchers:
             connected(peer)
 
     def _on_disconnect(self, peer: int) -> None:
         self._outbox.drop(peer)
-        for group in list(self.groups.values()):
-            self.guard(group, group.on_disconnect, peer)
+        self._quiet.forget_untold(peer)
+        self._offers.pop(peer, None)
+        self._sweeps.begin(lambda group: self.guard(group, group.on_disconnect, peer), self._by_rank())
+        self._quiet.forget_untold(peer)
         for _, disconnected in self._peer_watchers:
             disconnected(peer)
+
+    def _by_rank(self) -> list[RaftGroup]:
+        return sorted(self.groups.values(), key=_rank)
 
     def leaders(self) -> dict[int, int | None]:
         """For every group the node it believes leads it."""
@@ -557,6 +769,10 @@ class RaftHost:
             group_id: self.node_id if group.role == LEADER else group.leader
             for group_id, group in self.groups.items()
         }
+
+
+def _rank(group: RaftGroup) -> Rank:
+    return group.rank
 
 
 def _log_error(_: Any, error: Exception | None) -> None:

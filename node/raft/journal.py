@@ -55,6 +55,8 @@ class RecoveredLog:
         self.snapshot_index = 0
         self.based = False
         """Whether a record said what lies below the first entry."""
+        self._carry: list[Entry] = []
+        """Entries written again further on, which count once the CARRIED record behind them is met."""
         self._anchored = False
         """Whether the newest element is known to be the log's last entry, so that the next follows it."""
 
@@ -76,8 +78,22 @@ class RecoveredLog:
                 self.rebase(index, term)
             self.voters, self.learners = tuple(voters), tuple(learners)
             self.snapshot_index = index
+        elif kind == Kind.CARRY:
+            run = unpack_entries(payload)
+            if not self._carry or run[0][1] != self._carry[-1][1] + 1:
+                # What was begun before was given up, because the group's log changed.
+                self._carry = []
+            self._carry += run
+        elif kind == Kind.CARRIED:
+            self._carried(*msgpack.unpackb(payload))
         else:
             raise JournalDamaged(f"group {self.group}: a record of kind {kind} has no place in a group's log")
+
+    @property
+    def newest(self) -> int:
+        """Index of the newest entry met, carried ones included."""
+        carried = self._carry[-1][1] if self._carry else 0
+        return max(self.entries[-1][1], carried)
 
     def finish(self) -> None:
         """Check, after the last record, that nothing is missing at the front; raises JournalDamaged."""
@@ -124,6 +140,36 @@ class RecoveredLog:
         else:
             raise JournalDamaged(f"group {self.group}: truncation at {index} outside the log")
 
+    def _carried(
+        self,
+        index: int,
+        term: int,
+        voters: list[int],
+        learners: list[int],
+        last: int,
+        current: int,
+        vote: int,
+    ) -> None:
+        """All that the log holds now: entries up to `last` above `index`, or those whose records remain."""
+        entries = [entry for entry in self._carry if index < entry[1] <= last]
+        self._carry = []
+        if entries and entries[-1][1] != last:
+            raise JournalDamaged(
+                f"group {self.group}: carried along up to entry {last}, and {entries[-1][1]} is the last"
+            )
+        if not entries and last > index:
+            self._float(last)
+        elif entries and entries[0][1] != index + 1:
+            self._float(entries[0][1] - 1)
+            self.entries += entries
+            self._anchored = True
+        else:
+            self.entries = [(b"", index, term), *entries]
+            self._anchored = self.based = True
+        self.voters, self.learners = tuple(voters), tuple(learners)
+        self.snapshot_index = index
+        self.term, self.vote = current, vote - 1 if vote else None
+
     def _float(self, last: int) -> None:
         """What was at `last` and below went with its segment; a later snapshot says what it was."""
         self.entries = [(b"", last, _ANY_TERM if last else 0)]
@@ -145,6 +191,7 @@ class GroupJournal(Journal):
         self.synced = last
         """Index of the newest entry known durable."""
         self._unwritten_bytes = 0
+        self._state_lsn = self._synced_lsn = 0
         self._in_flight: deque[tuple[int, int]] = deque()
         self._runs: deque[tuple[int, int, bytes]] = deque(maxlen=_CACHED_RUNS)
 
@@ -231,6 +278,11 @@ class GroupJournal(Journal):
         """Whether any entry is not durable yet."""
         return self.synced < self._entries[-1][1]
 
+    @property
+    def state_waits(self) -> bool:
+        """Whether a term or vote is not durable yet."""
+        return self._state_lsn > self._synced_lsn
+
     def term_at(self, index: int) -> int | None:
         """Term of the entry at `index`, the base included; None when the log does not hold it."""
         position = index - self._entries[0][1]
@@ -253,7 +305,10 @@ class GroupJournal(Journal):
 
     def record_state(self) -> None:
         """Write term and vote again, so that the segment that holds them now is not needed for them."""
-        self._record(Kind.STATE, _STATE.pack(self._term, 0 if self._vote is None else self._vote + 1))
+        self._state_lsn = self._record(Kind.STATE, _STATE.pack(self._term, self._packed_vote()))
+
+    def _packed_vote(self) -> int:
+        return 0 if self._vote is None else self._vote + 1
 
     def write(self) -> None:
         """Hand every entry not yet written to the write-ahead log."""
@@ -302,6 +357,7 @@ class GroupJournal(Journal):
 
     def on_synced(self, lsn: int) -> None:
         """All records up to `lsn` are durable."""
+        self._synced_lsn = lsn
         while self._in_flight and self._in_flight[0][0] <= lsn:
             self.synced = max(self.synced, self._in_flight.popleft()[1])
 
@@ -311,6 +367,29 @@ class GroupJournal(Journal):
         """Say that a durable snapshot stands for everything up to `index`; returns the record's LSN."""
         self.write()
         return self._record(Kind.SNAPSHOT, msgpack.packb([index, term, list(voters), list(learners)]))
+
+    def carry(self, index: int, max_bytes: int) -> tuple[int, int]:
+        """Write entries above `index` again, at least one and about `max_bytes`: (the last, their bytes).
+
+        They count once `record_carried` says so. Only what is written already can be carried.
+        """
+        entries = self.after(index, min(self.written - index, _LONGEST_RUN))
+        size = 0
+        for count, entry in enumerate(entries):
+            size += len(entry[0])
+            if size > max_bytes and count:
+                entries = entries[:count]
+                break
+        packed = pack_entries(entries)
+        self._record(Kind.CARRY, packed)
+        return entries[-1][1], len(packed)
+
+    def record_carried(
+        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]
+    ) -> None:
+        """Say that the log is what was carried above `index`, and nothing else; with term and vote."""
+        place = [index, term, list(voters), list(learners), self.written, self._term, self._packed_vote()]
+        self._state_lsn = self._record(Kind.CARRIED, msgpack.packb(place))
 
     def reset(self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]) -> int:
         """Forget every entry and begin after (`index`, `term`), as a bootstrap or an install does."""

@@ -10,6 +10,7 @@ import asyncio
 import socket
 from typing import Any, Protocol, cast
 
+from node.raft.folder import Standing
 from node.raft.frames import (
     HANDSHAKE_FRAME_BYTES,
     FrameError,
@@ -33,6 +34,9 @@ class LinkOwner(Protocol):
     def link_opened(self, link: Link) -> None: ...
     def link_proved(self, link: Link) -> None:
         """The acceptor's peer has proved the secret: answer, now or later, with admit() or refuse()."""
+
+    def link_refused(self, link: Link) -> str | None:
+        """A peer that has proved the secret refused this side's data folder: why this side refuses it."""
 
     def link_up(self, link: Link) -> None: ...
     def link_down(self, link: Link) -> None:
@@ -83,6 +87,12 @@ class Link(asyncio.Protocol):
         """The other process's boot id; only once its hello was read."""
         assert self.handshake.peer is not None
         return self.handshake.peer.boot_id
+
+    @property
+    def standing(self) -> Standing:
+        """What the other side's data folder is; only once its hello was read."""
+        assert self.handshake.peer is not None
+        return self.handshake.peer.standing
 
     @property
     def max_body_bytes(self) -> int:
@@ -187,7 +197,10 @@ class Link(asyncio.Protocol):
             replies = self.handshake.receive(body)
         except Refused as refused:
             self._send_last_words(refused.frames)
-            self.fail(refused.reason, str(refused), fatal=refused.fatal)
+            why = None
+            if refused.reason is Reason.OTHER_FOLDER and self.handshake.proved:
+                why = self._owner.link_refused(self)
+            self.fail(refused.reason, why or str(refused), fatal=refused.fatal)
             return
         self._send_last_words(replies)
         if self.handshake.state is before:

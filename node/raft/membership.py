@@ -119,6 +119,16 @@ class Membership(Reads):
             )
         return future
 
+    def members_held_without(self, node: int) -> bool:
+        """Whether a majority of the voters, `node` not counted, have the newest configuration on their disks.
+
+        To be asked before a node is left out whose promises are lost. A voter with an older configuration
+        may need fewer votes, and what takes the node's place would give it one (docs/raft.md, "Folders").
+        """
+        held = zip(self.voters, self.matches(), strict=True)
+        others = sum(voter != node and match >= self.configuration.index for voter, match in held)
+        return others * 2 > len(self.voters) or node not in self.voters
+
     def _refuses_change(self) -> Outcome | None:
         if self.role != LEADER or self.failure is not None:
             return self.not_leader()

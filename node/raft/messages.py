@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from math import isfinite
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 
@@ -45,13 +45,14 @@ class MessageKind(IntEnum):
     APPEND_REPLY = 2  # accepted, match | rejected prev_index, hint_index, hint_term, sent_at
     VOTE = 3  # last_index, last_term, transfer
     VOTE_REPLY = 4  # granted
-    PRE_VOTE = 5  # last_index, last_term
-    PRE_VOTE_REPLY = 6  # granted, asked term
+    PRE_VOTE = 5  # last_index, last_term, asked_at
+    PRE_VOTE_REPLY = 6  # granted, asked term, asked_at
     TIMEOUT_NOW = 7  #
     SNAPSHOT = 8  # index, snapshot term, offset, total, digest, data, sent_at
     SNAPSHOT_REPLY = 9  # index, next offset, status, sent_at
     QUIET = 10  # last_index
     NEED_SNAPSHOT = 11  # least index, sent_at
+    HERE = 12  #
 
 
 FIELDS: dict[int, tuple[type, ...]] = {
@@ -59,13 +60,14 @@ FIELDS: dict[int, tuple[type, ...]] = {
     MessageKind.APPEND_REPLY: (bool, int, int, int, float),
     MessageKind.VOTE: (int, int, bool),
     MessageKind.VOTE_REPLY: (bool,),
-    MessageKind.PRE_VOTE: (int, int),
-    MessageKind.PRE_VOTE_REPLY: (bool, int),
+    MessageKind.PRE_VOTE: (int, int, float),
+    MessageKind.PRE_VOTE_REPLY: (bool, int, float),
     MessageKind.TIMEOUT_NOW: (),
     MessageKind.SNAPSHOT: (int, int, int, int, bytes, bytes, float),
     MessageKind.SNAPSHOT_REPLY: (int, int, int, float),
     MessageKind.QUIET: (int,),
     MessageKind.NEED_SNAPSHOT: (int, float),
+    MessageKind.HERE: (),
 }
 
 
@@ -94,6 +96,10 @@ def check(message: Any) -> list[Any]:
             kind = MessageKind(message[1]).name
             raise BadMessage(f"message of kind {kind} has a field of a wrong type, or out of range")
     return message
+
+
+PACKING_BYTES: Final = 5
+"""What an entry takes at most in `pack_entries`, beside its command; terms and a run's head aside."""
 
 
 def pack_entries(entries: Sequence[Entry]) -> bytes:

@@ -9,6 +9,9 @@ from node.raft.transport import Mesh
 FRAME_BYTES = 1 << 20
 """Messages of one turn are gathered up to this size; a larger one is a frame of its own."""
 
+FRAME_MESSAGES = 256
+"""Messages in one frame at most: its receiver does nothing else meanwhile."""
+
 _OVERHEAD_BYTES = 96
 """What a message takes at most beside its bytes fields: a few numbers."""
 
@@ -44,7 +47,8 @@ class Outbox:
             gathering = self._gathering[peer] = _Gathering()
         if size > _OVERHEAD_BYTES * 2 and gathering.size + size > self._mesh.room(peer):
             return False
-        if gathering.size + size > FRAME_BYTES and gathering.messages:
+        full = gathering.size + size > FRAME_BYTES or len(gathering.messages) >= FRAME_MESSAGES
+        if full and gathering.messages:
             self._flush(peer, gathering)
         gathering.messages.append(message)
         gathering.size += size

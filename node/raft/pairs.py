@@ -45,7 +45,10 @@ class QuietSet:
 class Pair:
     """This node and one peer: the quiet groups it leads there, and those it follows from there."""
 
-    __slots__ = ("acked_sent_at", "followed", "heard_at", "led", "led_changed_at", "sent_at")
+    __slots__ = (
+        "acked_sent_at", "ended", "followed", "groups_sent_at", "heard_at", "led", "led_changed_at",
+        "no_votes_at", "refused", "sent_at",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.led = QuietSet()
@@ -56,6 +59,13 @@ class Pair:
         """Send time of the newest heartbeat that the peer confirmed to match."""
         self.led_changed_at = NEVER
         self.sent_at = NEVER
+        self.no_votes_at = NEVER
+        """When the peer last said that its disk takes nothing, not even a vote."""
+        self.groups_sent_at = NEVER
+        self.ended: dict[int, int] = {}
+        """Groups, with their terms, that the heartbeat stands for no more; the peer is to be told."""
+        self.refused: dict[int, None] = {}
+        """Groups for which this node takes the peer's heartbeat no more, or did not; it is to be told."""
 
     def lead(self, group: int, term: int, now: float) -> None:
         """The peer is asked to take the shared heartbeat for this group."""
@@ -64,16 +74,30 @@ class Pair:
         self.led.add(group, term)
 
     def unlead(self, group: int) -> None:
-        self.led.discard(group)
+        term = self.led.terms.get(group)
+        if term is not None:
+            self.led.discard(group)
+            self.ended[group] = term
 
     def follow(self, group: int, term: int, now: float) -> None:
         """This node takes the peer's shared heartbeat for this group."""
         if not self.followed.terms:
             self.heard_at = max(self.heard_at, now)
         self.followed.add(group, term)
+        self.refused.pop(group, None)
 
     def unfollow(self, group: int) -> None:
         self.followed.discard(group)
+        self.refused[group] = None
+
+    def refuse(self, group: int) -> None:
+        """This node does not take the peer's heartbeat for a group, though asked to."""
+        self.refused[group] = None
+
+    def forget_untold(self) -> None:
+        """The connection is gone, and with it the need to tell the peer anything."""
+        self.ended.clear()
+        self.refused.clear()
 
     def heartbeat(self) -> tuple[int, int]:
         """What a heartbeat carries: how many groups, and their digest."""

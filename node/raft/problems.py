@@ -24,6 +24,8 @@ class Reason(StrEnum):
     UNKNOWN_NODE = "unknown_node_id"
     DUPLICATE_NODE = "duplicate_node_id"
     OTHER_NODE = "other_node"
+    OTHER_FOLDER = "other_folder"
+    NOT_NOTED = "not_noted"
     WRONG_DIRECTION = "wrong_direction"
     GARBAGE = "garbage"
     OVERSIZED = "oversized"

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 NEVER = float("-inf")
+NOTHING = -1
 
 
 class Phase(Enum):
@@ -32,9 +33,11 @@ class Progress:
         "match",
         "next",
         "phase",
+        "probe_pause",
         "probe_sent_at",
         "quiet_since",
         "sent_at",
+        "settled",
     )
 
     def __init__(self, next_index: int) -> None:
@@ -46,8 +49,12 @@ class Progress:
         """Send time of the newest message the follower answered in this term: what a lease runs from."""
         self.sent_at = NEVER
         self.probe_sent_at = NEVER
+        self.probe_pause = 0.0
+        """Seconds until the next probe; grows with each that is not answered, 0 after an answer."""
         self.quiet_since: float | None = None
         """Since when the shared heartbeat of the pair stands for this group; None: it does not."""
+        self.settled = NOTHING
+        """Index of the last entry when the follower was last told that all is committed."""
         self._inflight: deque[tuple[int, int]] = deque()
         self.inflight_bytes = 0
 
@@ -89,6 +96,7 @@ class Progress:
         self.phase = Phase.PROBE
         self.next = next_index
         self.probe_sent_at = NEVER
+        self.probe_pause = 0.0
         self._inflight.clear()
         self.inflight_bytes = 0
 

@@ -8,6 +8,7 @@ release must fail here, by name, and not in the middle of an election.
 
 from __future__ import annotations
 
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -101,6 +102,15 @@ class _NoTransport(Transport):
 _CONF = SyncObjConf(autoTick=False, appendEntriesUseBatch=True, dynamicMembershipChange=True, useFork=False)
 
 
+@cache
+def _pattern() -> tuple[dict[str, Any], list[tuple[str, type]]]:
+    """What a SyncObj holds as its constructor leaves it, and which of that are empty collections."""
+    made = vars(SyncObj(Node("0"), [], _CONF, transport=_NoTransport()))
+    return made, [
+        (name, type(value)) for name, value in made.items() if type(value) in (dict, list, set) and not value
+    ]
+
+
 def _internal(name: str) -> Any:
     attribute = mangled(name)
     return property(attrgetter(attribute), lambda self, value: setattr(self, attribute, value))
@@ -129,7 +139,16 @@ class SeamedSyncObj(SyncObj):
         deadline = _internal("__raftElectionDeadline")
 
     def __init__(self, node_id: int, journal: GroupJournal) -> None:
-        super().__init__(Node(str(node_id)), [], _CONF, transport=_NoTransport())
+        """As SyncObj's own, which takes 0.2 ms and opens a poller: a node with 10,000 groups cannot pay that.
+
+        It runs once a process, and each group begins as a copy of what it made. A group's collections are its
+        own; the poller, the serializer and the queue, which no group uses, are shared.
+        """
+        pattern, collections = _pattern()
+        self.__dict__.update(pattern)
+        for name, kind in collections:
+            self.__dict__[name] = kind()
+        self._SyncObj__selfNode = Node(str(node_id))
         self.journal = journal
         self.term = journal.getCurrentTerm()
         self.vote = journal.getVotedForNodeId()

@@ -1,13 +1,15 @@
 """Sending, answering and missing the one heartbeat that stands for all quiet groups of a pair of nodes.
 
 `pairs.py` says what a heartbeat means; this is who sends it when, and who is woken when it does not come or
-does not match.
+does not match. Both sides say at once which groups leave the set, so that the two stay equal; the digest
+finds what was lost on the way.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from node.raft.messages import BadMessage
 from node.raft.pairs import Pair
@@ -16,11 +18,22 @@ if TYPE_CHECKING:
     from node.raft.host import RaftHost
 
 HEARTBEAT = 1  # sent at, number of groups, digest
-HEARTBEAT_REPLY = 2  # sent at, whether it matched
+HEARTBEAT_REPLY = 2  # sent at, whether it matched, whether the disk takes votes
 GROUPS = 3  # [group, term] of every group led quietly
-NOT_SHARED = 4  # groups of such a list that are not followed
+NOT_SHARED = 4  # groups of such a list that are not followed, or that are followed no more
+ENDED = 6  # [group, term] of groups that were led quietly; 5 is a call between nodes
 
-_FIELDS = {HEARTBEAT: (float, int, int), HEARTBEAT_REPLY: (float, bool), GROUPS: (list,), NOT_SHARED: (list,)}
+_FIELDS = {
+    HEARTBEAT: (float, int, int),
+    HEARTBEAT_REPLY: (float, bool, bool),
+    GROUPS: (list,),
+    NOT_SHARED: (list,),
+    ENDED: (list,),
+}
+WOKEN_AT_ONCE: Final = 64
+"""Groups whose silent leader is given up in one tick. If it is overloaded and not dead, it is heard again
+before most of its groups have gone to an election."""
+CHECKED_AT_ONCE: Final = 256
 
 
 class QuietHeartbeats:
@@ -38,20 +51,35 @@ class QuietHeartbeats:
 
     def tick(self, now: float) -> None:
         """Send the heartbeats that are due, and wake the groups of a peer that fell silent."""
-        config = self._host.config
+        config, attention = self._host.config, self._host.attention
+        self.tell_changes()
         for peer, pair in self._pairs.items():
             if pair.led.terms:
                 if now - pair.sent_at >= config.heartbeat_seconds * 0.9:
                     pair.sent_at = now
                     self._host.mesh.send(peer, [HEARTBEAT, now, *pair.heartbeat()])
                 heard = max(pair.acked_sent_at, pair.led_changed_at)
-                if now - heard > config.election_min_seconds:
-                    self._wake_led(peer, list(pair.led.terms))
-            if pair.followed.terms and now - pair.heard_at > config.election_min_seconds:
-                self._wake_followed(list(pair.followed.terms))
+                if attention.since(heard, now) > config.election_min_seconds:
+                    self._check_led(pair)
+            if pair.followed.terms and attention.since(pair.heard_at, now) > config.election_min_seconds:
+                self._wake_silent(peer, pair)
+
+    def tell_changes(self) -> None:
+        """Tell each peer which groups left the set it shares with this node."""
+        for peer, pair in self._pairs.items():
+            if pair.ended:
+                ended, pair.ended = pair.ended, {}
+                self._host.mesh.send(peer, [ENDED, [[group, term] for group, term in ended.items()]])
+            if pair.refused:
+                refused, pair.refused = pair.refused, {}
+                self._host.mesh.send(peer, [NOT_SHARED, list(refused)])
+
+    def forget_untold(self, peer: int) -> None:
+        """The connection to a peer broke."""
+        self.pair(peer).forget_untold()
 
     def on_frame(self, peer: int, payload: list[Any]) -> None:
-        """Act on one of the four frames; raises BadMessage for anything else."""
+        """Act on one of the five frames; raises BadMessage for anything else."""
         fields = _FIELDS.get(payload[0]) if type(payload[0]) is int else None
         if fields is None or [type(value) for value in payload[1:]] != list(fields):
             raise BadMessage("frame of unknown kind, or with fields of a wrong type")
@@ -63,18 +91,25 @@ class QuietHeartbeats:
             matched = self.accepts(pair, count, digest)
             if matched:
                 pair.heard_at = now
-            self._host.mesh.send(peer, [HEARTBEAT_REPLY, sent_at, matched])
+            self._host.mesh.send(peer, [HEARTBEAT_REPLY, sent_at, matched, not self._host.disk_stalled()])
         elif payload[0] == HEARTBEAT_REPLY:
-            _, sent_at, matched = payload
+            _, sent_at, matched, takes_votes = payload
+            if not takes_votes:
+                pair.no_votes_at = now
             if matched:
                 pair.acked_sent_at = max(pair.acked_sent_at, sent_at)
-                self._confirm_readers(pair)
-            else:
+                self._confirm_readers()
+            elif now - pair.groups_sent_at >= self._host.config.heartbeat_seconds * 0.9:
+                pair.groups_sent_at = now
                 self._host.mesh.send(
                     peer, [GROUPS, [[group, term] for group, term in pair.led.terms.items()]]
                 )
         elif payload[0] == GROUPS:
-            self._on_groups(peer, pair, payload[1])
+            self._on_groups(peer, pair, _terms(payload[1]))
+        elif payload[0] == ENDED:
+            followed = pair.followed.terms
+            ended = _terms(payload[1])
+            self._wake_followed([group for group, term in ended.items() if followed.get(group) == term])
         elif set(map(type, payload[1])) <= {int}:
             self._wake_led(peer, payload[1])
         else:
@@ -84,22 +119,25 @@ class QuietHeartbeats:
         """A heartbeat counts only if its sender leads exactly what this node follows from it."""
         return pair.matches(count, digest)
 
-    def _on_groups(self, peer: int, pair: Pair, groups: list[Any]) -> None:
-        for each in groups:
-            if type(each) is not list or [type(number) for number in each] != [int, int]:
-                raise BadMessage("list of quiet groups holds something else")
-        led: dict[int, int] = dict(groups)
+    def _on_groups(self, peer: int, pair: Pair, led: dict[int, int]) -> None:
         followed = pair.followed.terms
         self._wake_followed([group for group, term in followed.items() if led.get(group) != term])
         unknown = [group for group, term in led.items() if followed.get(group) != term]
         if unknown:
             self._host.mesh.send(peer, [NOT_SHARED, unknown])
 
-    def _confirm_readers(self, pair: Pair) -> None:
-        for group_id in pair.led.terms:
+    def _confirm_readers(self) -> None:
+        for group in list(self._host.reading.values()):
+            group.on_confirmed()
+
+    def _check_led(self, pair: Pair) -> None:
+        """Those led quietly go on as long as a majority is heard; a part of them is looked at each time."""
+        for group_id in list(islice(pair.led.terms, CHECKED_AT_ONCE)):
+            # To the end of the line, so that the next look is at others.
+            pair.led.terms[group_id] = pair.led.terms.pop(group_id)
             group = self._host.groups.get(group_id)
-            if group is not None and group.readers:
-                group.on_confirmed()
+            if group is not None:
+                group.check_quorum()
 
     def _wake_led(self, peer: int, groups: list[int]) -> None:
         for group_id in groups:
@@ -107,8 +145,22 @@ class QuietHeartbeats:
             if group is not None:
                 group.wake_leader(peer)
 
+    def _wake_silent(self, peer: int, pair: Pair) -> None:
+        """Give a silent leader's groups up, those first that others wait for, a part in each tick."""
+        groups = [group for each in pair.followed.terms if (group := self._host.groups.get(each)) is not None]
+        if len(groups) > WOKEN_AT_ONCE:
+            groups = sorted(groups, key=lambda group: group.rank)[:WOKEN_AT_ONCE]
+        self._wake_followed([group.id for group in groups])
+
     def _wake_followed(self, groups: list[int]) -> None:
         for group_id in groups:
             group = self._host.groups.get(group_id)
             if group is not None:
                 group.leave_quiet()
+
+
+def _terms(pairs: list[Any]) -> dict[int, int]:
+    for each in pairs:
+        if type(each) is not list or [type(number) for number in each] != [int, int]:
+            raise BadMessage("list of quiet groups holds something else")
+    return dict(pairs)

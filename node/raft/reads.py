@@ -13,7 +13,7 @@ from typing import Any
 
 from node.raft.messages import MessageKind
 from node.raft.outcome import Applied, Outcome
-from node.raft.progress import NEVER, Phase, Progress, majority_of
+from node.raft.progress import NEVER, NOTHING, Phase, Progress, majority_of
 from node.raft.pysyncobj_seam import FOLLOWER, LEADER
 from node.raft.replication import Replication
 
@@ -34,7 +34,7 @@ class Reads(Replication):
     def acked_at(self, peer: int) -> float:
         """Send time, by this node's clock, of the newest message that the peer answered in this term."""
         progress = self.progress.get(peer)
-        if progress is None:
+        if progress is None or self.host.is_newcomer(peer):
             return NEVER
         if progress.quiet_since is not None:
             shared = self.host.pair(peer).acked_sent_at
@@ -43,15 +43,62 @@ class Reads(Replication):
                 return max(shared, progress.acked_sent_at)
         return progress.acked_sent_at
 
+    def can_take_over(self, peer: int) -> bool:
+        """Whether a follower can win an election within the time that a transfer has: it answers, needs no
+        snapshot first, and has a disk that takes its vote. A new leader gives it the time to answer."""
+        progress = self.progress.get(peer)
+        heard = max(self.acked_at(peer), self.leader_since)
+        return (
+            progress is not None
+            and progress.phase is not Phase.SNAPSHOT
+            and self.host.connected(peer)
+            and self.takes_votes(peer)
+            and self.host.now() - heard <= 3 * self.settings.heartbeat_seconds
+        )
+
     def keeps_up(self, peer: int) -> bool:
-        """Whether a follower could take over at once: it answers, and lacks little if anything."""
+        """Whether a follower could take over at once: it lacks little if anything."""
         progress = self.progress.get(peer)
         return (
             progress is not None
             and progress.phase is Phase.REPLICATE
             and self.journal.last - progress.match <= self.settings.max_inflight_messages
-            and self.host.now() - self.acked_at(peer) <= 3 * self.settings.heartbeat_seconds
+            and self.can_take_over(peer)
         )
+
+    def in_sync(self) -> int:
+        """How many voters, this one included, are there and have nearly all that is committed.
+
+        A follower counts while its log is known to match, it lags by no more than a full pipeline, and it has
+        answered within the longest election timeout: one that is only slow for a moment counts.
+        """
+        oldest = self.host.now() - self.settings.election_max_seconds
+        behind = self.commit - self.settings.max_inflight_messages
+        count = 1
+        for peer in self.voters:
+            progress = self.progress.get(peer)
+            if (
+                progress is not None
+                and progress.phase is Phase.REPLICATE
+                and progress.match >= behind
+                and self.acked_at(peer) >= oldest
+            ):
+                count += 1
+        return count
+
+    def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
+        """Resolves to True once `count` voters hold entry `index`, which is committed, on their disks.
+
+        To False when so many are not there any more, or this node leads no more; a caller that does not wait
+        for ever gives it that result itself.
+        """
+        future: asyncio.Future[bool] = self.host.loop.create_future()
+        if self.role != LEADER:
+            future.set_result(False)
+        else:
+            self.held.add(index, count, future)
+            self.held.release(self.matches())
+        return future
 
     def quorum_heard_at(self) -> float:
         """The latest time at which a majority of the voters, counting this one, still took us for leader."""
@@ -70,7 +117,8 @@ class Reads(Replication):
     def lost_quorum(self) -> bool:
         """Check-quorum (thesis §6.2): a leader that no majority answers for an election timeout is none."""
         heard = max(self.quorum_heard_at(), self.leader_since)
-        return self.host.now() - heard > self.settings.election_min_seconds
+        now, patience = self.host.now(), self.settings.election_min_seconds + self.host.many()
+        return now - heard > patience and self.host.attention.since(heard, now) > patience
 
     # Linearizable reads.
 
@@ -88,6 +136,7 @@ class Reads(Replication):
             self._await_applied(index, future)
         else:
             self.readers.append((self.host.now(), index, future))
+            self.host.reading[self.id] = self
             for peer in self.progress:
                 if self.host.connected(peer):
                     self.send_heartbeat(peer, self.progress[peer], self.host.now())
@@ -102,6 +151,8 @@ class Reads(Replication):
         while self.readers and self.readers[0][0] <= heard:
             _, index, future = self.readers.popleft()
             self._await_applied(index, future)
+        if not self.readers:
+            self.host.reading.pop(self.id, None)
 
     def _await_applied(self, index: int, future: asyncio.Future[Outcome]) -> None:
         self.applied_waiters.append((index, future))
@@ -121,6 +172,8 @@ class Reads(Replication):
                 future.set_result(self.not_leader())
         self.readers.clear()
         self.applied_waiters.clear()
+        self.held.give_up()
+        self.host.reading.pop(self.id, None)
 
     # The leader's clock.
 
@@ -143,12 +196,13 @@ class Reads(Replication):
         if not self.host.connected(peer):
             return self.quorum_is_quiet()
         self.tick_snapshot(peer, now)
-        if progress.quiet_since is not None:
+        if progress.quiet_since is not None and progress.settled == self.journal.last:
             return True
         if self.may_quiet(peer, progress, now):
             self.begin_quiet_towards(peer, progress, now)
-            return True
-        if now - progress.sent_at >= self.settings.heartbeat_seconds * 0.9:
+            return progress.quiet_since is not None
+        covered = progress.quiet_since is not None and progress.match == self.journal.last
+        if not covered and now - progress.sent_at >= self.settings.heartbeat_seconds * 0.9:
             self.send_heartbeat(peer, progress, now)
         return False
 
@@ -184,16 +238,27 @@ class Reads(Replication):
         return progress is not None and progress.quiet_since is not None
 
     def begin_quiet_towards(self, peer: int, progress: Progress, now: float) -> None:
+        """From now on the pair's heartbeat stands for the group, until the leadership ends or the follower
+        objects; new entries do not change that. Told again, it says that all up to here is committed.
+        """
         if self.host.send(peer, [self.id, MessageKind.QUIET, self.term, self.journal.last]):
-            progress.quiet_since = now
-            self.host.pair(peer).lead(self.id, self.term, now)
+            progress.settled = self.journal.last
+            if progress.quiet_since is None:
+                progress.quiet_since = now
+                self.host.pair(peer).lead(self.id, self.term, now)
 
     def end_quiet_towards(self, peer: int, progress: Progress) -> None:
         if progress.quiet_since is not None:
             # What the shared heartbeat proved stays proven, or the next tick would find the quorum lost.
             progress.acked_sent_at = self.acked_at(peer)
             progress.quiet_since = None
+            progress.settled = NOTHING
             self.host.pair(peer).unlead(self.id)
+            self.host.set_active(self, True)
+
+    def check_quorum(self) -> None:
+        """A peer that shared its heartbeats has fallen silent: let the timer look, if it mattered."""
+        if self.role == LEADER and self.lost_quorum():
             self.host.set_active(self, True)
 
     def wake_leader(self, peer: int) -> None:
@@ -201,17 +266,20 @@ class Reads(Replication):
         progress = self.progress.get(peer)
         if self.role == LEADER and progress is not None:
             self.end_quiet_towards(peer, progress)
-            self.host.set_active(self, True)
 
     def on_quiet(self, peer: int, last: int) -> None:
         """The leader says that all is committed and will be silent: agree only if all is here."""
         self.follow(peer)
         if self.damaged_below is not None or self.journal.last != last or self.journal.unsynced:
+            self.leave_quiet()
+            self.host.pair(peer).refuse(self.id)
             return
         self.commit = max(self.commit, last)
-        self.host.wake(self)
-        self.leave_quiet()
-        self.quiet_under = peer
+        if self.applied < self.commit:
+            self.host.wake(self)
+        if self.quiet_under != peer:
+            self.leave_quiet()
+            self.quiet_under = peer
         self.host.pair(peer).follow(self.id, self.term, self.host.now())
         self.host.set_active(self, False)
 
@@ -220,9 +288,11 @@ class Reads(Replication):
         if self.quiet_under is None:
             return
         self.heard_at = self.last_heard()
+        now = self.host.now()
         self.host.pair(self.quiet_under).unfollow(self.id)
         self.quiet_under = None
-        self.deadline = self.heard_at + self._SyncObj__generateRaftTimeout()
+        silent = self.host.attention.since(self.heard_at, now)
+        self.deadline = self.host.attentive() - silent + self._SyncObj__generateRaftTimeout()
         self.host.set_active(self, True)
 
     # The pair's connection.
@@ -236,11 +306,19 @@ class Reads(Replication):
         else:
             self.ask_first()
 
+    def on_here(self, peer: int) -> None:
+        """A follower's process has the group now: what it was asked before is lost, so ask at once."""
+        progress = self.progress.get(peer)
+        if self.role == LEADER and progress is not None and progress.phase is Phase.PROBE:
+            progress.probe(progress.match + 1)
+            self.host.wake(self)
+
     def on_disconnect(self, peer: int) -> None:
         """A peer is gone: nothing stands for this group between us any more."""
         progress = self.progress.get(peer)
         if self.role == LEADER and progress is not None:
             self._restart(peer, progress)
+            self.held.give_up(self.in_sync())
         if self.quiet_under == peer:
             self.leave_quiet()
         if self.role == FOLLOWER and self.leader == peer:
@@ -251,15 +329,6 @@ class Reads(Replication):
         self.end_snapshot(peer)
         progress.probe(progress.match + 1)
         self.host.set_active(self, True)
-
-    def on_time_gap(self, now: float) -> None:
-        """The loop did not run for a while, or the clock jumped: what was promised is promised anew."""
-        if self.role != LEADER:
-            self.leave_quiet()
-            self.heard_at = max(self.heard_at, now) if self.leader is not None else self.heard_at
-            self.reset_deadline()
-        else:
-            self.leader_since = now
 
     # Declared here because another layer defines it.
 

@@ -12,11 +12,21 @@ from typing import Any
 
 from node.raft.elections import Elections
 from node.raft.group_state import SafetyViolation
-from node.raft.messages import BadMessage, Entry, EntryKind, MessageKind, unpack_entries
+from node.raft.held import Held
+from node.raft.messages import (
+    PACKING_BYTES,
+    BadMessage,
+    Entry,
+    EntryKind,
+    MessageKind,
+    unpack_entries,
+)
 from node.raft.progress import Phase, Progress, majority_of
 from node.raft.pysyncobj_seam import LEADER
 
 _EMPTY = b""
+_LONGEST_PROBE_PAUSE = 8
+"""In heartbeats."""
 
 
 def read_run(packed: bytes, previous: int, previous_term: int, term: int) -> list[Entry]:
@@ -37,6 +47,8 @@ class Replication(Elections):
         """(leader, term, match, its send time) to answer at the end of this turn."""
         self.lost_acknowledged: set[int] = set()
         """Followers that no longer hold entries they acknowledged: their disk was replaced."""
+        self.held = Held()
+        """Who waits until more voters than a majority hold an entry."""
         super().__init__(*args)
 
     # The leader's side.
@@ -45,6 +57,8 @@ class Replication(Elections):
         """Start a term: no follower is known to match, and an entry of the own term opens it (Raft §8)."""
         now = self.host.now()
         self.set_role(LEADER)
+        self.host.stood(self)
+        self.lost_campaigns = 0
         self.leader = self.host.node_id
         self.leader_since = now
         self.lease_allowed = True
@@ -57,7 +71,8 @@ class Replication(Elections):
         """Add one entry to the leader's own log (leaders only ever append, Raft §5.3); its index."""
         index = self.journal.last + 1
         self.journal.add(command, index, self.term)
-        self.host.note_unwritten(len(command))
+        self.host.note_unwritten(len(command) + PACKING_BYTES)
+        self.host.set_active(self, True)
         self.host.wake(self)
         return index
 
@@ -74,9 +89,7 @@ class Replication(Elections):
             return
         last = self.journal.last
         if progress.phase is Phase.PROBE:
-            if now - progress.probe_sent_at >= self.settings.heartbeat_seconds:
-                self.send_run(peer, progress, now)
-                progress.probe_sent_at = now
+            self.send_probe(peer, progress, now)
             return
         settings = self.settings
         while progress.next <= last and progress.may_send(
@@ -84,6 +97,19 @@ class Replication(Elections):
         ):
             if not self.send_run(peer, progress, now):
                 return
+
+    def send_probe(self, peer: int, progress: Progress, now: float) -> None:
+        """Ask where the logs part: once a heartbeat, and ever less often while there is no answer.
+
+        A node that comes back takes seconds until it has thousands of groups again, and each says so then.
+        """
+        if now - progress.probe_sent_at >= max(progress.probe_pause, self.settings.heartbeat_seconds * 0.9):
+            self.send_run(peer, progress, now)
+            progress.probe_sent_at = now
+            heartbeat = self.settings.heartbeat_seconds
+            progress.probe_pause = min(
+                progress.probe_pause * 2 or heartbeat, heartbeat * _LONGEST_PROBE_PAUSE
+            )
 
     def send_run(self, peer: int, progress: Progress, now: float) -> bool:
         """Send one append message with what follows `next`; false when it could not leave."""
@@ -95,7 +121,6 @@ class Replication(Elections):
         packed, last = _EMPTY, previous
         if progress.next <= self.journal.last:
             last, packed = self.journal.run_after(previous, self.settings.max_append_bytes)
-            self.end_quiet_towards(peer, progress)
         message = [
             self.id, MessageKind.APPEND, self.term, previous, previous_term, self.commit, packed, now
         ]  # fmt: skip
@@ -112,8 +137,7 @@ class Replication(Elections):
         A follower that receives a snapshot is asked about the empty beginning, which always matches.
         """
         if progress.phase is Phase.PROBE:
-            progress.probe_sent_at = now
-            self.send_run(peer, progress, now)
+            self.send_probe(peer, progress, now)
             return
         previous = 0 if progress.phase is Phase.SNAPSHOT else progress.next - 1
         previous_term = self.journal.term_at(previous) if previous else 0
@@ -133,6 +157,7 @@ class Replication(Elections):
         if self.role != LEADER or progress is None:
             return
         progress.acked_sent_at = max(progress.acked_sent_at, sent_at)
+        progress.probe_pause = 0.0
         if not accepted:
             self._on_rejected(peer, progress, index, hint, hint_term)
         else:
@@ -154,6 +179,8 @@ class Replication(Elections):
         """A follower got further: let the group work if that may commit, send or finish anything."""
         if progress.match > self.commit or progress.next <= self.journal.last or self.awaits_follower():
             self.host.wake(self)
+        if self.held:
+            self.held.release(self.matches())
 
     def _on_rejected(self, peer: int, progress: Progress, index: int, hint: int, hint_term: int) -> None:
         if progress.phase is Phase.PROBE and index == progress.match and index > 0 and hint < index:
@@ -178,8 +205,10 @@ class Replication(Elections):
         return [self.own_match() if node == me else self.match_of(node) for node in self.voters]
 
     def match_of(self, peer: int) -> int:
+        """A newcomer's log counts once it has a vote: until then its folder may have had a predecessor that
+        acknowledged more."""
         progress = self.progress.get(peer)
-        return progress.match if progress is not None else 0
+        return progress.match if progress is not None and not self.host.is_newcomer(peer) else 0
 
     def own_match(self) -> int:
         """The leader counts itself only for what its own disk has confirmed."""
@@ -196,9 +225,10 @@ class Replication(Elections):
     ) -> None:
         entries = read_run(packed, previous, previous_term, self.term) if packed else []
         self.follow(peer)
-        if packed or previous != self.journal.last:
+        if self.quiet_under != peer:
             self.leave_quiet()
         if self.damaged_below is not None:
+            self.leave_quiet()
             message = [self.id, MessageKind.NEED_SNAPSHOT, self.term, self.damaged_below, sent_at]
             self.host.send_when_synced(peer, message)
             return
@@ -265,6 +295,7 @@ class Replication(Elections):
         self.forget_configurations(index)
 
     def _reject(self, peer: int, previous: int, previous_term: int, sent_at: float) -> None:
+        self.leave_quiet()
         hint = self.journal.last_index_not_above(min(previous, self.journal.last), previous_term)
         message = [
             self.id, MessageKind.APPEND_REPLY, self.term,

@@ -18,14 +18,22 @@ class SegmentUse:
         self._entries: dict[int, dict[int, int]] = {}
         self._state: dict[int, int] = {}
         self._base: dict[int, int] = {}
+        self._carried_from: dict[int, int] = {}
 
     def note(self, segment: int, group: int, kind: Kind, last_index: int) -> None:
         """A durable record of `group` lies in `segment`; `last_index` counts for entries."""
-        if kind == Kind.ENTRIES:
+        if kind in (Kind.ENTRIES, Kind.CARRY):
             groups = self._entries.setdefault(segment, {})
             groups[group] = max(groups.get(group, 0), last_index)
+            if kind == Kind.CARRY:
+                self._carried_from.setdefault(group, segment)
         elif kind == Kind.STATE:
             self._state[group] = segment
+        elif kind == Kind.CARRIED:
+            self._state[group] = self._base[group] = segment
+            since = self._carried_from.pop(group, segment)
+            for older in [older for older in self._entries if older < since]:
+                self._entries[older].pop(group, None)
         elif kind in (Kind.SNAPSHOT, Kind.RESET):
             self._base[group] = segment
         elif kind == Kind.FORGET:
@@ -35,6 +43,7 @@ class SegmentUse:
         """The group is gone from this node."""
         self._state.pop(group, None)
         self._base.pop(group, None)
+        self._carried_from.pop(group, None)
         for groups in self._entries.values():
             groups.pop(group, None)
 

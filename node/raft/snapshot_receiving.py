@@ -47,6 +47,9 @@ class SnapshotReceiving(SnapshotSending):
         if self.has_applied_enough(index):
             self._reply_snapshot(peer, index, total, Status.DONE, sent_at)
             return
+        if self.host.disk_stalled():
+            # Installing one is a record each time, and none of them could be written.
+            return
         key = (index, term, total, digest)
         if self.receiver is None or self.receiver.key != key:
             self.drop_receiver()

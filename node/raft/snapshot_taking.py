@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from node.raft.carrying import GroupLog
 from node.raft.group_state import Configuration
 from node.raft.membership import Membership
 from snapshot.document import SnapshotDocument
+from statemachine.machine import Captured
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +60,18 @@ class SnapshotTaking(Membership):
         if not members.voters:
             # A node that joined by the log learns the members with the entry that added it, not before.
             return False
-        document = SnapshotDocument(
+        place = SnapshotDocument(
             self.host.cluster_id, self.machine.kind, self.id, index, term,
-            members.voters, members.learners, self.machine.snapshot(),
+            members.voters, members.learners, b"",
         )  # fmt: skip
         self.saving = True
         self.bytes_since_snapshot = 0
-        self.blocking(partial(self.host.snapshots.save, document), partial(self._saved, document))
+        self.blocking(partial(self._save, place, self.machine.capture()), partial(self._saved, place))
         return True
+
+    def _save(self, place: SnapshotDocument, captured: Captured) -> None:
+        """Off the loop: a large state takes longer to write down than an election may."""
+        self.host.snapshots.save(replace(place, state=captured()))
 
     def _saved(self, document: SnapshotDocument, _: Any, error: Exception | None) -> None:
         if error is not None:
@@ -88,6 +95,10 @@ class SnapshotTaking(Membership):
                 self.start_snapshot(peer, progress, least)
 
     def _try_saving_again(self) -> None:
+        if self.host.disk_stalled():
+            # Nothing could leave the log for a snapshot that its full disk has no record of.
+            self.host.later(RETRY_SECONDS, self, self._try_saving_again)
+            return
         self.saving = False
         if self.snapshot_due() or self.stored_is_bad:
             self.take_snapshot()
@@ -107,6 +118,18 @@ class SnapshotTaking(Membership):
         self.snapshot_index = document.index
         self.snapshot_term = document.term
         self.snapshot_members = Configuration(document.index, document.voters, document.learners)
+
+    def moves_by_itself(self) -> bool:
+        """Whether a snapshot can cover all that it holds, if not now then when it is this group's turn."""
+        return self.failure is None and self.damaged_below is None and self.applied == self.journal.last
+
+    def group_log(self) -> GroupLog:
+        """The log as it stands, for carrying it along."""
+        if self.snapshot_index and self.damaged_below is None:
+            return GroupLog(self.journal, self.snapshot_members, self.snapshot_term)
+        base = self.configurations[0]
+        members = Configuration(self.journal.base, base.voters, base.learners)
+        return GroupLog(self.journal, members, self.journal.base_term)
 
     def record_again(self) -> None:
         """Write term, vote and base again, so that the segment they lie in is not needed for them."""

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from node.raft.carrying import GroupLog
 from node.raft.group_state import Configuration
 from node.raft.journal import GroupJournal, Record, RecoveredLog
 from node.raft.messages import Entry, EntryKind
@@ -39,12 +40,15 @@ class StoredGroups:
     """The logs found in the write-ahead log and the snapshots found beside it."""
 
     def __init__(self, use: SegmentUse) -> None:
+        self.replayed = False
+        """Whether the write-ahead log held anything at all."""
         self._use = use
         self._logs: dict[int, RecoveredLog] = {}
         self._indices: dict[int, list[int]] = {}
 
     def replay(self, group: int, kind: Kind, segment: int, payload: bytes) -> None:
         """Take in one record of the write-ahead log; raises JournalDamaged."""
+        self.replayed = True
         if kind == Kind.FORGET:
             self._logs.pop(group, None)
             self._use.forget(group)
@@ -53,7 +57,7 @@ class StoredGroups:
         if recovered is None:
             recovered = self._logs[group] = RecoveredLog(group)
         recovered.replay(kind, payload)
-        self._use.note(segment, group, kind, recovered.entries[-1][1])
+        self._use.note(segment, group, kind, recovered.newest)
 
     def finish(self) -> None:
         """Check, after the last record, that no group's log lacks its front; raises JournalDamaged."""
@@ -74,6 +78,19 @@ class StoredGroups:
         """Groups that are stored and that nobody has taken part in since the start."""
         return sorted(self._logs)
 
+    def log(self, group: int) -> RecoveredLog | None:
+        """The log of a group that is unclaimed."""
+        return self._logs.get(group)
+
+    def group_log(self, group: int, record: Record) -> GroupLog | None:
+        """The log of an unclaimed group as it stands, for carrying it along; None if there is none."""
+        recovered = self._logs.get(group)
+        if recovered is None:
+            return None
+        base, term = recovered.entries[0][1:]
+        members = Configuration(base, recovered.voters, recovered.learners)
+        return GroupLog(GroupJournal(record, recovered, 0), members, term)
+
     def forget(self, group: int) -> bool:
         """Let go of a group; whether it was stored and unclaimed."""
         self._indices.pop(group, None)
@@ -90,9 +107,10 @@ class StoredGroups:
     ) -> StoredGroup:
         """Hand a group's log over and restore its machine; `voters` counts only if nothing is stored.
 
-        Raises ValueError when the stored snapshot is of another kind of machine.
+        Raises ValueError when the stored snapshot is of another kind of machine. What is stored of a group
+        stays unclaimed when this raises.
         """
-        recovered = self._logs.pop(group, None) or RecoveredLog(group)
+        recovered = self._logs.get(group) or RecoveredLog(group)
         document, damaged_below = self._load_snapshot(recovered, store)
         newer = document is not None and document.index > recovered.snapshot_index
         if document is not None:
@@ -113,6 +131,7 @@ class StoredGroups:
             journal.reset(0, 0, voters, ())
             recovered.voters = voters
         base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
+        self._logs.pop(group, None)
         memberships = [entry for entry in recovered.entries[1:] if entry[0][0] == EntryKind.MEMBERSHIP]
         return StoredGroup(journal, base, memberships, document, damaged_below)
 

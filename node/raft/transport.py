@@ -11,12 +11,13 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import msgpack
 
 from node.raft.dialler import Target, keep_dialled
+from node.raft.folder import Folder
 from node.raft.frames import data_body_bytes, data_frame
 from node.raft.handshake import MAX_NODE_ID, NONCE_BYTES, Handshake, Identity, Role
 from node.raft.link import Link
@@ -25,6 +26,8 @@ from node.raft.problems import MeshProblem, ProblemLog, Reason
 
 __all__ = ["Mesh", "MeshConfig", "MeshListenError", "MeshProblem", "Reason"]
 
+STRANGER_SECONDS: Final = 15.0
+"""For so long the last coming of a refused process is news; it dials, or is dialled, every second."""
 _PROBES = 3  # pings spread over the time an old connection has to defend its node id
 
 
@@ -49,8 +52,20 @@ class _Probe:
     timer: asyncio.TimerHandle | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A process that came under a peer's node id with a data folder that is not that peer's."""
+
+    folder: int
+    at: float
+    """When it came last, by the loop's clock."""
+
+
 class Mesh:
     """All connections of one node to its peers. Every method and callback belongs on `loop`."""
+
+    folder: Folder
+    """This node's data folder, which knows those of the others; to be given before `start`."""
 
     def __init__(
         self,
@@ -88,6 +103,10 @@ class Mesh:
             ("frames_sent", "frames_received", "bytes_sent", "not_connected", "too_big", "backlogged"), 0
         )
         """Frames sent, received and, by cause, not sent; and one counter for each Reason."""
+        self.strangers: dict[int, Stranger] = {}
+        """By node id, those refused for their data folder and not let in since."""
+        self.disowned_at: float | None = None
+        """When a peer last said that it knows this node by another data folder, by the loop's clock."""
         self._loop = loop
         self._identity = Identity(cluster_id, node_id, boot_id, config.max_frame_bytes)
         self._secret = secret
@@ -252,14 +271,37 @@ class Mesh:
                 Reason.UNKNOWN_NODE,
                 "it is no member of this cluster as this node knows it: add it first, or correct its node_id",
             )
-        elif peer.link is None or peer.link.boot_id == link.boot_id:
+        elif (why := link.handshake.disowned()) is not None:
+            link.refuse(Reason.OTHER_FOLDER, why)
+        elif peer.link is not None and peer.link.boot_id != link.boot_id:
+            self._probe(peer, link)
+        elif (why := self._judge(link)) is not None:
+            link.refuse(Reason.OTHER_FOLDER, why)
+        else:
             if peer.probe is not None:
                 self._refuse_duplicate(peer)
             link.admit()
-        else:
-            self._probe(peer, link)
+
+    def link_refused(self, link: Link) -> str | None:
+        return self._judge(link)
 
     def link_up(self, link: Link) -> None:
+        """Before anything of the peer counts, its folder is known durably, and how this one stands there."""
+        if link.handshake.told.newcomer != self.folder.newcomer:
+            # A vote came during the handshake: for as long as this connection lasts it would not count there.
+            link.close()
+            return
+        why = self._judge(link)
+        if why is not None:
+            link.fail(Reason.OTHER_FOLDER, why)
+            return
+        try:
+            self.folder.meet(link.peer, link.standing)
+        except OSError as error:
+            link.fail(Reason.NOT_NOTED, f"its data folder's identity cannot be noted: {error}: mend the disk")
+            return
+        self.strangers.pop(link.peer, None)
+        self.disowned_at = None
         peer = self._peers[link.peer]
         old, peer.link = peer.link, link
         if old is not None:
@@ -295,7 +337,41 @@ class Mesh:
             self._refuse_duplicate(peer)
 
     def link_problem(self, problem: MeshProblem) -> None:
+        if problem.reason is Reason.OTHER_FOLDER and problem.peer not in self.strangers:
+            self.disowned_at = self._loop.time()
         self._problems.add(problem)
+
+    def knocking(self) -> dict[int, Stranger]:
+        """By node id, the processes that come with other data folders; one that stopped coming is no news."""
+        since = self._loop.time() - STRANGER_SECONDS
+        return {node: each for node, each in sorted(self.strangers.items()) if each.at > since}
+
+    def is_newcomer(self, peer: int) -> bool:
+        """Whether a connected peer says that it has no vote yet."""
+        known = self._peers.get(peer)
+        return known is not None and known.link is not None and known.link.standing.newcomer
+
+    def _judge(self, link: Link) -> str | None:
+        why = self.folder.judges(link.peer, link.standing)
+        if why is not None:
+            self.strangers[link.peer] = Stranger(link.standing.key.folder, self._loop.time())
+        return why
+
+    def judge_again(self) -> None:
+        """What is known of the others' folders changed: let go of those that are in force no more."""
+        for node_id, peer in list(self._peers.items()):
+            if peer.link is not None and (why := self._judge(peer.link)) is not None:
+                peer.link.fail(Reason.OTHER_FOLDER, why)
+            elif node_id in self.strangers:
+                known = self.folder.known.get(node_id)
+                if known is not None and known.folder == self.strangers[node_id].folder:
+                    del self.strangers[node_id]
+
+    def reconnect(self) -> None:
+        """Let every connection be made anew: this node's standing changed, and peers hear it in the hello."""
+        for peer in list(self._peers.values()):
+            if peer.link is not None:
+                peer.link.close()
 
     # Two processes with one node id.
 
@@ -336,7 +412,9 @@ class Mesh:
 
     def _handshake(self, role: Role, dialled: int = 0) -> Handshake:
         nonce = self._rng.randbytes(NONCE_BYTES)
-        return Handshake(role, self._identity, secret=self._secret, nonce=nonce, dialled=dialled)
+        identity = replace(self._identity, standing=self.folder.standing())
+        known = self.folder.known.get(dialled)
+        return Handshake(role, identity, secret=self._secret, nonce=nonce, dialled=dialled, known=known)
 
     def _accept(self) -> Link:
         return Link(self, self._handshake(Role.ACCEPTOR), loop=self._loop, config=self._config)

@@ -62,7 +62,7 @@ _Step = Callable[[], None]
 
 
 class WalFull(WalError):
-    """More is buffered than may be; the caller refuses work until some of it is synced."""
+    """More entries are buffered than may be; the caller takes no more until some are synced."""
 
 
 class WalLocked(WalError):
@@ -99,6 +99,7 @@ class WriteAheadLog:
     Attributes:
         tail_lsn: number of the newest record appended; the first of a process is 1.
         synced_lsn: number of the newest record known durable; 0 at the start.
+        writing_lsn: number of the newest record in the batch that is being written, or was written last.
         buffered_bytes: of the records appended and not yet durable.
         stalled_since: `loop.time()` at which the running disk job, or the wait for space, began; else None.
         first_segment: number of the oldest segment on disk.
@@ -123,6 +124,7 @@ class WriteAheadLog:
         """Use `open`."""
         self.tail_lsn = 0
         self.synced_lsn = 0
+        self.writing_lsn = 0
         self.buffered_bytes = 0
         self.stalled_since: float | None = None
         self.first_segment = recovered.first
@@ -199,14 +201,16 @@ class WriteAheadLog:
     def append(self, group: int, kind: Kind, payload: bytes) -> int:
         """Buffer a record and return its number; it is not written before `flush`.
 
-        `payload` must not change afterwards. Raises WalFull when too much is buffered, WalFailed after a
-        failure or `close`, ValueError for a record that could never be written.
+        `payload` must not change afterwards. Raises WalFull for entries when too much is buffered, WalFailed
+        after a failure or `close`, ValueError for a record that could never be written. Records of other
+        kinds are small and always taken: a term that was told and has no record would be no term at all.
+        Their number is bounded where they come from (docs/raft.md, "While the log cannot be written").
         """
         if self._refusal is not None:
             raise WalFailed(self._refusal)
         size = RECORD_OVERHEAD + len(payload)
         if self.buffered_bytes + size > self._config.max_buffered_bytes:
-            self._refuse_size(size)
+            self._check_size(kind, size)
         if not 0 < kind <= LAST_GROUP_KIND:
             raise ValueError(f"{kind!r} records are the log's own")
         self._batches.put(self.tail_lsn + 1, group, kind, payload)
@@ -247,11 +251,13 @@ class WriteAheadLog:
 
     # Buffering.
 
-    def _refuse_size(self, size: int) -> None:
+    def _check_size(self, kind: Kind, size: int) -> None:
         limit = self._config.max_buffered_bytes
         if size > limit:
             raise ValueError(f"a record of {size} bytes is above max_buffered_bytes ({limit}): split it")
-        raise WalFull(f"{self.buffered_bytes} bytes wait for the disk, the limit is {limit}: try again later")
+        if kind == Kind.ENTRIES:
+            waiting = self.buffered_bytes
+            raise WalFull(f"{waiting} bytes wait for the disk, the limit is {limit}: try again later")
 
     # Running jobs, one at a time.
 
@@ -261,6 +267,7 @@ class WriteAheadLog:
             drop = functools.partial(drop_segments, self._disk, self._folder, target)
             self._run(drop, functools.partial(self._on_dropped, target))
         elif (batch := self._batches.take()) is not None:
+            self.writing_lsn = batch.lsn or self.writing_lsn
             self._run(functools.partial(self._write, batch), functools.partial(self._on_written, batch))
         else:
             self._pause()

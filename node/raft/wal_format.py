@@ -37,7 +37,7 @@ MAX_SEGMENT_BYTES: Final = 2**32 - SECTOR
 
 
 class Kind(IntEnum):
-    """What a record is. Those up to FORGET belong to the groups, the others to the log itself."""
+    """What a record is. Those up to CARRIED belong to the groups, the others to the log itself."""
 
     ENTRIES = 1
     TRUNCATE = 2
@@ -45,13 +45,15 @@ class Kind(IntEnum):
     SNAPSHOT = 4
     RESET = 5
     FORGET = 6
+    CARRY = 7
+    CARRIED = 8
     MARK = 64
     SEAL = 65
     TRIM = 66
     PAD = 67
 
 
-LAST_GROUP_KIND: Final = Kind.FORGET
+LAST_GROUP_KIND: Final = Kind.CARRIED
 _GROUP_KINDS: Final[dict[int, Kind]] = {int(kind): kind for kind in Kind if kind <= LAST_GROUP_KIND}
 
 Replay = Callable[[int, Kind, int, bytes], None]
@@ -77,8 +79,8 @@ class WalMismatch(WalError):
 
 
 REPLACE: Final = (
-    "keep the file for inspection, remove this node from the cluster, and add it again with an empty data "
-    "folder and a new node id, so that it copies the others' log"
+    "keep the folder for inspection, start this node with an empty one, and let that in with `strandline "
+    "node replace` and this node's id, so that it copies the others' log"
 )
 
 

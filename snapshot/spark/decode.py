@@ -22,9 +22,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from snapshot.compression import Compression, DecompressionError, decompress
+from snapshot.extent_rows import ABORTED_ROWS
 from snapshot.level_zero_format import BATCH_HEADER_BYTES, BadObject, verify_batch
 from snapshot.spark.record_fields import Fields, Longs, Spans, WrongRecords, read_fields, record_ends
-from statemachine.aborted_transactions import ABORTED_ROW
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Decompressed bytes of an Arrow batch, at which it is closed: its arrays still fit the processor's cache."""
@@ -65,7 +65,7 @@ class Aborted:
     def __init__(self, rows: bytes) -> None:
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """By producer id, first offset and marker's of each, in that order: one has one open at a time."""
-        for producer_id, first, last, _ in ABORTED_ROW.iter_unpack(rows):
+        for producer_id, first, last in np.frombuffer(rows, ABORTED_ROWS).tolist():
             self._spans.setdefault(producer_id, []).append((first, last))
 
     def has(self, producer_id: int, offset: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
-from snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
 from snapshot.level_one_format import LevelOneFooter, parse_footer
 from snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
 from snapshot.object_frame import BadObject
@@ -203,7 +203,7 @@ def _view(storage: Storage, cluster: str, options: ReadOptions, place: tuple[Top
         fields = snapshot_fields(document.state)
     except ValueError as error:
         raise SourceError(f"{key}: {error}") from error
-    end, aborted = fields["next_offset"], np.frombuffer(fields["aborted"], ABORTED_ROWS)
+    end, aborted = fields["next_offset"], aborted_rows(fields["aborted"])
     if options.committed:
         first_open = Producers.restored(fields["producers"]).first_open_offset
         end = last_stable_offset(fields["start_offset"], end, first_open)

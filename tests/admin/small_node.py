@@ -156,6 +156,20 @@ class FakeCheckpoints:
         )
 
 
+class FakeKeeper:
+    """The data folder is the one it should be, unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.waiting: str | None = None
+        self.refused: str | None = None
+
+    def waits_for(self) -> str | None:
+        return self.waiting
+
+    def disowned(self) -> str | None:
+        return self.refused
+
+
 @dataclass
 class FakeCollection:
     """What knows M, what collects by it, the clock and level one's upkeep; a test sets what they say."""
@@ -251,6 +265,7 @@ class SmallNode:
             on_group_failed=lambda group, error: self.failures.append((group, error)),
         )  # fmt: skip
         self.controller = self
+        self.keeper = FakeKeeper()
         self.machine = Controller(lambda index, state: None)
         self.partitions: list[FakePartition] = []
         self.coordinators = FakeCoordinators()
@@ -303,8 +318,10 @@ class SmallNode:
         await self.host.start()
         await self.kafka.start("127.0.0.1", 0)
         await self.led(0)
-        await self.command(Bootstrap(CLUSTER))
-        await self.command(RegisterNode(NODE, BOOT, 0, "127.0.0.1", 9092, "127.0.0.1", 7101, 8080, 1, 1, 1))
+        await self.command(Bootstrap(CLUSTER, "first"))
+        await self.command(
+            RegisterNode(NODE, BOOT, 0, "127.0.0.1", 9092, "127.0.0.1", 7101, 8080, 1, 1, 1, 7)
+        )
         for number, (name, partitions) in enumerate(topics.items(), 1):
             identity, made_at = number.to_bytes(16, "big"), self.machine.applied_index
             if coordinator_kind(name) is None:
@@ -377,7 +394,7 @@ class Client:
     async def ask(
         self, method: str, target: str, body: bytes = b"", kind: str = "application/json"
     ) -> Answer:
-        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         if body:
             head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         return parsed(await self.raw(head.encode() + b"\r\n" + body))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from starlette.routing import Route
@@ -21,13 +23,16 @@ from node.admin.openapi import OPENAPI
 from node.admin.pages import MAX_PAGE
 from node.admin.server import AdminListenError, AdminServer
 from node.checkpoints.coordinator import UnknownTopic
-from node.level_zero.batcher import Stored
+from node.level_zero.batcher import Stored, UploadFailed
+from node.level_zero.store import StoreError
+from node.raft.transport import STRANGER_SECONDS, Stranger
 from statemachine.epoch_window import StaleClusterEpoch, Verdict
 from statemachine.group_state import Group
 from statemachine.groups import GroupsMachine
 from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from statemachine.offsets import Offsets
 from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
+from tests.admin.test_metrics import samples
 from tests.mesh_nodes import on_loop
 
 TYPES: dict[str, tuple[type, ...]] = {
@@ -206,6 +211,103 @@ async def test_health_names_what_is_wrong_the_worst_first(tmp_path: Path) -> Non
 
 
 @on_loop
+async def test_a_storage_that_is_gone_is_unhealthy_with_its_name_the_cause_and_the_cure(
+    tmp_path: Path,
+) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        (tmp_path / "objects").rename(tmp_path / "away")
+        failed = await node.batcher.stage(bytes(16), 0, b"x" * 100)
+        assert isinstance(failed, UploadFailed)
+        assert "correct storage.url" in failed.reason, "producers are told the cure, too"
+        answer = await client.ask("GET", "/health")
+        assert answer.status == 503
+        check(answer.json(), schema_of("/health", code="503"))
+        (problem,) = answer.json()["problems"]
+        assert problem["reason"] == "storage_failing"
+        for part in (str(tmp_path / "objects"), "puts fail", "No such file or directory", "storage.url"):
+            assert part in problem["detail"]
+        page = samples((await client.ask("GET", "/metrics")).body.decode())
+        assert page["strandline_healthy", ()] == 0
+        assert page["strandline_problems", (("reason", "storage_failing"),)] == 1
+        assert page["strandline_store_failing", (("kind", "put"),)] == 1
+        assert page["strandline_store_failed_operations_total", (("kind", "put"),)] == 1
+        with pytest.raises(StoreError, match="folder is missing"):
+            await node.store.list("health/", "", 1)
+        (tmp_path / "away").rename(tmp_path / "objects")
+        assert await node.store.list("health/", "", 1) == []
+
+
+@on_loop
+async def test_a_node_that_does_its_part_in_a_cluster_that_lacks_something_is_degraded(
+    tmp_path: Path,
+) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+
+        async def found() -> dict[str, tuple[int, str]]:
+            answer = await client.ask("GET", "/health")
+            assert answer.status == 200
+            told = answer.json()
+            check(told, schema_of("/health"))
+            assert told["status"] == ("degraded" if told["problems"] else "healthy")
+            return {problem["reason"]: (problem["count"], problem["detail"]) for problem in told["problems"]}
+
+        assert await found() == {}
+        node.collector.broken = "an object of epoch 43"
+        assert await found() == {"collector_stopped": (1, "an object of epoch 43")}
+        node.collector.broken = None
+        state = node.machine._state
+        state.put_node(node.machine.nodes[1]._replace(node=2, fenced=True))
+        assert await found() == {"nodes_away": (1, "node 2 (silent)")}
+        topic = node.machine.topic("orders")
+        assert topic is not None
+        placed = tuple(partition._replace(replicas=(1, 2)) for partition in topic.partitions)
+        with patch.object(type(node.machine), "topics", [topic._replace(partitions=placed)]):
+            assert await found() == {
+                "nodes_away": (1, "node 2 (silent)"),
+                "replicas_away": (3, "3 of 6 replicas are not there"),
+            }
+        state.put_node(node.machine.nodes[2]._replace(fenced=False))
+        assert await found() == {}
+
+
+@on_loop
+async def test_a_voter_of_the_controller_that_never_came_is_told(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        with patch.object(type(node.host.groups[0]), "voters", (1, 3)):
+            (problem,) = (await client.get("/health"))["problems"]
+            assert (problem["reason"], problem["detail"]) == ("nodes_away", "node 3 (never registered)")
+            node.registered = False
+            reasons = {each["reason"] for each in (await client.ask("GET", "/health")).json()["problems"]}
+            assert "nodes_away" not in reasons, "it may only not have heard of it yet"
+
+
+@on_loop
+async def test_a_data_folder_is_let_in_while_its_process_comes_to_another_node(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+
+        async def ask(body: dict[str, Any], status: int) -> str:
+            return refused(await client.ask("POST", "/api/nodes/replace", json.dumps(body).encode()), status)
+
+        assert "this is node 1 itself" in await ask({"node": 1}, 503), "another node is to be asked"
+        assert await ask({"node": 9}, 404) == "there is no node 9 in this cluster"
+        for body in ({}, {"node": "2"}, {"node": 2, "folder": "X"}, {"node": 2, "force": True}):
+            assert 'the body is {"node": id}' in await ask(body, 400)
+        node.machine._state.put_node(node.machine.nodes[1]._replace(node=2, fenced=True))
+        assert "no process comes to this node as node 2" in await ask({"node": 2}, 409)
+        mesh = node.host.mesh
+        mesh.strangers[2] = Stranger(0xAB, node.host.loop.time() - STRANGER_SECONDS)
+        assert "no process comes to this node as node 2" in await ask({"node": 2}, 409), "it stopped coming"
+        assert (await client.get("/api/nodes"))["strangers"] == []
+        mesh.strangers[2] = Stranger(0xAB, node.host.loop.time())
+        assert (await client.get("/api/nodes"))["strangers"] == [{"node": 2, "folder": f"{0xAB:016x}"}]
+        answer = await client.ask("POST", "/api/nodes/replace", b'{"node": 2}')
+        assert answer.status == 200
+        assert answer.json()["folder"] == f"{0xAB:016x}"
+        assert node.machine.replacement is not None
+        assert node.machine.replacement.folder == 0xAB
+
+
+@on_loop
 async def test_a_group_without_leader_is_unhealthy_until_it_has_one(tmp_path: Path) -> None:
     async with small_node(tmp_path, {"a": 1}) as (node, _, client):
         group = node.host.groups[0]
@@ -316,19 +418,18 @@ async def test_what_is_not_http_is_refused_and_the_server_lives(tmp_path: Path) 
             b"\x00\x00\x00\x10kafka request\r\n\r\n",
             b"GET / HTTP/eleven\r\n\r\n",
             b"GET /health HTTP/1.1\r\n\r\n",
-            b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-            b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-            b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (http.MAX_HEAD_BYTES + 1),
+            b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+            b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * (http.MAX_HEAD_BYTES + 1),
         ):
             answer = parsed(await client.raw(data))
             refused(answer, 400)
         # A websocket is not spoken; the request is answered as if it had not been asked for.
-        upgrade = (
-            b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: upgrade, close\r\nUpgrade: websocket\r\n\r\n"
-        )
+        upgrade = b"Connection: upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+        upgrade = b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + upgrade
         assert parsed(await client.raw(upgrade)).status == 200
         # One that breaks off within its body leaves nothing behind.
-        head = b"POST /api/checkpoints HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = b"POST /api/checkpoints HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         _, writer = await asyncio.open_connection("127.0.0.1", client.port)
         writer.write(head + b"Content-Length: 10\r\n\r\n{")
         await writer.drain()
@@ -339,7 +440,7 @@ async def test_what_is_not_http_is_refused_and_the_server_lives(tmp_path: Path) 
 @on_loop
 async def test_requests_at_once_are_bounded_but_for_health(tmp_path: Path) -> None:
     async with small_node(tmp_path, {}) as (node, _, client):
-        head = b"POST /api/checkpoints HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        head = b"POST /api/checkpoints HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         head += b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
         held = []
         for _ in range(http.MAX_REQUESTS):
@@ -375,7 +476,9 @@ async def test_connections_are_bounded(tmp_path: Path) -> None:
 
 async def client_gets_nothing(client: Client) -> bool:
     try:
-        return await client.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") == b""
+        return (
+            await client.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") == b""
+        )
     except ConnectionError:
         return True
 
@@ -387,14 +490,14 @@ def test_who_does_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyP
     @on_loop
     async def run() -> None:
         async with small_node(tmp_path, {}) as (_, _, client):
-            for sent in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /hea"):
+            for sent in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea"):
                 async with asyncio.timeout(3):
                     try:
                         answer = await client.raw(sent)
                     except ConnectionError:
                         continue
                 assert answer == b"" or parsed(answer).status == 200
-            head = b"POST /api/checkpoints HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            head = b"POST /api/checkpoints HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             head += b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
             assert "complete" in refused(parsed(await client.raw(head)), 408)
 
@@ -412,7 +515,7 @@ def test_who_does_not_take_its_answer_is_cut_off(tmp_path: Path, monkeypatch: py
     async def run() -> None:
         async with small_node(tmp_path, {}) as (_, server, client):
             with socket.create_connection(("127.0.0.1", client.port)) as peer:
-                peer.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                peer.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 await until(lambda: len(server._state.connections) == 1)
                 await until(lambda: not server._state.connections)
 
@@ -456,7 +559,7 @@ async def test_stopping_gives_an_answer_under_way_its_time_and_not_more(tmp_path
     async with small_node(tmp_path, {}) as (node, server, client):
 
         async def begin() -> asyncio.Task[bytes]:
-            head = b"POST /api/checkpoints HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            head = b"POST /api/checkpoints HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             count = len(node.checkpoints.asked)
             task = asyncio.create_task(client.raw(head + b"Content-Length: 2\r\n\r\n{}"))
             await until(lambda: len(node.checkpoints.asked) > count)

@@ -6,14 +6,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from node.admin import group_metrics
 from node.coordinator.groups.classic_group import LiveGroup
 from node.coordinator.groups.classic_members import LiveMember
 from node.coordinator.groups.classic_state import State
 from statemachine.consumer_group import ConsumerGroup
 from statemachine.group_commands import CommitOffsets, Member, PartitionOffset, StartGeneration, TopicOffsets
 from statemachine.group_state import Group
+from statemachine.partition import PartitionStateMachine
 from tests.admin.small_node import small_node
 from tests.admin.test_api import check, schema_of
+from tests.admin.test_metrics import samples
 from tests.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups
 
@@ -27,7 +32,8 @@ def member(name: str) -> Member:
 def coordinator(number: int, groups: Groups, *live: LiveGroup) -> Any:
     on_the_move = {group.group_id: group for group in live}
     classic = SimpleNamespace(get=on_the_move.get, group_ids=list(on_the_move))
-    return SimpleNamespace(number=number, machine=groups.machine, classic=classic)
+    bounds = SimpleNamespace(refused=0)
+    return SimpleNamespace(number=number, machine=groups.machine, classic=classic, bounds=bounds)
 
 
 def joining(name: str, members: int) -> LiveGroup:
@@ -75,3 +81,50 @@ async def test_groups_are_shown_with_what_they_have(tmp_path: Path) -> None:
         assert [row["group"] for row in empty["consumer_groups"]] == ["left", "new", "simple"]
         assert len((await client.get(f"{PATH}?group=new"))["consumer_groups"]) == 1
         assert (await client.ask("GET", f"{PATH}?topic=t")).status == 400
+
+
+def committed(topic_id: bytes, *offsets: int) -> TopicOffsets:
+    partitions = [PartitionOffset(number, offset, -1, "") for number, offset in enumerate(offsets)]
+    return TopicOffsets(topic_id, "orders", partitions)
+
+
+@on_loop
+async def test_a_group_s_lag_is_told_where_the_node_has_a_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = Groups()
+    async with small_node(tmp_path, {"orders": 3, "returns": 2}) as (node, _, client):
+        machine = node.machine
+        orders, returns = (machine.topic(name) for name in ("orders", "returns"))
+        assert orders is not None
+        assert returns is not None
+        groups.do(CommitOffsets("b", "", -1, None, [committed(orders.topic_id, 5, 0)]))
+        groups.do(CommitOffsets('a"', "", -1, None, [committed(returns.topic_id, 7, 3)]))
+        groups.do(CommitOffsets("a", "", -1, None, [committed(b"deleted since...", 9)]))
+        node.coordinators.groups = [coordinator(3, groups)]
+        ends = {node.partitions[0].machine: 12, node.partitions[3].machine: 4}
+        monkeypatch.setattr(PartitionStateMachine, "high_watermark", property(lambda each: ends.get(each, 0)))
+        del node.partitions[4]
+
+        async def told() -> dict[tuple[str, str, str, int], float]:
+            page = samples((await client.ask("GET", "/metrics")).body.decode())
+            found = {}
+            for (name, labels), value in page.items():
+                of, what = dict(labels), name.removeprefix("strandline_consumer_group_")
+                if "group" in of:
+                    found[what, of["group"], of["topic"], int(of["partition"])] = value
+            return found
+
+        assert await told() == {
+            ("offset", "b", "orders", 0): 5,
+            ("lag", "b", "orders", 0): 7,
+            ("offset", "b", "orders", 1): 0,
+            ("lag", "b", "orders", 1): 0,
+            ("offset", 'a"', "returns", 0): 7,
+            ("lag", 'a"', "returns", 0): 0,
+            ("offset", 'a"', "returns", 1): 3,
+        }
+        monkeypatch.setattr(group_metrics, "MAX_OFFSETS", 3)
+        assert len(await told()) == 5
+        page = samples((await client.ask("GET", "/metrics")).body.decode())
+        assert page["strandline_consumer_group_offsets_left_out", ()] == 1

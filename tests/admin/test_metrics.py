@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,10 +21,12 @@ from node.admin.slices import Slices
 from node.level_zero.batcher import Stored
 from node.level_zero.measures import Histogram
 from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
+from statemachine.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import Append, Placeholder, encode
 from tests.admin.small_node import FakePartition, small_node, until
 from tests.mesh_nodes import on_loop
+from tests.statemachine.groups_harness import Groups
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "operating.md").read_text()
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -80,7 +83,14 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         assert (await client.ask("GET", "/api/none")).status == 404
         # Two of its kind would be peers, and it has none.
         node.machine._state.put_node(node.machine.nodes[1]._replace(node=2, fenced=True))
+        orders, groups = node.machine.topic("orders"), Groups()
+        assert orders is not None
+        rows = [TopicOffsets(orders.topic_id, "orders", [PartitionOffset(0, 4, -1, "")])]
+        groups.do(CommitOffsets("readers", "", -1, None, rows))
+        bounds = SimpleNamespace(refused=3)
+        node.coordinators.groups = [SimpleNamespace(number=0, machine=groups.machine, bounds=bounds)]
         await until(lambda: server.lag.seconds.count > 0)
+        server.lag.held.note(Counter({"raft.host.RaftHost._tick": 1}), 0.25)
 
         answer = await client.ask("GET", "/metrics")
         assert answer.headers["content-type"] == CONTENT_TYPE
@@ -95,6 +105,10 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
 
         first = (("partition", "0"), ("topic", "orders"))
         expected = {
+            ("strandline_coordinator_most_groups", ()): 1,
+            ("strandline_coordinator_most_offsets", ()): 1,
+            ("strandline_coordinator_most_offset_bytes", ()): 128 + 7 + 64 + 64 + 6,
+            ("strandline_coordinator_refused_total", ()): 3,
             ("strandline_batcher_objects_total", (("result", "stored"),)): 1,
             ("strandline_batcher_batches_total", (("result", "stored"),)): 1,
             ("strandline_batcher_upload_seconds_count", ()): 1,
@@ -102,6 +116,7 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
             ("strandline_partition_high_watermark", first): 10,
             ("strandline_partition_extents", first): 1,
             ("strandline_partition_producers", first): 1,
+            ("strandline_consumer_group_lag", (("group", "readers"), *first)): 6,
             ("strandline_partition_max_collectable_epoch", first): 0,
             ("strandline_partition_leader", first): 1,
             ("strandline_epoch_window_oldest", first): 1,
@@ -122,6 +137,14 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
             ("strandline_http_requests_total", (("code", "404"),)): 1,
         }
         assert {key: found[key] for key in expected} == expected
+        follower = node.partitions[2]
+        follower.leads, follower.fence.window = False, None
+        found = samples((await client.ask("GET", "/metrics")).body.decode())
+        counted = {name for name, labels in found if labels == (("partition", "2"), ("topic", "orders"))}
+        assert len(counted) == 13, "a follower has no windows and no fences, and most replicas follow"
+        follower.fence.counters.slides = 1
+        found = samples((await client.ask("GET", "/metrics")).body.decode())
+        assert found["strandline_epoch_window_slides_total", (("partition", "2"), ("topic", "orders"))] == 1
         assert ("strandline_epoch_window_size", (("partition", "1"), ("topic", "orders"))) not in found
         assert found["process_resident_memory_bytes", ()] > 10_000_000
         assert abs(found["process_start_time_seconds", ()] - time.time()) < 600

@@ -13,6 +13,7 @@ from pathlib import Path
 from pysyncobj.journal import createJournal
 
 from node.raft.disk import RealDisk
+from node.raft.folder import Folder
 from node.raft.journal import GroupJournal, RecoveredLog
 from node.raft.messages import EntryKind
 from node.raft.wal import WalConfig, WriteAheadLog
@@ -31,6 +32,7 @@ async def fill_ours(folder: str, entries: int) -> None:
         RealDisk(), f"{folder}/wal", loop=loop, executor=executor, node_id=1, cluster_id="processes",
         config=WalConfig(), rng=random.Random(1), replay=lambda *_: None,
     )  # fmt: skip
+    Folder.open(RealDisk(), folder, 1, "processes", random.Random(1), logged=False)
     synced = asyncio.Event()
     wal.on_synced = lambda lsn, _: synced.set() if lsn == wal.tail_lsn else None
     journal = GroupJournal(partial(wal.append, 0), RecoveredLog(0), 1 << 20)

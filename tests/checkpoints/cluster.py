@@ -68,7 +68,7 @@ class Cluster:
         for node in NODES:
             self.recorders[node].begin_term(1, 1, 1)
             self.controllers[node].begin_term(1, 1, 1)
-        self.control(Bootstrap(CLUSTER))
+        self.control(Bootstrap(CLUSTER, "first"))
         for node in NODES:
             self.control(registration(node))
         self.replicas: dict[int, dict[int, Replica]] = {}

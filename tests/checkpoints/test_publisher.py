@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 
@@ -130,3 +131,43 @@ def test_what_no_store_takes_is_given_up_and_holds_nobody_up(caplog: pytest.LogC
         assert (to.measures.documents_dropped, to.measures.logs_published) == (3, 3)
         assert "too many for the object store" in caplog.text
         assert idle(to)
+
+
+def test_a_state_is_made_off_the_loop_and_published_as_it_was_captured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with world() as made:
+        node, store = node_and_store(made)
+        to = publisher(node, store)
+        calls: list[int] = []
+
+        def captured(index: int) -> bytes:
+            calls.append(index)
+            if index == 6:
+                raise ValueError("a defect")
+            return b"state"
+
+        for index in (5, 6, 7):
+            to.take(document(index, b""), partial(captured, index), log_to(index))
+        assert calls == [], "inside an apply nothing is made"
+        made.run(made.now + 5)
+        assert calls == [5, 6, 7]
+        assert [record.message.split(":")[0] for record in caplog.records] == [
+            f"checkpoint 6 of group {GROUP} cannot be made"
+        ]
+        for index in (5, 7):
+            assert store.objects[snapshot_name(CLUSTER, GROUP, index, 1)] == document(index).encode()
+        assert to.measures.documents_published == 2
+        assert idle(to)
+
+
+def test_a_publisher_that_stops_lets_what_is_captured_leave() -> None:
+    with world() as made:
+        node, store = node_and_store(made)
+        to = publisher(node, store)
+        to.take(document(5, b""), lambda: b"state", None)
+        run(made, node, to.stop())
+        assert list(store.objects) == [snapshot_name(CLUSTER, GROUP, 5, 1)]
+        to.take(document(6, b""), lambda: b"state", None)
+        made.run(made.now + 5)
+        assert len(store.objects) == 1

@@ -174,4 +174,4 @@ def test_a_checkpoint_whose_entry_was_not_recorded_is_a_defect() -> None:
         replica = Replica(publisher(node, store))
         replica.begin_term(1)
         with pytest.raises(ValueError, match="checkpoint at entry 2 while entry 1"):
-            replica.recorder.checkpoint(2, b"state")
+            replica.recorder.checkpoint(2, lambda: b"state")

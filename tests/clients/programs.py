@@ -101,7 +101,9 @@ def _spark_run(folder: Path) -> Sequence[str]:
 
 
 JAVA: Final = Program("java", ("Driver.java",), "javac", _java_build, _java_run)
-FRANZ_GO: Final = Program("franz-go", ("go.mod", "go.sum", "main.go"), "go", _go_build, _go_run)
+_GO_SOURCES: Final = ("go.mod", "go.sum", "main.go")
+FRANZ_GO: Final = Program("franz-go", _GO_SOURCES, "go", _go_build, _go_run)
+KAFKA_GO: Final = Program("kafka-go", _GO_SOURCES, "go", _go_build, _go_run)
 KAFKAJS: Final = Program(
     "kafkajs", ("package.json", "package-lock.json", "driver.js"), "npm", _npm_build, _npm_run
 )
@@ -163,7 +165,7 @@ def _runs_java() -> str:
 def main() -> int:
     """Build what is missing; exits 1 with a line for each that cannot be had."""
     failed = 0
-    for program in (JAVA, FRANZ_GO, KAFKAJS, SPARK):
+    for program in (JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK):
         try:
             print(f"{program.name} in {made(program)}")
         except Missing as error:

@@ -121,6 +121,21 @@ def test_verifiable_consumers(tools: KafkaTools) -> None:
         assert told[-1]["name"] == "shutdown_complete"
 
 
+def test_a_group_s_configs_by_kafka_configs(tools: KafkaTools) -> None:
+    """Through one node, and told by whichever is asked next."""
+    group = fresh("java-config")
+    of = ("--entity-type", "groups", "--entity-name", group)
+    wanted = "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=7000"
+    ran(tools.run(tools.configs("--alter", *of, "--add-config", wanted)))
+    short = tools.configs("--alter", *of, "--add-config", "consumer.session.timeout.ms=1000")
+    refused = tools.run(short)
+    assert "greater than or equal to group.consumer.min.session.timeout.ms" in refused.err
+    told = " ".join(ran(tools.run(tools.configs("--describe", *of))))
+    assert f"Dynamic configs for group {group} are:" in told
+    assert "consumer.session.timeout.ms=50000" in told
+    assert "consumer.heartbeat.interval.ms=7000" in told
+
+
 def test_transactional_message_copier_and_transactions(tools: KafkaTools) -> None:
     """Kafka's own consume-transform-produce program, which aborts at random."""
     source, target, group, id = fresh("java-in"), fresh("java-out"), fresh("java-copy"), fresh("java-copy")
@@ -157,3 +172,15 @@ def test_transactional_message_copier_and_transactions(tools: KafkaTools) -> Non
     assert producer["CurrentTransactionStartOffset"] == "None"
     assert rows(hanging) == []
     assert [row["LAG"] for row in rows(lag)] == ["0"]
+    # Whichever broker leads, each tells of its replica; and all of a broker's partitions may be looked at,
+    # those of internal topics included.
+    of = ("describe-producers", "--topic", target, "--partition", "0", "--broker-id")
+    told = tools.together(
+        [transactions(tools, *of, broker) for broker in "123"]
+        + [transactions(tools, "find-hanging", "--broker-id", broker) for broker in "123"]
+        + [tools.tool(f"{TOOLS}.GetOffsetShell", "--topic-partitions", "__consumer_offsets:0-2")]
+    )
+    assert [(one.code, one.err) for one in told] == [(0, "")] * 7, told
+    assert {rows(one)[0]["ProducerId"] for one in told[:3]} == {producer["ProducerId"]}
+    assert [rows(one) for one in told[3:6]] == [[]] * 3
+    assert told[6].lines == ["__consumer_offsets:0:0", "__consumer_offsets:1:0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import NamedTuple
 
@@ -22,7 +23,11 @@ def strandline(capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, *ar
     """Run it to its end."""
     patch.setattr(sys, "argv", ["strandline", *arguments])
     capfd.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
     out, err = capfd.readouterr()
     return Done(int(ended.value.code or 0), out, err)

@@ -1,7 +1,7 @@
 """What LocalCluster starts in these tests instead of a node: answers /health, and misbehaves when told to.
 
-`--set mode=...`: well, sick (503), dies (after its log's last words), stubborn (does not hear SIGTERM);
-`--set only=N` keeps the mode to node N.
+`--set storage.options.mode=...`: well, lonely (200, degraded), sick, storeless, refused, new (503), dies
+(after its log's last words), stubborn (hears no SIGTERM). `--set storage.options.only=N` keeps it to node N.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--config", type=Path, required=True)
-parser.add_argument("--set", action="append", default=[])
 options = parser.parse_args()
 config = tomllib.loads(options.config.read_text())
-settings = dict(setting.split("=", 1) for setting in options.set)
+settings = config["storage"].get("options", {})
 mode = settings.get("mode", "well")
 if str(config["node"]["id"]) != settings.get("only", str(config["node"]["id"])):
     mode = "well"
@@ -27,8 +26,22 @@ if str(config["node"]["id"]) != settings.get("only", str(config["node"]["id"])):
 
 class Health(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        healthy = mode != "sick"
-        body = {"problems": [] if healthy else [{"reason": "x", "meaning": "no leader is known"}]}
+        healthy = mode in ("well", "lonely", "stubborn")
+        problems = {
+            "sick": [{"reason": "x", "meaning": "no leader is known"}],
+            "storeless": [
+                {"reason": "storage_failing", "meaning": "it fails", "detail": "the bucket is missing"}
+            ],
+            "refused": [
+                {"reason": "folder_refused", "meaning": "others refuse it", "detail": "use `node replace 2`"},
+                {"reason": "no_controller", "meaning": "the controller has no leader"},
+            ],
+            "new": [{"reason": "folder_new", "meaning": "it has no vote", "detail": "another has the log"}],
+            "lonely": [
+                {"reason": "nodes_away", "meaning": "nodes are not there", "detail": "node 9 (silent)"}
+            ],
+        }
+        body = {"problems": problems.get(mode, [])}
         data = json.dumps(body).encode()
         self.send_response(200 if healthy else 503)
         self.send_header("Content-Length", str(len(data)))

@@ -86,6 +86,135 @@ def test_lines_come_back_as_they_were(run: Run, lines: Callable[[str], str]) -> 
     assert run("consume", "words", "--format", "key-value").out == "a\t1\nb\t2,3\nä\t\n\t4\nlast\t5\n"
 
 
+def test_several_topics_and_what_becomes_of_each(run: Run) -> None:
+    made = run("topic", "create", "several-a", "several-b", "several-a", "--partitions", "2")
+    assert (made.status, made.out, made.err) == (0, "created: several-a\ncreated: several-b\n", "")
+    partly = run("topic", "create", "several-b", "several-c")
+    assert (partly.status, partly.out, partly.err.count("\n")) == (1, "created: several-c\n", 1)
+    assert "topic several-b cannot be created" in partly.err
+    gone = run("topic", "delete", "__consumer_offsets", "several-a", "no-such", "several-b", "several-c")
+    assert (gone.status, gone.err.count("\n")) == (1, 1)
+    assert gone.out == "deleted: several-a, several-b, several-c\n"
+    assert "topic no-such cannot be deleted" in gone.err
+
+
+def test_an_internal_topic_is_called_so(run: Run) -> None:
+    for arguments in (["delete", "__consumer_offsets"], ["delete", "__transaction_state"]):
+        refused = run("topic", *arguments)
+        assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
+        assert "it is internal" in refused.err
+
+
+def test_what_the_client_itself_refuses_is_one_line(run: Run) -> None:
+    for count in ("200000", "20000000000"):
+        refused = run("topic", "create", "wide", "--partitions", count)
+        assert (refused.status, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert refused.err.startswith("strandline: topic wide cannot be created: ")
+        assert "mistake in strandline" not in refused.err
+
+
+def test_a_compacted_topic_is_not_compacted_yet(run: Run) -> None:
+    made = run("topic", "create", "by-key", "--config", "cleanup.policy=compact")
+    assert (made.status, made.out) == (0, "created: by-key\n")
+    assert "does not compact topics yet" in made.err
+    assert "grows for ever" in made.err
+    both = run("topic", "alter", "by-key", "--config", "cleanup.policy=compact,delete")
+    assert "does not compact topics yet" in both.err
+    assert "grows for ever" not in both.err
+    assert run("topic", "alter", "by-key", "--config", "cleanup.policy=delete").err == ""
+
+
+def test_a_topic_is_altered(run: Run) -> None:
+    run("topic", "create", "grows", "--config", "retention.ms=1000000")
+    altered = run(
+        "topic",
+        "alter",
+        "grows",
+        "--partitions",
+        "3",
+        "--config",
+        "max.message.bytes=5000",
+        "--unset",
+        "retention.ms",
+    )
+    assert altered.out == "altered: grows (max.message.bytes=5000, retention.ms: default, 3 partitions)\n"
+    described = as_json(run("topic", "describe", "grows", "--json"))
+    assert described["configs"] == {"max.message.bytes": "5000"}
+    assert len(described["partitions"]) == 3
+    for wrong in (
+        ["--partitions", "2"],
+        ["--config", "nonsense=1"],
+        ["--config", "retention.ms"],
+        ["--config", "retention.ms=1", "--unset", "retention.ms"],
+        [],
+    ):
+        refused = run("topic", "alter", "grows", *wrong)
+        assert (refused.status in (1, 2), refused.out, refused.err.count("\n")) == (True, "", 1)
+    assert run("topic", "alter", "no-such", "--partitions", "2").status == 1
+
+
+def test_a_topic_is_trimmed(run: Run, lines: Callable[[str], str]) -> None:
+    run("topic", "create", "old-ones")
+    run("produce", "old-ones", "--file", lines("a\nb\nc\nd\n"))
+    would = as_json(run("topic", "trim", "old-ones", "--before", "3", "--dry-run", "--json"))
+    assert would["partitions"] == [{"partition": 0, "start_offset": 3, "gone": 3}]
+    assert run("consume", "old-ones").out == "a\nb\nc\nd\n"
+    assert "begins at" in run("topic", "trim", "old-ones", "--before", "3").out
+    assert run("consume", "old-ones").out == "d\n"
+    assert as_json(run("topic", "trim", "old-ones", "--before", "1", "--json"))["partitions"] == [
+        {"partition": 0, "start_offset": 3, "gone": 0}
+    ]
+    run("topic", "trim", "old-ones", "--before", "end")
+    assert run("consume", "old-ones").out == ""
+    assert run("topic", "trim", "old-ones", "--before", "yesterday").status == 2
+
+
+def test_what_became_of_each_record_is_told(run: Run, lines: Callable[[str], str]) -> None:
+    run("topic", "create", "narrow")
+    text = "one\n" + "x" * 2_000_000 + "\nthree\n"  # too large for a batch with the others
+    done = run("produce", "narrow", "--file", lines(text))
+    assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
+    assert "2 of 3 records acknowledged, 1 refused; line 2 failed: " in done.err
+    assert run("consume", "narrow").out == "one\nthree\n"
+    plain = run("produce", "narrow", "--file", lines(text), "--json")
+    assert plain.status == 1
+    told = json.loads(plain.out)
+    assert (told["records"], told["refused"], told["unknown"]) == (2, 1, 0)
+
+
+def test_keys_headers_and_tombstones_there_and_back(run: Run, lines: Callable[[str], str]) -> None:
+    for topic in ("whole", "copy"):
+        run("topic", "create", topic)
+    run("produce", "whole", "-k", "anna", "-H", "from=shop", "-H", "empty=", "--file", lines("one\n"))
+    run("produce", "whole", "--tombstone", "-k", "anna")
+    run("produce", "whole", "--tombstone", "--file", lines("bert\ncarl\n"))
+    (first, *_) = full = run("consume", "whole", "--format", "full").out.splitlines()
+    assert first.startswith("0:0 20")
+    assert first.endswith(" anna one from=shop empty=")
+    assert [line.split(" ", 2)[2] for line in full[1:]] == ["anna -", "bert -", "carl -"]
+    source = run("consume", "whole", "--format", "json").out
+    run("produce", "copy", "--format", "json", "--file", lines(source))
+    copied = [json.loads(line) for line in run("consume", "copy", "--format", "json").out.splitlines()]
+    for row in (originals := [json.loads(line) for line in source.splitlines()]):
+        row["topic"] = "copy"
+    assert [row | {"leader_epoch": 0} for row in copied] == [row | {"leader_epoch": 0} for row in originals]
+
+
+def test_a_group_goes_on_where_it_was(run: Run, lines: Callable[[str], str]) -> None:
+    run("topic", "create", "shared", "--partitions", "2")
+    run("produce", "shared", "--file", lines("".join(f"{number}\n" for number in range(50))))
+    first = run("consume", "shared", "--group", "readers", "--max", "20").out.split()
+    rest = run("consume", "shared", "--group", "readers").out.split()
+    assert len(first) == 20
+    assert sorted(map(int, first + rest)) == list(range(50))
+    assert run("consume", "shared", "--group", "readers").out == ""
+    late = run("consume", "shared", "--group", "late", "--from", "end", "--follow", "--timeout", "1")
+    assert (late.status, late.out, late.err) == (0, "", "")
+    for wrong in (["--partition", "0"], ["--from", "7"]):
+        assert run("consume", "shared", "--group", "readers", *wrong).status == 2
+    assert run("consume", "no-such", "--group", "readers").status == 1
+
+
 def test_places_and_bounds(run: Run, lines: Callable[[str], str]) -> None:
     run("topic", "create", "numbers")
     began = time.time()
@@ -111,7 +240,7 @@ def test_mistakes_are_told_in_one_line(run: Run, lines: Callable[[str], str], tm
     keyless = run("produce", "mistakes", "--file", lines("a,1\nb\n"), "--key-separator", ",")
     assert (keyless.status, keyless.out) == (2, "")
     assert keyless.err == (
-        "strandline: line 2 has no key separator, 1 record before it acknowledged;"
+        "strandline: line 2 has no key separator; 1 of 1 record acknowledged;"
         " correct the line, or leave --key-separator away\n"
     )
     assert "cannot be read" in run("produce", "mistakes", "--file", str(tmp_path / "none")).err
@@ -162,7 +291,7 @@ def test_following_ends_with_ctrl_c(
             run("produce", topic, "--file", lines("two\n"))
             assert reader.stdout.readline() == "two\n"
             reader.send_signal(number)
-            assert reader.wait(10) == (0 if number == signal.SIGINT else -signal.SIGTERM)
+            assert reader.wait(10) == (130 if number == signal.SIGINT else -signal.SIGTERM)
             assert reader.stderr.read() == ""
         finally:
             reader.kill()
@@ -237,6 +366,38 @@ def test_a_cluster_that_loses_a_node_goes_on(run: Run, lines: Callable[[str], st
     assert healthy.out.count(" healthy") == 3
 
 
+def test_the_status_of_nodes_that_are_known_by_their_addresses(run: Run, cluster: RealCluster) -> None:
+    addresses = cluster.admin
+    whole = run("cluster", "status", "--admin", ",".join(addresses), here=False)
+    assert (whole.status, whole.out.count(" healthy")) == (0, 3)
+    assert cluster.description.cluster in whole.out
+    one = run("cluster", "status", "--admin", f"http://{addresses[0]}/", "--json", here=False)
+    rows = as_json(one)["nodes"]
+    assert [(row["node"], row["admin"], row["problem"]) for row in rows] == [
+        (1, addresses[0], None), (2, None, None), (3, None, None)
+    ]  # fmt: skip
+    assert [row["kafka"] for row in rows] == cluster.bootstrap.split(",")
+    nobody = f"127.0.0.1:{free_ports([1])[1].admin}"
+    partly = run("cluster", "status", "--admin", f"{addresses[0]},{nobody}", here=False)
+    assert partly.status == 1
+    assert f"no answer at http://{nobody}/health" in partly.out
+    none = run("cluster", "status", "--admin", nobody, here=False)
+    assert (none.status, none.out, none.err.count("\n")) == (1, "", 1)
+
+
+def test_logs_and_a_rolling_restart(run: Run, cluster: RealCluster, lines: Callable[[str], str]) -> None:
+    before = cluster.pids
+    assert run("cluster", "restart").out.count("restarted: node ") == 3
+    assert not set(before.values()) & set(cluster.pids.values())
+    assert run("cluster", "status").out.count(" healthy") == 3
+    shown = run("cluster", "logs", "-n", "3")
+    assert [line.split(":")[0] for line in shown.out.splitlines()] == [
+        f"node {node}" for node in (1, 2, 3) for _ in range(3)
+    ]
+    assert "node 2" not in run("cluster", "logs", "2", "-n", "1").out.split(":")[0]
+    assert run("cluster", "logs", "9").status == 2
+
+
 def test_one_node_in_the_foreground(tmp_path: Path) -> None:
     done = subprocess.run(
         [STRANDLINE, "node", "--config", str(tmp_path / "none.toml")],
@@ -251,7 +412,8 @@ def test_one_node_in_the_foreground(tmp_path: Path) -> None:
     "command",
     [
         ["cluster", "up"], ["cluster", "status"], ["cluster", "down"], ["cluster", "start"],
-        ["cluster", "kill"], ["node"], ["topic", "create"], ["topic", "list"], ["topic", "describe"],
+        ["cluster", "kill"], ["cluster", "stop"], ["cluster", "restart"], ["cluster", "logs"], ["node"],
+        ["topic", "create"], ["topic", "list"], ["topic", "describe"], ["topic", "alter"], ["topic", "trim"],
         ["topic", "delete"], ["group", "list"], ["group", "describe"], ["group", "delete"],
         ["group", "reset-offsets"], ["transaction", "list"], ["transaction", "describe"],
         ["transaction", "abort"], ["version"], ["produce"], ["consume"],

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster import waiting
 from cluster.failure import MISUSED, CommandFailed
 from cluster.local import LocalCluster
 from cluster.local_files import Description
@@ -75,7 +76,7 @@ def test_kill_and_start_again(local: LocalCluster) -> None:
     assert [status.problem is None for status in local.status()] == [True, False]
     with pytest.raises(CommandFailed, match="node 2 does not run; start it"):
         local.kill(2)
-    assert local.start(2, timeout=20.0)
+    assert local.start(2, timeout=20.0) == [2]
     assert pids(local)[2] != first[2]
     assert pids(local)[1] == first[1]
     assert not local.start(2)
@@ -125,7 +126,7 @@ def test_each_cluster_has_its_own_secret_and_name(tmp_path: Path) -> None:
 
 def test_a_node_that_dies_is_told_by_its_last_words_and_the_others_are_stopped(local: LocalCluster) -> None:
     with pytest.raises(CommandFailed, match=r"node 2 died: the disk is full; the cause is in .*node-2\.log"):
-        up(local, "mode=dies", "only=2")
+        up(local, "storage.options.mode=dies", "storage.options.only=2")
     assert pids(local) == {}
 
 
@@ -133,23 +134,98 @@ def test_a_node_that_stays_sick_is_told_by_its_reason(local: LocalCluster) -> No
     with pytest.raises(
         CommandFailed, match=r"node 1 is not healthy after 1 s: no leader is known; see .*log"
     ):
-        up(local, "mode=sick", "only=1", timeout=1.0)
+        up(local, "storage.options.mode=sick", "storage.options.only=1", timeout=1.0)
     assert pids(local) == {}
+
+
+def test_a_store_that_fails_is_told_soon_and_a_new_cluster_can_have_another(
+    local: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STORAGE_SECONDS", 0.3)
+    sick = "storage.options.mode=storeless"
+    began = time.monotonic()
+    with pytest.raises(CommandFailed, match=r"node 1 is not healthy after \d s: the bucket is missing; see"):
+        local.up(2, choose_ports=free_ports, storage="s3://wrong", settings=[sick], timeout=60.0)
+    assert time.monotonic() - began < 15
+    assert pids(local) == {}
+    left = local.description.nodes[1].data / "left"
+    left.touch()
+    assert local.up(storage="s3://right", settings=[], timeout=20.0) == [1, 2]
+    assert not left.exists()
+    assert {load(str(node.config), {}, []).storage.url for node in local.description.nodes.values()} == {
+        "s3://right"
+    }
+    local.down(5.0)
+    with pytest.raises(CommandFailed, match="has its objects in s3://right"):
+        local.up(storage="s3://other")
+    # Once it was healthy, its nodes stay up: they go on when the store does.
+    with pytest.raises(CommandFailed, match="the bucket is missing"):
+        local.up(settings=[sick], timeout=60.0)
+    assert sorted(pids(local)) == [1, 2]
+
+
+def test_a_refused_folder_ends_the_wait_and_its_node_goes_on_knocking(
+    local: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "FOLDER_SECONDS", 0.3)
+    up(local)
+    local.kill(2)
+    began = time.monotonic()
+    refused = ["storage.options.mode=refused", "storage.options.only=2"]
+    local.down(5.0)
+    with pytest.raises(CommandFailed) as caught:
+        local.up(settings=refused, timeout=60.0)
+    assert time.monotonic() - began < 15
+    assert str(caught.value) == (
+        "node 2 cannot take part: use `node replace 2`;"
+        " node 2 goes on running, so that the command can let it in"
+    )
+    assert 2 in pids(local)
+
+
+def test_a_cluster_of_new_folders_only_ends_the_wait(
+    local: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "FOLDER_SECONDS", 0.3)
+    began = time.monotonic()
+    with pytest.raises(
+        CommandFailed, match="no node that was started can begin: another has the log; no wai"
+    ):
+        up(local, "storage.options.mode=new")
+    assert time.monotonic() - began < 15
+    assert pids(local) == {}
+
+
+def test_one_new_folder_among_others_is_waited_for(
+    local: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "FOLDER_SECONDS", 0.3)
+    monkeypatch.setattr(waiting, "STORAGE_SECONDS", 0.3)
+    with pytest.raises(CommandFailed, match=r"node 2 is not healthy after \d s: another has the log; see"):
+        local.up(
+            2,
+            choose_ports=free_ports,
+            settings=["storage.options.mode=new", "storage.options.only=2"],
+            timeout=2.0,
+        )
+
+
+def test_a_node_that_only_lacks_others_is_up_and_not_well(local: LocalCluster) -> None:
+    assert up(local, "storage.options.mode=lonely", "storage.options.only=2") == [1, 2]
+    assert [status.problem for status in local.status()] == [None, "degraded: node 9 (silent)"]
 
 
 def test_a_node_started_alone_goes_on_running_when_it_is_not_healthy(local: LocalCluster) -> None:
     up(local)
     local.kill(1)
-    description = local.description
-    description.settings = ("mode=sick",)
-    description.save()
+    local.description.configure(["storage.options.mode=sick"])
     with pytest.raises(CommandFailed, match="node 1 is not healthy"):
         local.start(1, timeout=0.5)
     assert sorted(pids(local)) == [1, 2]
 
 
 def test_a_node_that_does_not_stop_is_killed_and_named(local: LocalCluster) -> None:
-    up(local, "mode=stubborn", "only=2")
+    up(local, "storage.options.mode=stubborn", "storage.options.only=2")
     with pytest.raises(CommandFailed, match=r"node 2 did not stop within 0\.5 s and was killed"):
         local.down(0.5)
     assert pids(local) == {}
@@ -170,7 +246,119 @@ def test_a_port_in_use_is_named_with_who_has_it_and_nothing_is_made(local: Local
             local.up(1, choose_ports=lambda _: {1: Ports(port, 1, 2)})
     assert str(caught.value).startswith(f"port {port} (Kafka of node 1) is in use by pid {os.getpid()} (")
     assert str(caught.value).endswith("end that process, or make a new cluster with --free-ports")
-    assert Description.load(local.folder) is None
+    assert not local.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"settings": ["foo=bar"]}, r"--set foo=bar: foo: there is no such key"),
+        ({"settings": ["foo"]}, r"--set foo: there is no '='"),
+        ({"settings": ["log.level=debug", "log.format=xml"]}, r"--set log\.format=xml: log\.format: "),
+        ({"settings": ["kafka.port=9999"]}, r"kafka\.port is decided by `cluster up`, for each node"),
+        ({"settings": ["storage.url=s3://x/y"]}, "use --storage"),
+        ({"settings": ["storage.options.key=\udcff"]}, "is no text"),
+        ({"storage": "ftp://there/x"}, r"storage\.url: 'ftp://there/x' is neither"),
+        ({"storage": "s3:/bucket/x"}, r"storage\.url: 's3:/bucket/x' names no bucket"),
+        ({"nodes": 0}, "0 nodes are not a cluster"),
+        ({"nodes": 99}, "99 nodes are not a cluster"),
+    ],
+)
+def test_what_cannot_be_makes_nothing(tmp_path: Path, wanted: dict[str, object], told: str) -> None:
+    local = LocalCluster(tmp_path / "new" / "cluster", program=STAND_IN)
+    arguments = {"nodes": 2, "choose_ports": free_ports, **wanted}
+    with pytest.raises(CommandFailed, match=told) as caught:
+        local.up(**arguments)  # type: ignore[arg-type]
+    assert caught.value.status == MISUSED
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_was_there_stays(local: LocalCluster) -> None:
+    local.folder.mkdir()
+    (local.folder / "mine").touch()
+    with pytest.raises(CommandFailed):
+        local.up(0)
+    assert [each.name for each in local.folder.iterdir()] == ["mine"]
+
+
+def test_settings_are_replaced_and_dropped_while_nothing_runs(local: LocalCluster) -> None:
+    up(local, "log.level=debug", "storage.options.key=1e5", "storage.options.a b=x y")
+    file = local.description.nodes[1].config
+
+    def found() -> tuple[str, dict[str, str]]:
+        config = load(str(file), {}, [])
+        return config.log.level, config.storage.options
+
+    assert found() == ("debug", {"key": "1e5", "a b": "x y"})
+    secret = load(str(file), {}, []).cluster.secret
+    with pytest.raises(CommandFailed, match=r"runs with the settings log\.level=debug"):
+        up(local, "log.level=error")
+    local.down(5.0)
+    file.write_text(file.read_text().replace('level = "debug"', 'level = "info"'))
+    assert local.up(timeout=20.0) == [1, 2]  # what was edited by hand stays
+    assert found()[0] == "info"
+    local.down(5.0)
+    with pytest.raises(CommandFailed, match=r"--set log\.level=loud"):
+        up(local, "log.level=loud")
+    assert found()[0] == "info"
+    assert up(local, "log.level=error") == [1, 2]
+    assert found() == ("error", {})
+    local.down(5.0)
+    assert up(local) == [1, 2]
+    assert found() == ("info", {})
+    assert load(str(file), {}, []).cluster.secret == secret
+
+
+def test_a_file_with_a_mistake_is_named_with_the_way_out(local: LocalCluster) -> None:
+    up(local)
+    local.down(5.0)
+    file = local.description.nodes[2].config
+    file.write_text(file.read_text() + "\n[log]\nlevel = 'loud'\n")
+    for begin in (local.up, local.start):
+        with pytest.raises(CommandFailed, match=r"node-2\.toml: log\.level: .*--set or --no-settings"):
+            begin()
+        assert pids(local) == {}
+    local.description.configure([])
+    assert local.up(timeout=20.0) == [1, 2]
+
+
+def test_a_nodes_process_shows_no_secret(local: LocalCluster) -> None:
+    setting = "storage.options.secret_access_key=topsecretvalue"
+    up(local, setting)
+    assert local.restart(1, timeout=20.0) == [1]
+    for node in local.description.nodes.values():
+        for shown in ("cmdline", "environ"):
+            assert b"topsecretvalue" not in Path(f"/proc/{node.pid}/{shown}").read_bytes()
+        assert load(str(node.config), {}, []).storage.options["secret_access_key"] == "topsecretvalue"
+    for path in local.folder.rglob("*"):
+        if path.is_file() and b"topsecretvalue" in path.read_bytes():
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_all_that_do_not_run_are_started(local: LocalCluster) -> None:
+    up(local, nodes=3)
+    first = pids(local)
+    local.kill(1)
+    assert local.stop(3, 5.0)
+    assert not local.stop(3, 5.0)
+    assert local.start(timeout=20.0) == [1, 3]
+    assert local.start(timeout=20.0) == []
+    assert sorted(pids(local)) == [1, 2, 3]
+    assert pids(local)[2] == first[2]
+
+
+def test_a_restart_takes_one_node_at_a_time_and_ends_at_a_sick_one(local: LocalCluster) -> None:
+    up(local, nodes=3)
+    first = pids(local)
+    assert local.restart(timeout=20.0) == [1, 2, 3]
+    second = pids(local)
+    assert not set(first.values()) & set(second.values())
+    local.description.configure(["storage.options.mode=sick", "storage.options.only=2"])
+    with pytest.raises(CommandFailed, match="node 2 is not healthy"):
+        local.restart(timeout=0.5)
+    assert pids(local)[3] == second[3]
+    assert pids(local)[1] != second[1]
 
 
 @pytest.mark.parametrize("lie", [{"started": 1}, {"command": ["node"]}, {"boot": "another"}])
@@ -220,7 +408,7 @@ def test_two_commands_at_once_start_each_node_once(local: LocalCluster) -> None:
     [
         ({"nodes": 3}, "has 2 nodes"),
         ({"storage": "s3://elsewhere"}, "has its objects in"),
-        ({"settings": ["log.level=debug"]}, r"has the settings \(none\)"),
+        ({"settings": ["log.level=debug"]}, r"runs with the settings \(none\); .* first take it down"),
     ],
 )
 def test_what_a_cluster_was_made_with_stays(
@@ -251,5 +439,5 @@ def test_looking_for_a_cluster_makes_no_folder(local: LocalCluster) -> None:
 def test_a_failed_start_is_quick(local: LocalCluster) -> None:
     began = time.monotonic()
     with pytest.raises(CommandFailed):
-        up(local, "mode=dies", timeout=60.0)
+        up(local, "storage.options.mode=dies", timeout=60.0)
     assert time.monotonic() - began < 15

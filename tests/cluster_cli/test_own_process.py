@@ -83,6 +83,20 @@ def test_it_starts_with_fresh_signals_and_its_own_log(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "True\n"
 
 
+def test_it_holds_no_lock_and_no_pipe_of_the_caller(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    process = spawn(tmp_path, SLEEP, "60")
+    try:
+        os.close(writer)
+        os.set_blocking(reader, False)
+        assert os.read(reader, 1) == b""  # its end, and no BlockingIOError: nobody has the other side open
+    finally:
+        os.close(reader)
+        process.signal(signal.SIGKILL)
+        assert process.wait(10.0)
+
+
 def test_it_lives_as_long_as_any_of_its_threads(tmp_path: Path) -> None:
     script = (
         "import ctypes, threading, time\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.failure import CommandFailed
+from cluster.failure import MISUSED, CommandFailed
 from cluster.local_files import Description
 from cluster.ports import Ports, free_ports, holder, is_free, usual_ports
 from cluster.target import target
@@ -66,3 +66,38 @@ def test_contradictions_and_empty_folders_are_mistakes(tmp_path: Path, folder: P
         target(bootstrap="there:9", folder=folder)
     with pytest.raises(CommandFailed, match=r"there is no cluster\.json in"):
         target(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ("foo", "there is no port in 'foo'; write foo:9092"),
+        ("a:1, b", "there is no port in 'b'; write b:9092"),
+        ("::1", "there is no port in '::1'; write [::1]:9092"),
+        ("[::1]", "write [::1]:9092"),
+        ("", "there is no port in ''; write HOST:9092"),
+        ("foo:", "'foo:' is no host:port"),
+        ("foo:99999", "'foo:99999' is no host:port"),
+        (":9092", "':9092' is no host:port"),
+        ("foo:x", "'foo:x' is no host:port"),
+    ],
+)
+def test_an_address_without_a_port_is_a_mistake_that_is_named(given: str, cure: str) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        target(bootstrap=given)
+    assert cure in str(caught.value)
+    assert caught.value.status == MISUSED
+
+
+def test_a_copied_url_is_an_address(tmp_path: Path) -> None:
+    assert target(admin="http://there:9644/, http://[::1]:9645").admin == ("there:9644", "[::1]:9645")
+
+
+@pytest.mark.parametrize(
+    "word", ['{"level": "ERROR", "message": "the disk is full"}', "strandline: the disk is full"]
+)
+def test_the_last_words_of_a_node(folder: Path, word: str) -> None:
+    node = target(folder=folder).local
+    assert node is not None
+    node.nodes[1].log.write_text(f"before\n{word}\n\n")
+    assert node.nodes[1].last_words() == "the disk is full"

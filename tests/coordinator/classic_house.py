@@ -33,6 +33,8 @@ DELAY = 0.2
 class NoConsumers:
     """The other protocol, which has nothing to do here."""
 
+    changing: tuple[str, ...] = ()
+
     def started(self) -> None: ...
 
     def stopped(self, reason: str) -> None: ...
@@ -44,6 +46,7 @@ class House:
     def __init__(self, **groups: Any) -> None:
         self.loop: TaskLoop = TaskLoop()  # type: ignore[abstract]
         self.wall = 1_000_000
+        self.clock_is_trusted = True
         self.by_hand = False
         self.topics: dict[bytes, Any] = {}
         section = GroupsSection(**{"initial_rebalance_delay_seconds": DELAY, **groups})
@@ -56,6 +59,7 @@ class House:
             config=SimpleNamespace(groups=section),
             controller=controller,
             wall_ms=lambda: self.wall,
+            agreed_ms=lambda: self.wall if self.clock_is_trusted else None,
         )
         self.caught_up = True
         self.hears: dict[bytes, Any] = {}

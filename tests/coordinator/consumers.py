@@ -30,6 +30,8 @@ class Cluster:
         self.version = 1
         self._ids = 0
         self._topics: dict[str, Any] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+        """Of groups."""
         for name, count in partitions.items():
             self.create(name, count)
 
@@ -47,6 +49,9 @@ class Cluster:
     def delete(self, name: str) -> None:
         self.version += 1
         del self._topics[name]
+
+    def group_configs(self, group_id: str) -> dict[str, str]:
+        return self.configs.get(group_id, {})
 
     @property
     def topics(self) -> tuple[Any, ...]:

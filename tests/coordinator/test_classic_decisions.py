@@ -227,7 +227,7 @@ def test_a_group_that_is_deleted_while_its_next_generation_is_on_the_way(house: 
 def test_a_group_that_expired_begins_at_its_first_generation(house: House) -> None:
     (a,) = house.stable("a")
     a.leave()
-    house.ask(house.coordinator.execute(ExpireOffsets(0, 0)))
+    house.ask(house.coordinator.execute(ExpireOffsets(["g"], house.wall, 0, 0)))
     assert "g" not in house.replica.machine.groups
     b = house.client("b")
     b.begin_join()

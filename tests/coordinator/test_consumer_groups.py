@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups import consumer_groups
+from node.coordinator.groups import consumer_groups, consumer_plan
 from node.coordinator.groups.classic_state import Leaving
 from node.coordinator.groups.consumer_groups import Beat
 from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
@@ -18,9 +18,18 @@ from statemachine.consumer_group_commands import (
     STABLE,
     UNRELEASED,
     UNREVOKED,
+    ChangeConsumerGroup,
+    ConsumerMember,
     partitions_of,
 )
-from statemachine.group_commands import DeleteGroup, StartGeneration
+from statemachine.group_commands import (
+    CommitOffsets,
+    DeleteGroup,
+    PartitionOffset,
+    StartGeneration,
+    TopicOffsets,
+)
+from tests.coordinator.classic_house import DELAY
 from tests.coordinator.consumer_house import SESSION, ConsumerHouse
 from tests.coordinator.consumers import GROUP, Consumer
 from tests.statemachine.groups_harness import member
@@ -144,9 +153,15 @@ def test_a_group_of_the_classic_protocol_is_none_of_these(home: ConsumerHouse) -
     join = home.client("m")
     join.begin_join()
     a = Consumer("a", ("events",))
-    assert home.code(a.word()) is ErrorCode.group_id_not_found, "one is joining it"
+    assert home.code(a.word()) is ErrorCode.coordinator_load_in_progress, "one is joining it"
     home.apply_foreign(StartGeneration("h", 1, "consumer", "range", "m", [member("m")]))
-    assert home.say(a.word(), "h").result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
+    waits = home.say(a.word(), "h").result()
+    assert waits == (
+        ErrorCode.coordinator_load_in_progress,
+        "Group h has members of the classic protocol: this one waits until they have left.",
+    )
+    home.apply_foreign(StartGeneration("w", 1, "connect", "range", "m", [member("m")]))
+    assert home.say(a.word(), "w").result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
     assert home.say(a.word(3), "h").result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
 
 
@@ -155,7 +170,67 @@ def test_a_classic_group_that_has_members_when_the_entry_is_applied_stays_one(ho
     task = home.say(Consumer("a", ("events",)).word())
     home.apply_foreign(StartGeneration(GROUP, 1, "consumer", "range", "m", [member("m")]))
     home.commit()
-    assert task.result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
+    waits = task.result()
+    assert isinstance(waits, Refusal)
+    assert waits.code is ErrorCode.coordinator_load_in_progress
+
+
+# Another protocol.
+
+
+def test_members_that_are_restarted_with_the_new_protocol_wait_for_the_last_of_the_old(
+    home: ConsumerHouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the other way round. The group's offsets stay."""
+    home.groups = home.coordinator.consumer
+    old = [home.client(name, group=GROUP) for name in ("a", "b")]
+    for client in old:
+        client.begin_join()
+    home.advance(2 * DELAY)
+    for client in old:
+        client.joined()
+    rows = [TopicOffsets(b"e" * 16, "events", [PartitionOffset(0, 7, -1, "")])]
+    new = [Consumer(name, ("events",)) for name in ("x", "y")]
+    for client, consumer in zip(old, new, strict=True):
+        assert client.leave() is ErrorCode.none
+        if client is not old[-1]:
+            for _ in range(3):
+                assert home.code(consumer.word()) is ErrorCode.coordinator_load_in_progress
+                home.advance(1.0)
+    assert [one.message.split(":")[0] for one in caplog.records] == [f"group '{GROUP}'"], "once a minute"
+    home.ask(home.coordinator.commit(CommitOffsets(GROUP, "", -1, None, rows)))
+    home.settle(*new)
+    assert set(home.group.members) == {"x", "y"}
+    assert home.group.state == "Stable"
+
+    back = home.client("c", group=GROUP)
+    assert back.join_code() is ErrorCode.coordinator_load_in_progress
+    assert home.client("w", group=GROUP, kind="connect").join_code() is ErrorCode.inconsistent_group_protocol
+    home.told(new[0].word(LEAVING))
+    assert back.join_code() is ErrorCode.coordinator_load_in_progress
+    home.told(new[1].word(LEAVING))
+    back.begin_join()
+    home.advance(2 * DELAY)
+    assert back.joined().code is ErrorCode.none
+    held = home.replica.machine.groups[GROUP]
+    assert held.membership is not None
+    assert (held.membership.protocol, len(held.offsets)) == ("classic", 1)
+
+
+def test_who_joined_while_the_group_got_members_of_the_new_protocol_comes_again(home: ConsumerHouse) -> None:
+    a, w = home.client("a", group=GROUP), home.client("w", group="h", kind="connect")
+    home.by_hand = True
+    for client in (a, w):
+        client.begin_join()
+        home.advance(2 * DELAY)
+    for group in (GROUP, "h"):
+        one = ConsumerMember("x", None, None, "", "", 1, ("events",), "", None, 1, 1, STABLE, (), ())
+        home.apply_foreign(ChangeConsumerGroup(group, 0, 1, None, None, [], [one], {}))
+    home.commit()
+    home.commit()
+    assert a.result().code is ErrorCode.coordinator_not_available
+    assert w.result().code is ErrorCode.inconsistent_group_protocol
+    assert a.join_code() is ErrorCode.coordinator_load_in_progress
 
 
 # Times.
@@ -233,6 +308,28 @@ def test_the_end_of_a_session_is_tried_again_until_the_log_takes_it(home: Consum
     home.advance(SESSION + 5)
     assert set(home.group.members) == {"a"}
     home.log.refusal = None
+    home.advance(2)
+    assert set(home.group.members) == set()
+
+
+def test_the_end_of_a_session_is_tried_again_when_its_turn_fails(
+    home: ConsumerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it failed by: a member whose last timer is gone would be in the group for ever."""
+    home.consumer("a")
+    home.settle(home.consumer("b"))
+    planned = consumer_plan.plan
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(consumer_groups, "plan", failing)
+    failures: list[Any] = []
+    monkeypatch.setattr(home.loop, "call_exception_handler", failures.append)
+    home.advance(SESSION + 5)
+    assert set(home.group.members) == {"a", "b"}
+    assert {failure["message"] for failure in failures} == {"a turn of a consumer group failed"}
+    monkeypatch.setattr(consumer_groups, "plan", planned)
     home.advance(2)
     assert set(home.group.members) == set()
 
@@ -349,6 +446,31 @@ def test_members_are_heard_more_often_while_they_are_few_or_wait(made: Callable[
     for number in range(1000):
         home.coordinator.timers.set(("load", number), 999.0, lambda: None)
     assert home.beat(a).interval_seconds == 3.0
+
+
+def test_a_group_s_own_interval_is_what_its_members_are_told(home: ConsumerHouse) -> None:
+    home.cluster.configs[GROUP] = {"consumer.heartbeat.interval.ms": "7000"}
+    a = Consumer("a", ("events",))
+    assert home.beat(a).interval_seconds == 7.0
+    a.obey()
+    b = Consumer("b", ("events",))
+    told = home.beat(b)
+    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_groups.SOON_SECONDS)
+    home.settle(a, b)
+    assert home.beat(a).interval_seconds == 7.0
+    del home.cluster.configs[GROUP]
+    assert home.beat(a).interval_seconds == consumer_groups.STEADY_SECONDS
+
+
+def test_a_group_s_own_session_counts_from_the_next_heartbeat(home: ConsumerHouse) -> None:
+    a, b = home.consumer("a"), home.consumer("b")
+    home.settle(a, b)
+    home.cluster.configs[GROUP] = {"consumer.session.timeout.ms": "60000"}
+    home.beat(a)
+    home.advance(SESSION + 1)
+    assert list(home.group.members) == ["a"]
+    home.advance(60 - SESSION)
+    assert home.group.is_empty
 
 
 def test_a_turn_that_fails_ends_for_everybody_and_for_nobody_after(

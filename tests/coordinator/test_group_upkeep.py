@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgpack
 import pytest
 
 from node.coordinator.groups import upkeep
+from node.coordinator.groups.classic_state import State
 from node.coordinator.groups.timers import Timers
 from node.coordinator.groups.upkeep import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
 from statemachine.group_commands import (
@@ -12,10 +16,13 @@ from statemachine.group_commands import (
     CommitTransactionOffsets,
     EndTransaction,
     PartitionOffset,
+    Refused,
     TopicOffsets,
 )
+from statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import House
 from tests.manual_loop import manual_loop
+from tests.statemachine.groups_harness import subscription
 
 SPREAD = 1 + 5 / 64
 """The coordinator has the number 5."""
@@ -115,8 +122,11 @@ def test_only_a_leader_lets_time_pass(house: House) -> None:
     house.advance(3 * EXPIRY_SECONDS)
     assert len(house.log.proposed) == before
     house.lead()
+    house.wall += 8 * DAY_MS
     house.advance(EXPIRY_SECONDS * SPREAD)
     assert len(house.log.proposed) == before + 1
+    house.advance(5 * EXPIRY_SECONDS)
+    assert len(house.log.proposed) == before + 1, "there is nothing more to expire"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +153,7 @@ def test_too_many_producers_are_not_remembered_for_a_week(
     assert "".join(str(producer_id) for producer_id, _ in producers) == "9" + left
 
 
-def test_a_leader_whose_clock_is_behind_forgets_producers_by_the_time_of_the_state(
+def test_after_a_leader_whose_clock_was_ahead_producers_go_by_the_one_that_most_agree_on(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "MAX_PRODUCERS", 3)
@@ -152,7 +162,95 @@ def test_a_leader_whose_clock_is_behind_forgets_producers_by_the_time_of_the_sta
         house.wall += 3 * 60 * 60_000
     house.wall -= DAY_MS
     house.advance(EXPIRY_SECONDS * SPREAD)
-    assert [producer_id for producer_id, _ in house.replica.machine.producers] == [4, 5, 6]
+    assert len(house.replica.machine.producers) == 6, "for all that is known they were active just now"
+    house.wall += 60 * 60_000
+    for producer in range(7, 10):
+        house.wall += 1
+        house.ask(house.coordinator.execute(EndTransaction(producer, 0, 1, True, 1)))
+    house.advance(EXPIRY_SECONDS)
+    assert [producer_id for producer_id, _ in house.replica.machine.producers] == [7, 8, 9]
+
+
+def test_no_offset_goes_by_a_clock_that_the_others_do_not_agree_with(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A leader was started with its clock eight days ahead, and has not heard the others yet."""
+    house.topics[topic(1)] = "it is there"
+    commit(house, topic(1))
+    house.clock_is_trusted = False
+    house.wall += 8 * DAY_MS
+    house.advance(EXPIRY_SECONDS * SPREAD + 2 * EXPIRY_SECONDS)
+    assert kept(house) == [topic(1)]
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "the nodes do not agree on the time"
+    ], "once"
+    # Somebody commits meanwhile, and the time of the state is eight days ahead of all who come after.
+    commit(house, topic(1), group="h")
+    house.wall -= 8 * DAY_MS
+    house.clock_is_trusted = True
+    house.advance(EXPIRY_SECONDS)
+    assert house.replica.machine.time == house.wall
+    commit(house, topic(1), group="i")
+    house.wall += 7 * DAY_MS
+    house.advance(EXPIRY_SECONDS)
+    assert [kept(house, group) for group in "ghi"] == [[], [topic(1)], []], "h was stamped ahead: it stays"
+    house.wall += 8 * DAY_MS
+    house.advance(EXPIRY_SECONDS)
+    assert house.replica.machine.groups == {}
+
+
+def test_a_group_that_somebody_joins_is_not_empty(build: Callable[..., House]) -> None:
+    """The log has its members once the join phase is over; the offsets have had their time before."""
+    house = build(initial_rebalance_delay_seconds=3.0)
+    house.topics[topic(1)] = "it is there"
+    commit(house, topic(1))
+    house.wall += 7 * DAY_MS + 1
+    house.advance(EXPIRY_SECONDS * SPREAD - 1.0)
+    client = house.client("a")
+    client.metadata = subscription("name of 1")
+    client.begin_join()
+    house.turn()
+    house.advance(2.0)
+    assert house.state() is State.PREPARING_REBALANCE
+    assert kept(house) == [topic(1)]
+    rows = [(topic(1), "name of 1", [0])]
+    assert house.ask(house.coordinator.delete_offsets("g", rows)).result() == (0, [topic(1)])
+    assert kept(house) == [topic(1)]
+    house.advance(2.0)
+    client.joined()
+    assert kept(house) == [topic(1)]
+
+
+def test_while_somebody_joins_offsets_of_other_topics_may_be_deleted(build: Callable[..., House]) -> None:
+    house = build(initial_rebalance_delay_seconds=3.0)
+    commit(house, topic(1), topic(2))
+    client = house.client("a")
+    client.metadata = subscription("name of 1")
+    client.begin_join()
+    rows = [(topic(number), f"name of {number}", [0]) for number in (1, 2)]
+    assert house.ask(house.coordinator.delete_offsets("g", rows)).result() == (1, [topic(1)])
+    assert kept(house) == [topic(1)]
+    workers = house.client("w", group="workers", kind="connect")
+    workers.begin_join()
+    refused = house.ask(house.coordinator.delete_offsets("workers", rows)).result()
+    assert refused == Refused(KafkaError.NON_EMPTY_GROUP)
+
+
+def test_what_is_old_goes_in_commands_of_a_bounded_size_and_others_are_served_between(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MAX_OFFSETS", 10)
+    monkeypatch.setattr(upkeep, "SLICE_OFFSETS", 10)
+    house.topics |= {topic(number): "it is there" for number in range(1, 30)}
+    for group in range(12):
+        commit(house, topic(1), topic(2), topic(3), group=f"g{group}")
+    commit(house, *(topic(number) for number in range(1, 30)), group="large")
+    house.wall += 7 * DAY_MS
+    before = len(house.log.proposed)
+    house.advance(EXPIRY_SECONDS * SPREAD)
+    named = [msgpack.unpackb(entry.command)[3] for entry in house.log.proposed[before:]]
+    assert [len(groups) for groups in named] == [2, 2, 2, 2, 2, 2, 1]
+    assert house.replica.machine.groups == {}
 
 
 # Deleted topics.

@@ -15,6 +15,7 @@ from node.raft.group import RaftGroup
 from node.raft.outcome import NotLeader, Overloaded, Unknown
 from statemachine.controller import PartitionGroup
 from statemachine.coordinator_machine import Checkpoint, CoordinatorMachine
+from statemachine.machine import Captured
 from tests.partition.lone import HandGroup, TaskLoop
 
 PLACE = PartitionGroup(64, b"t" * 16, "__consumer_offsets", 5, (1, 2, 3), 1)
@@ -32,7 +33,7 @@ class Add:
 class Counting(CoordinatorMachine):
     kind = "counting"
 
-    def __init__(self, on_checkpoint: Callable[[int, bytes], None]) -> None:
+    def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
         super().__init__(on_checkpoint)
         self.total = 0
 
@@ -61,7 +62,7 @@ class Recording:
     def applied(self, index: int, term: int, command: bytes) -> None:
         self.told.append(("applied", index))
 
-    def checkpoint(self, index: int, state: bytes) -> None:
+    def checkpoint(self, index: int, captured: Captured) -> None:
         self.told.append(("checkpoint", index))
 
     def restored(self) -> None:

@@ -10,9 +10,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from node.controller.client import Unavailable
+from node.controller.leaders import Leader
 from node.coordinator.transactions import coordinator as module
+from node.coordinator.transactions import markers
 from node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
-from node.coordinator.transactions.markers import CALLS_AT_ONCE
+from node.coordinator.transactions.markers import CALL_SECONDS, CALLS_AT_ONCE
 from node.kafka.requests.outcomes import Failure
 from node.mesh_calls import CallFailed
 from node.transaction_markers import MAX_MARKERS
@@ -259,7 +261,8 @@ def test_what_is_known_does_not_wait_for_what_is_not(monkeypatch: pytest.MonkeyP
         await turns(50)
         assert [sent.raft_group for sent in coordinated.sent] == [coordinated.raft_group(0)]
         await asyncio.sleep(8.1)
-        assert asked[:3] == ["g", "topics", "g"], "one question for all topics, and one group's for all"
+        expected = ["g", "topics", "topics", "g", "topics"]
+        assert asked == expected, "one question for all topics, and one group's for all"
         monkeypatch.setattr(member.node.context.coordinators, "group_place", place)
         monkeypatch.undo()
         await until(lambda: state(member) is State.COMPLETE_COMMIT)
@@ -316,6 +319,75 @@ def test_many_transactions_share_calls_of_bounded_size_and_number() -> None:
         await until(lambda: all(state(member, tid) is State.COMPLETE_COMMIT for tid in tids))
         assert len(coordinated.sent) == count
         assert len(coordinated.calls) == CALLS_AT_ONCE + 1, "what had to wait goes together"
+
+    led(test)
+
+
+async def hang(node: int) -> None:
+    """A node that was stopped: it takes the call, and the call ends by its time."""
+    await asyncio.sleep(CALL_SECONDS)
+    raise CallFailed(f"node {node} did not answer", unknown=True)
+
+
+def test_what_waits_for_a_node_that_hangs_goes_to_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the calls to it hold, in the calls and behind them."""
+    monkeypatch.setattr(markers, "MAX_MARKERS", 2)
+
+    async def test(coordinated: Coordinated, member: Member) -> None:
+        group = coordinated.raft_group(0)
+        place = coordinated.topic.partitions[0]
+        hanging, heir = place.replicas[0], place.replicas[1]
+        good = coordinated.cluster.handlers[hanging, "transactions.markers"]
+        called = []
+
+        async def receive(peer: int, payload: Any) -> Any:
+            called.append(len(payload))
+            await hang(hanging)
+
+        coordinated.cluster.handlers[hanging, "transactions.markers"] = receive
+        tids = [f"t{number}" for number in range(5 * CALLS_AT_ONCE)]
+        for tid in tids:
+            of = await begun(coordinated, member, 0, tid=tid)
+            await member.coordinator.end(tid, *of, commit=True, raises=False)
+            await turns()
+        assert len(called) == CALLS_AT_ONCE
+        began = member.node.loop.time()
+        member.node.leaders.others[group] = Leader(heir, 9)
+        member.node.leaders.changed()
+        await until(lambda: not member.machine.prepared, 5)
+        assert member.node.loop.time() - began < 0.5
+        assert {sent.node for sent in coordinated.sent} == {heir}
+        coordinated.cluster.handlers[hanging, "transactions.markers"] = good
+        await asyncio.sleep(2 * CALL_SECONDS)
+        assert len(coordinated.sent) == len(tids), "what it did not answer is not sent again"
+
+    led(test)
+
+
+def test_a_partition_that_cannot_be_reached_holds_up_no_other_of_its_transaction() -> None:
+    async def test(coordinated: Coordinated, member: Member) -> None:
+        of = await begun(coordinated, member, 0, 1)
+        hanging = coordinated.topic.partitions[1].replicas[0]
+        other = next(node for node in (1, 2, 3) if node != hanging)
+        member.node.leaders.others[coordinated.raft_group(0)] = Leader(other, 9)
+        good = coordinated.cluster.handlers[hanging, "transactions.markers"]
+        coordinated.cluster.handlers[hanging, "transactions.markers"] = lambda peer, payload: hang(hanging)
+        coordinated.answer = lambda sent: int(len(coordinated.sent) < 3)
+        await member.coordinator.end("t", *of, commit=True, raises=False)
+        await asyncio.sleep(1)
+        assert [sent.raft_group for sent in coordinated.sent] == [coordinated.raft_group(0)] * 3
+        assert state(member) is State.PREPARE_COMMIT
+        coordinated.cluster.handlers[hanging, "transactions.markers"] = good
+        await until(lambda: state(member) is State.COMPLETE_COMMIT, 2 * CALL_SECONDS)
+
+    led(test)
+
+
+def test_a_leadership_that_is_over_listens_to_no_change_of_leaders() -> None:
+    async def test(coordinated: Coordinated, member: Member) -> None:
+        assert len(member.node.leaders.watchers) == 1
+        await coordinated.lead(1)
+        assert member.node.leaders.watchers == []
 
     led(test)
 

@@ -110,13 +110,32 @@ def test_the_limit_is_never_longer_than_what_is_configured(configured: int) -> N
     led(test)
 
 
-def test_a_leader_whose_clock_is_behind_goes_by_the_time_of_the_state() -> None:
+def test_after_a_leader_whose_clock_was_ahead_they_go_by_the_one_that_most_agree_on() -> None:
     async def test(coordinated: Coordinated, member: Member) -> None:
         await use(coordinated, member, "abcdef", 30)
         coordinated.wall -= 5 * HOUR
         heir = await coordinated.lead(1)
         await asyncio.sleep(LOOK)
-        assert remembered(heir) == "def"
+        assert remembered(heir) == "abcdef", "for all that is known they were used just now"
+        assert heir.machine.time <= heir.node.context.wall_ms()
+        coordinated.wall += HOUR
+        await use(coordinated, heir, "ghi")
+        await asyncio.sleep(LOOK)
+        assert remembered(heir) == "ghi"
+
+    led(test)
+
+
+def test_nothing_goes_by_a_clock_that_the_others_do_not_agree_with() -> None:
+    async def test(coordinated: Coordinated, member: Member) -> None:
+        await use(coordinated, member, "abcdef")
+        coordinated.wall += 8 * 24 * HOUR
+        coordinated.clock_is_trusted = False
+        await asyncio.sleep(3 * LOOK)
+        assert (remembered(member), limits(coordinated)) == ("abcdef", [])
+        coordinated.clock_is_trusted = True
+        await asyncio.sleep(LOOK)
+        assert remembered(member) == ""
 
     led(test)
 

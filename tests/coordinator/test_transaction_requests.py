@@ -57,12 +57,7 @@ def versions(key: ApiKey) -> range:
 
 async def init(node: Node, version: int | None = None, **given: Any) -> Any:
     fields = {"transactional_id": "t", "transaction_timeout": timedelta(minutes=1)}
-    fields |= {
-        "producer_id": -1,
-        "producer_epoch": -1,
-        "enable2_pc": False,
-        "keep_prepared_txn": False,
-    } | given
+    fields |= {"producer_id": -1, "producer_epoch": -1} | given
     return await node.ask(INIT, version, **fields)
 
 
@@ -150,18 +145,6 @@ def test_bad_requests_for_a_producer_id_are_refused() -> None:
         assert await refused(transactional_id=None) == "coordinator_load_in_progress"
         coordinated.depose()
         assert await refused() == "not_coordinator"
-
-    served(test)
-
-
-def test_two_phase_commit_is_refused_as_by_a_broker_that_does_not_have_it_enabled() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
-        answer = await init(node, enable2_pc=True)
-        assert answer.error_code is ErrorCode.transactional_id_authorization_failed
-        answer = await init(node, keep_prepared_txn=True)
-        assert answer.error_code is ErrorCode.unsupported_version
-        assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
-        assert not coordinated.members[0].machine.transactions
 
     served(test)
 

@@ -23,6 +23,7 @@ from node.mesh_calls import CallFailed
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from statemachine.controller import PartitionGroup
+from statemachine.machine import Captured
 from statemachine.transactions import TransactionsMachine
 from tests.kafka_requests.admin_harness import Cluster, Node
 
@@ -36,7 +37,7 @@ class Recording:
 
     def begin_term(self, index: int, term: int, node: int) -> None: ...
     def applied(self, index: int, term: int, command: bytes) -> None: ...
-    def checkpoint(self, index: int, state: bytes) -> None: ...
+    def checkpoint(self, index: int, captured: Captured) -> None: ...
     def restored(self) -> None: ...
 
 
@@ -136,6 +137,7 @@ class Member:
         self.node = Node(coordinated.cluster, node_id)
         context: Any = self.node
         context.wall_ms = lambda: coordinated.wall + int(self.node.loop.time() * 1000)
+        context.agreed_ms = lambda: context.wall_ms() if coordinated.clock_is_trusted else None
         context.coordinators = SimpleNamespace(
             group_place=self._group_place,
             transaction_place=self._transaction_place,
@@ -179,6 +181,7 @@ class Coordinated:
         self.cluster = Cluster()
         self.log = Log()
         self.wall = 1_000_000
+        self.clock_is_trusted = True
         self.term = 0
         self.sent: list[Sent] = []
         self.calls: list[tuple[int, int]] = []

@@ -70,6 +70,9 @@ class Site:
     def __iter__(self) -> Iterator[Idle]:
         return iter(self.partitions)
 
+    def __len__(self) -> int:
+        return len(self.partitions)
+
     def names(self, partition: Idle, extent: int | None, lease: int | None) -> None:
         partition.extents, partition.checkpoints = Extents(extent), Leases(lease)
 

@@ -55,7 +55,7 @@ class LoneHost:
     def lead(self) -> LoneHost:
         """Win the election, which needs nobody else, and commit the entry that begins the term."""
         self.loop.advance(1.0)
-        self.group.tick(self.host.now())
+        self.group.election_timeout()
         self.loop.run()
         return self
 

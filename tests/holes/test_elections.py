@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from node.raft.group import RaftGroup
 from node.raft.messages import MessageKind
 from node.raft.outcome import Applied, NotLeader, Outcome
@@ -106,6 +108,120 @@ def test_no_vote_while_a_leader_is_heard(group_class: type[RaftGroup]) -> None:
     assert (voter.group.vote, voter.group.term) == (None, 1)
 
 
+class VotesInAnyTermItIsIn(RaftGroup):
+    def keeps_vote(self, peer: int, transfer: bool) -> bool:
+        return False
+
+
+@hole(RaftGroup, VotesInAnyTermItIsIn)
+def test_no_vote_in_a_term_that_an_answer_brought_while_a_leader_was_heard(
+    group_class: type[RaftGroup],
+) -> None:
+    """Its leader's lease counts on it, whatever the term it has come into since."""
+    voter = Replica(voters=(1, 2, 3, 4, 5), terms=[1], group_class=group_class)
+    voter.append(2, 1, (1, 1))
+    heard = voter.host.now()
+    voter.told(4, MessageKind.PRE_VOTE_REPLY, 2, False, 2, heard)
+    assert voter.group.term == 2
+    voter.advance(CONFIG.election_min_seconds * 0.9)
+    voter.told(3, VOTE, 2, 9, 9, False)
+    voter.sync()
+    assert voter.group.vote is None
+    voter.advance(CONFIG.election_min_seconds * 0.2)
+    voter.told(3, VOTE, 2, 9, 9, False)
+    voter.sync()
+    assert voter.group.vote == 3, "the promise has an end"
+
+
+_NEWS_OF_TERM_2: list[tuple[MessageKind, tuple[Any, ...]]] = [
+    (MessageKind.APPEND_REPLY, (False, 0, 0, 0, 0.0)),
+    (MessageKind.VOTE_REPLY, (False,)),
+    (MessageKind.PRE_VOTE_REPLY, (False, 2, 0.0)),
+    (MessageKind.SNAPSHOT_REPLY, (1, 0, 0, 0.0)),
+    (MessageKind.NEED_SNAPSHOT, (1, 0.0)),
+    (MessageKind.TIMEOUT_NOW, ()),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), _NEWS_OF_TERM_2, ids=lambda value: getattr(value, "name", ""))
+def test_no_message_that_brings_a_term_ends_a_promise(kind: MessageKind, fields: tuple[Any, ...]) -> None:
+    """The same, for each message that is not its new leader's own word."""
+    voter = Replica(voters=(1, 2, 3, 4, 5), terms=[1])
+    voter.append(2, 1, (1, 1))
+    voter.told(4, kind, 2, *fields)
+    assert (voter.group.term, voter.group.vote) == (2, None)
+    for restarted in (False, True):
+        if restarted:
+            voter.sync()
+            voter.restart()
+        voter.told(3, VOTE, 2, 9, 9, False)
+        voter.sync()
+        assert voter.group.vote is None
+
+
+class VotesForItselfAnyTime(RaftGroup):
+    def _check_pre_votes(self) -> None:
+        if self.pre_votes is not None and self.has_majority(self.pre_votes):
+            self.campaign()
+
+
+@hole(RaftGroup, VotesForItselfAnyTime)
+def test_no_vote_for_oneself_while_a_leader_is_heard(group_class: type[RaftGroup]) -> None:
+    """Whatever made it time out: a lease counts on this node's own vote as on any other."""
+    replica = Replica(voters=(1, 2, 3, 4, 5), terms=[1], group_class=group_class)
+    replica.append(2, 1, (1, 1))
+    replica.advance(CONFIG.election_min_seconds * 0.9)
+    replica.group.election_timeout()
+    for peer in (3, 4):
+        replica.pre_vote_from(peer)
+    assert (replica.role, replica.group.term) == ("follower", 1)
+
+
+def test_vote_that_was_given_is_given_again_though_a_leader_is_heard_since() -> None:
+    voter = Replica(voters=(1, 2, 3, 4, 5), terms=[1])
+    voter.advance(CONFIG.election_min_seconds)
+    voter.told(3, VOTE, 2, 1, 1, False)
+    voter.sync()
+    voter.take()
+    voter.append(4, 2, (1, 1))
+    assert [reply.fields for reply in voter.told(3, VOTE, 2, 1, 1, False)] == [(True,)]
+
+
+def test_a_transfers_vote_is_given_in_a_term_that_an_answer_brought() -> None:
+    """The leader gave up its lease before it sent its successor to that election."""
+    voter = Replica(voters=(1, 2, 3, 4, 5), terms=[1])
+    voter.append(2, 1, (1, 1))
+    voter.told(4, MessageKind.APPEND_REPLY, 2, False, 0, 0, 0, 0.0)
+    voter.told(3, VOTE, 2, 9, 9, True)
+    assert (voter.group.term, voter.group.vote) == (2, 3)
+
+
+class CountsPreVotesOfAnyRound(RaftGroup):
+    def is_of_this_round(self, asked: int, asked_at: float) -> bool:
+        return True
+
+
+@hole(RaftGroup, CountsPreVotesOfAnyRound)
+def test_pre_vote_of_an_earlier_round_does_not_count(group_class: type[RaftGroup]) -> None:
+    """A voter that has heard its leader since would not grant it now, and the term would rise for nothing."""
+    replica = Replica(terms=[1], group_class=group_class)
+    replica.time_out()
+    earlier = replica.group.pre_votes_asked_at
+    replica.time_out()
+    replica.told(2, MessageKind.PRE_VOTE_REPLY, 1, True, 2, earlier)
+    assert (replica.role, replica.group.term) == ("follower", 1)
+    replica.pre_vote_from(2)
+    assert replica.role == "candidate"
+
+
+def test_pre_vote_for_a_groups_first_term_counts_in_any_round() -> None:
+    """No leader can have been heard since it was given. It may be one that was not even asked for."""
+    replica = Replica()
+    replica.time_out()
+    replica.told(2, MessageKind.PRE_VOTE_REPLY, 0, True, 1, 0.0)
+    assert replica.role == "candidate"
+
+
 class PromisesNothing(RaftGroup):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -120,6 +236,63 @@ def test_restarted_node_grants_no_vote_while_a_lease_may_run(group_class: type[R
     voter.advance(CONFIG.lease_seconds)
     voter.told(3, VOTE, 2, 1, 1, False)
     assert voter.group.vote is None
+
+
+class RenewsItsWordToKnownLeaders(RaftGroup):
+    def still_promised(self, heard: float) -> float:
+        return heard if self.leader is None else super().still_promised(heard)
+
+
+@hole(RaftGroup, RenewsItsWordToKnownLeaders)
+def test_jump_of_the_clock_ends_no_promise_though_an_answer_brought_a_term_without_a_leader(
+    group_class: type[RaftGroup],
+) -> None:
+    voter = Replica(voters=(1, 2, 3, 4, 5), terms=[1], group_class=group_class)
+    voter.append(2, 1, (1, 1))
+    voter.told(4, MessageKind.PRE_VOTE_REPLY, 2, False, 2, 0.0)
+    before = voter.host.now()
+    voter.advance(5.0)  # No time at all, but for its clock.
+    voter.host.time_gap = (before, voter.host.now())
+    voter.told(3, VOTE, 3, 9, 9, False)
+    assert (voter.group.term, voter.group.vote) == (2, None)
+
+
+def test_jump_of_the_clock_renews_no_promise_that_had_ended() -> None:
+    """Or a loop that is slow again and again would keep its group from having a leader."""
+    voter = Replica(terms=[1])
+    voter.append(2, 1, (1, 1))
+    voter.advance(CONFIG.election_min_seconds)
+    before = voter.host.now()
+    voter.advance(5.0)
+    voter.host.time_gap = (before, voter.host.now())
+    voter.told(3, VOTE, 2, 9, 9, False)
+    assert voter.group.vote == 3
+
+
+class ForgetsTheSharedHeartbeat(RaftGroup):
+    def leave_quiet(self) -> None:
+        heard_at = self.heard_at
+        super().leave_quiet()
+        self.heard_at = heard_at
+
+
+@hole(RaftGroup, ForgetsTheSharedHeartbeat)
+def test_follower_of_a_quiet_group_that_is_woken_has_heard_its_leader_by_the_shared_heartbeat(
+    group_class: type[RaftGroup],
+) -> None:
+    follower = Replica(node=2, terms=[1], group_class=group_class)
+    follower.append(1, 1, (1, 1))
+    follower.told(1, MessageKind.QUIET, 1, 1)
+    for _ in range(10):
+        follower.advance(CONFIG.heartbeat_seconds)
+        followed = follower.host.pair(1).followed
+        follower.host.quiet.on_frame(1, [HEARTBEAT, 1.0, len(followed.terms), followed.digest])
+    assert follower.group.status()["quiet"]
+    follower.group.on_disconnect(1)
+    assert not follower.group.status()["quiet"]
+    follower.advance(CONFIG.election_min_seconds * 0.9)
+    follower.told(3, VOTE, 2, 9, 9, False)
+    assert follower.group.vote is None
 
 
 class StandsThoughRemoved(RaftGroup):
@@ -152,12 +325,12 @@ def test_leader_without_a_quorum_steps_down_within_an_election_timeout(group_cla
     assert 1 not in cluster.leaders
 
 
-class QuietWithTheSilent(RaftGroup):
-    def may_quiet(self, peer: int, progress: Progress, now: float) -> bool:
-        return progress.match == self.journal.last and self.is_idle()
+class SleepsWhileQuiet(RaftGroup):
+    def check_quorum(self) -> None:
+        pass
 
 
-@hole(RaftGroup, QuietWithTheSilent)
+@hole(RaftGroup, SleepsWhileQuiet)
 def test_quorum_that_falls_silent_in_quiet_is_missed_within_an_election_timeout(
     group_class: type[RaftGroup],
 ) -> None:
@@ -307,6 +480,61 @@ def test_transfer_waits_until_every_accepted_command_has_ended(group_class: type
     leader.acknowledge(3, 3)
     assert isinstance(future.result(), Applied)
     assert [sent.peer for sent in leader.take(MessageKind.TIMEOUT_NOW)] == [2]
+
+
+class HandsOverToAnyConnected(RaftGroup):
+    def can_take_over(self, peer: int) -> bool:
+        return self.host.connected(peer)
+
+
+@hole(RaftGroup, HandsOverToAnyConnected)
+def test_leader_gives_up_nothing_for_a_target_whose_disk_is_full(group_class: type[RaftGroup]) -> None:
+    cluster = Cluster(group_class=group_class)
+    cluster.elect(1)
+    cluster.advance(1.0)
+    assert not cluster[1].host.active, "the pair's heartbeat stands for the group, and says nothing of logs"
+    cluster[2].host.stalled = True
+    cluster.advance(2 * CONFIG.heartbeat_seconds)
+    leader = cluster[1].group
+    assert not leader.keeps_up(2)
+    assert not leader.transfer(2)
+    assert (leader.transfer_target, leader.lease_allowed) == (None, True)
+    cluster[2].host.stalled = False
+    cluster.advance(4 * CONFIG.heartbeat_seconds)
+    assert leader.transfer(2)
+    cluster.settle()
+    assert cluster.leaders == [2]
+
+
+@hole(RaftGroup, HandsOverToAnyConnected)
+def test_leader_gives_up_nothing_for_a_target_that_may_not_vote(group_class: type[RaftGroup]) -> None:
+    """Also in its first moments, in which a target need not have answered yet."""
+    leader = Replica(terms=[1], group_class=group_class)
+    leader.establish()
+    leader.host.newcomers = {2}
+    assert not leader.group.transfer(2)
+    assert leader.group.lease_allowed
+
+
+@hole(RaftGroup, HandsOverToAnyConnected)
+def test_leader_gives_up_nothing_for_a_target_that_answers_nothing(group_class: type[RaftGroup]) -> None:
+    cluster = Cluster(group_class=group_class)
+    cluster.elect(1)
+    cluster.mute = {2}
+    cluster.advance(4 * CONFIG.heartbeat_seconds)
+    assert not cluster[1].group.transfer(2)
+    assert cluster[1].group.lease_allowed
+
+
+@hole(RaftGroup, HandsOverToAnyConnected)
+def test_leader_gives_up_nothing_for_a_target_that_needs_a_snapshot(group_class: type[RaftGroup]) -> None:
+    leader = Replica(terms=[1], group_class=group_class)
+    leader.establish()
+    leader.group.on_need_snapshot(2, 1, leader.host.now())
+    assert not leader.group.transfer(2)
+    assert leader.group.lease_allowed
+    assert leader.group.transfer(), "to the other one"
+    assert leader.group.transfer_target == 3
 
 
 # Heartbeats for each group.

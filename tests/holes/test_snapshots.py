@@ -321,7 +321,7 @@ def test_machine_that_raises_stops_its_replica_and_no_other(host_class: type[Raf
     node = LoneHost(SimDisk(random.Random(1)), host_class, machine=Stubborn())
     other = node.host.create_group(GROUP + 1, RegisterMap(), (1,))
     node.lead()
-    other.tick(node.host.now())
+    other.election_timeout()
     node.loop.run()
     future = node.group.replicate(set_register(1, "x", 1), node.group.term)
     node.loop.run()

@@ -109,7 +109,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.append(b"")
-        self.apply(Bootstrap(CLUSTER))
+        self.apply(Bootstrap(CLUSTER, "first"))
         for node in (1, 2, 3):
             self.register(node)
 
@@ -118,7 +118,18 @@ class Cluster:
         boot, replaces = len(self.log) + 1, present.boot_id if present else 0
         self.apply(
             RegisterNode(
-                node, boot, replaces, f"n{node}", port or 9000 + node, f"n{node}", 7000 + node, 8080, 1, 1, 0
+                node,
+                boot,
+                replaces,
+                f"n{node}",
+                port or 9000 + node,
+                f"n{node}",
+                7000 + node,
+                8080,
+                1,
+                1,
+                0,
+                500 + node,
             )
         )
 
@@ -214,6 +225,15 @@ class FakeLeaders:
     others: dict[int, Leader | None] = field(default_factory=dict)
     nobody: bool = False
     asked: int = 0
+    watchers: list[Callable[[], None]] = field(default_factory=list)
+
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self.watchers.append(callback)
+        return lambda: self.watchers.remove(callback)
+
+    def changed(self) -> None:
+        for callback in [*self.watchers]:
+            callback()
 
     def leader_of(self, group: int) -> Leader | None:
         self.asked += 1

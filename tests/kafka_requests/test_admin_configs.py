@@ -16,7 +16,7 @@ from tests.kafka_requests.admin_harness import Node, config, run
 
 DESCRIBE, ALTER = ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS
 INCREMENTAL = ApiKey.INCREMENTAL_ALTER_CONFIGS
-TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, UNSET, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
@@ -167,8 +167,9 @@ def test_configs_that_hold_for_all_brokers_are_none() -> None:
         (TOPIC, "a b", ErrorCode.invalid_topic_exception, "Topic name is invalid"),
         (BROKER, "2", ErrorCode.invalid_request, "Unexpected broker id, expected 1 or empty string"),
         (BROKER, "one", ErrorCode.invalid_request, "must be an integer, but it is: one"),
-        (LOGGER, "1", ErrorCode.invalid_request, "Unsupported resource type: 8"),
-        (GROUP, "g", ErrorCode.invalid_request, "Unsupported resource type: 32"),
+        (LOGGER, "1", ErrorCode.invalid_request, "it is log.level in its file"),
+        (METRICS, "m", ErrorCode.invalid_request, "Client metrics (KIP-714) are not supported"),
+        (GROUP, "", ErrorCode.invalid_request, "Group name must not be empty"),
         (0, "x", ErrorCode.invalid_request, "Unsupported resource type: 0"),
     ],
 )
@@ -251,8 +252,10 @@ REFUSED = [
     (of_topic(name="no"), ErrorCode.unknown_topic_or_partition, "does not host"),
     (resource(BROKER, "1", configs=[change(SET, "a", "1")]), ErrorCode.invalid_request, "edit its file"),
     (resource(BROKER, "", configs=[]), ErrorCode.invalid_request, "edit its file"),
-    (resource(GROUP, "g", configs=[]), ErrorCode.invalid_request, "Unknown resource type 32"),
-    (resource(0, "g", configs=[]), ErrorCode.invalid_request, "Unknown resource type 0"),
+    (resource(LOGGER, "1", configs=[]), ErrorCode.invalid_request, "it is log.level in its file"),
+    (resource(METRICS, "m", configs=[]), ErrorCode.invalid_request, "Client metrics (KIP-714) are not"),
+    (resource(GROUP, "", configs=[]), ErrorCode.invalid_request, "Default group resources are not allowed."),
+    (resource(0, "g", configs=[]), ErrorCode.invalid_request, "Unsupported resource type: 0"),
 ]
 
 

@@ -7,6 +7,7 @@ import gc
 import random
 import uuid
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,14 @@ from node.controller.client import Unavailable
 from node.controller.leaders import Leader
 from node.kafka.answers import answers
 from node.kafka.apis import ApiKey
-from node.kafka.requests.topic_metadata import encode_topic, encoded_topics, topic_answer, with_topics
+from node.kafka.requests.topic_metadata import (
+    Breath,
+    encoded,
+    encoded_topics,
+    partition_answer,
+    topic_answer,
+    with_topics,
+)
 from node.kafka.response_encoder import encode
 from statemachine.controller import Controller
 from statemachine.controller_commands import CreateTopic, DeleteTopic
@@ -407,8 +415,13 @@ def test_spliced_topics_are_the_bytes_of_the_whole_response(version: int, count:
         node = Node()
         a = answers(METADATA, version)
         topics = [node.cluster.create(f"t{number}", 1) for number in range(count)]
+        live = frozenset({1, 2})
         made = tuple(
-            topic_answer(a, version, topic, [Leader(1, 5)], frozenset({1, 2}), True) for topic in topics
+            replace(
+                topic_answer(a, topic, True),
+                partitions=(partition_answer(a, version, 0, topic.partitions[0], Leader(1, 5), live),),
+            )
+            for topic in topics
         )
         rest = {
             "throttle_time": _none(),
@@ -419,7 +432,7 @@ def test_spliced_topics_are_the_bytes_of_the_whole_response(version: int, count:
             "error_code": ErrorCode.rebootstrap_required,
         }
         whole = b"".join(encode(a.MetadataResponse(topics=made, **rest), b""))
-        spliced = with_topics(a.MetadataResponse(topics=(), **rest), [encode_topic(topic) for topic in made])
+        spliced = with_topics(a.MetadataResponse(topics=(), **rest), [encoded(topic) for topic in made])
         assert b"".join(spliced.parts) == whole
 
     run(test)
@@ -465,8 +478,18 @@ def test_what_is_kept_never_differs_from_what_would_be_made() -> None:
                 a = answers(METADATA, version)
                 for topic in machine.topics:
                     leaders = [node.leaders.leader_of(partition.group) for partition in topic.partitions]
-                    anew = encode_topic(topic_answer(a, version, topic, leaders, live, False))
-                    assert kept.encode(a, version, topic, node.leaders.leader_of, False) == anew
+                    entity = replace(
+                        topic_answer(a, topic, False),
+                        partitions=tuple(
+                            partition_answer(a, version, number, partition, leader, live)
+                            for number, (partition, leader) in enumerate(
+                                zip(topic.partitions, leaders, strict=True)
+                            )
+                        ),
+                    )
+                    leader_of = node.leaders.leader_of
+                    told = await kept.encode(a, version, topic, leader_of, False, Breath())
+                    assert told == encoded(entity)
             assert len(kept._kept) <= 3 * len(machine.topics) + 3
 
     run(test)
@@ -479,10 +502,15 @@ def test_an_answer_is_not_made_again_while_nothing_changes() -> None:
         node.controller.hear()
         kept = encoded_topics(node.controller.machine)
         a = answers(METADATA, 13)
-        first = kept.encode(a, 13, topic_of(node), node.leaders.leader_of, False)
-        assert kept.encode(a, 13, topic_of(node), node.leaders.leader_of, False) is first
+        leader_of = node.leaders.leader_of
+
+        async def encode() -> bytes:
+            return await kept.encode(a, 13, topic_of(node), leader_of, False, Breath())
+
+        first = await encode()
+        assert await encode() is first
         node.leaders.others[topic.partitions[4].group] = Leader(2, 99)
-        assert kept.encode(a, 13, topic_of(node), node.leaders.leader_of, False) is not first
+        assert await encode() is not first
 
     run(test)
 

@@ -54,6 +54,14 @@ async def test_every_version_moves_the_start_offset(version: int) -> None:
     assert node.partition().start_offset == 4
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+@simulated
+async def test_a_timeout_of_0_is_no_bound_of_the_client_s(seconds: float) -> None:
+    node = filled()
+    node.partition().execute_seconds = 0.1
+    assert await deleted(node, {0: 4}, seconds=seconds) == [(ErrorCode.none, 4)]
+
+
 @simulated
 async def test_minus_one_is_the_high_watermark() -> None:
     node = filled()
@@ -94,6 +102,7 @@ async def test_somebody_quicker_who_went_further_is_fine() -> None:
     ("policy", "code"),
     [
         ("compact", ErrorCode.policy_violation),
+        ("", ErrorCode.policy_violation),
         ("delete", ErrorCode.none),
         ("compact,delete", ErrorCode.none),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -36,8 +35,8 @@ COMMIT, FETCH, DELETE = ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET
 TXN_COMMIT = ApiKey.TXN_OFFSET_COMMIT
 PLACE = PartitionGroup(900, b"g" * 16, "__consumer_offsets", 3, (1, 2, 3), 1)
 NONE = ErrorCode.none
-OLD_FETCH, IDS = 8, 10
-"""The first version of OffsetFetch that asks for many groups; of both, the first that names topics by id."""
+MANY_GROUPS = 8
+"""The first version of OffsetFetch that asks for many groups."""
 
 
 class FakeVerifier:
@@ -118,18 +117,18 @@ class Desk:
     # Requests; the topic is events unless it is named.
 
     async def commit(
-        self, *rows: tuple[int, int], version: int = 10, name: str = "events", **fields: Any
+        self, *rows: tuple[int, int], version: int = 9, name: str = "events", **fields: Any
     ) -> list[ErrorCode]:
-        answer = await self.node.ask(COMMIT, version, **self.asked(rows, version < IDS, name), **said(fields))
+        answer = await self.node.ask(COMMIT, version, **self.asked(rows, name), **said(fields))
         return codes(answer)
 
     async def txn_commit(self, *rows: tuple[int, int], version: int = 5, **fields: Any) -> list[ErrorCode]:
         given = {"transactional_id": "t", "producer_id": 7, "producer_epoch": 0, "generation_id": -1}
         given |= {"group_id": "g", "member_id": ""} | fields
-        answer = await self.node.ask(TXN_COMMIT, version, **self.asked(rows, True, "events"), **given)
+        answer = await self.node.ask(TXN_COMMIT, version, **self.asked(rows), **given)
         return codes(answer)
 
-    def asked(self, rows: Sequence[tuple[int, int]], by_name: bool, name: str) -> dict[str, Any]:
+    def asked(self, rows: Sequence[tuple[int, int]], name: str = "events") -> dict[str, Any]:
         partitions = [
             {
                 "partition_index": number,
@@ -139,19 +138,17 @@ class Desk:
             }
             for number, offset in rows
         ]
-        named = {"name": name} if by_name else {"topic_id": uuid.UUID(bytes=self.topic_id(name))}
-        return {"topics": [{**named, "partitions": partitions}]}
+        return {"topics": [{"name": name, "partitions": partitions}]}
 
-    async def fetch(self, *numbers: int, version: int = 10, **fields: Any) -> Any:
+    async def fetch(self, *numbers: int, version: int = 9, **fields: Any) -> Any:
         """Code of the group, and rows of the one topic; no numbers: of all that there is."""
-        named = {"topic_id": uuid.UUID(bytes=self.topic_id())} if version >= IDS else {"name": "events"}
-        topics = [{**named, "partition_indexes": list(numbers)}] if numbers else None
+        topics = [{"name": "events", "partition_indexes": list(numbers)}] if numbers else None
         return await self.fetch_topics(topics, version, **fields)
 
-    async def fetch_topics(self, topics: Any, version: int = 10, **fields: Any) -> Any:
+    async def fetch_topics(self, topics: Any, version: int = 9, **fields: Any) -> Any:
         stable = {"require_stable": fields.pop("stable", False)} if version >= 7 else {}
         group = {"group_id": "g", "topics": topics} | fields
-        if version >= OLD_FETCH:
+        if version >= MANY_GROUPS:
             answer = (await self.node.ask(FETCH, version, groups=[group], **stable)).groups[0]
         else:
             answer = await self.node.ask(FETCH, version, **group, **stable)
@@ -224,36 +221,15 @@ async def test_a_commit_is_fetched_in_every_version(desk: Desk) -> None:
 
 
 @served
-async def test_topics_come_back_under_what_they_were_asked_for(desk: Desk) -> None:
-    topic_id = uuid.UUID(bytes=desk.topic_id())
-    by_id = await desk.node.ask(COMMIT, 10, **said({}), **desk.asked([(0, 1)], False, "events"))
-    assert by_id.topics[0].topic_id == topic_id
-    by_name = await desk.node.ask(COMMIT, 9, **said({}), **desk.asked([(0, 1)], True, "events"))
-    assert by_name.topics[0].name == "events"
-    asked: list[Any] = [None, [{"topic_id": topic_id, "name": "events", "partition_indexes": [0]}]]
-    for topics in asked:
-        groups = [{"group_id": "g", "topics": topics}]
-        answer = await desk.node.ask(FETCH, 10, groups=groups)
-        assert [topic.topic_id for topic in answer.groups[0].topics] == [topic_id]
-        answer = await desk.node.ask(FETCH, 9, groups=groups)
-        assert [topic.name for topic in answer.groups[0].topics] == ["events"]
-
-
-@served
 async def test_what_was_never_committed_is_no_error(desk: Desk) -> None:
-    for version in (1, 7, 9, 10):
+    for version in (1, 7, 9):
         assert (await desk.fetch(1, version=version))[1][0][:3] == (1, NONE, -1)
-    assert await desk.fetch(version=10) == (NONE, [])
+    assert await desk.fetch(version=9) == (NONE, [])
     await desk.commit((0, 5))
     assert await desk.fetch(1) == (NONE, [(1, *NOTHING)])
     assert await desk.fetch_topics([{"name": "nowhere", "partition_indexes": [3]}], 9) == (
         NONE,
         [(3, *NOTHING)],
-    )
-    unknown = [{"topic_id": uuid.UUID(int=9), "partition_indexes": [3, 4]}]
-    assert await desk.fetch_topics(unknown) == (
-        NONE,
-        [(number, ErrorCode.unknown_topic_id, -1, -1, "") for number in (3, 4)],
     )
 
 
@@ -262,7 +238,7 @@ async def test_all_offsets_of_a_group_are_those_of_topics_that_exist(desk: Desk)
     desk.topic("clicks")
     await desk.commit((0, 5), (1, 6))
     await desk.commit((1, 7), name="clicks")
-    for version in (2, 7, 8, 10):
+    for version in (2, 7, 8, 9):
         assert [one[:3] for one in (await desk.fetch(version=version))[1]] == [
             (0, NONE, 5),
             (1, NONE, 6),
@@ -298,15 +274,6 @@ async def test_what_cannot_be_committed_is_refused_alone(desk: Desk) -> None:
     given = {"transactional_id": "t", "producer_id": 7, "producer_epoch": 0, "generation_id": -1}
     answer = await desk.node.ask(TXN_COMMIT, 5, group_id="g", member_id="", **given, topics=topics)
     assert codes(answer) == expected
-
-
-@served
-async def test_an_id_nobody_has_is_unknown(desk: Desk) -> None:
-    partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
-    topics = [{"topic_id": uuid.UUID(int=9), "partitions": partitions}]
-    answer = await desk.node.ask(COMMIT, 10, **said({}), topics=topics)
-    assert codes(answer) == [ErrorCode.unknown_topic_id]
-    assert desk.log.committed == []
 
 
 # A group with members.
@@ -350,7 +317,7 @@ async def test_a_member_of_the_new_protocol_is_judged_by_its_epoch(desk: Desk) -
     assert (await desk.fetch(0, member_id="a", member_epoch=3))[0] is NONE
     assert await desk.fetch(0, member_id="a", member_epoch=2) == (ErrorCode.stale_member_epoch, [])
     assert await desk.fetch(0, member_id="b", member_epoch=3) == (ErrorCode.unknown_member_id, [])
-    for version in (7, 8, 10):
+    for version in (7, 8, 9):
         assert await desk.fetch(0, version=version) == (NONE, [row(0, 5)])
 
 
@@ -379,7 +346,7 @@ async def test_a_node_that_does_not_coordinate_says_so(desk: Desk) -> None:
         desk.elsewhere = code
         assert await desk.commit((0, 5)) == [code]
         assert await desk.txn_commit((0, 5)) == [code]
-        for version in (2, 7, 10):
+        for version in (2, 7, 9):
             assert await desk.fetch(0, version=version) == (code, [])
         assert [one[:3] for one in (await desk.fetch(0, 1, version=1))[1]] == [(0, code, -1), (1, code, -1)]
         answer = await desk.node.ask(DELETE, group_id="g", topics=delete_of(0))
@@ -426,9 +393,8 @@ async def test_an_offset_of_a_topic_this_node_is_late_to_hear_of_is_not_withheld
     late.machine = type(late.machine)(lambda *_: None)
     late.applied = 0
     late.down = Unavailable("no leader", False)
-    for version in (9, 10):
-        assert await desk.fetch(0, version=version) == (ErrorCode.coordinator_load_in_progress, [])
-        assert await desk.fetch(version=version) == (ErrorCode.coordinator_load_in_progress, [])
+    assert await desk.fetch(0) == (ErrorCode.coordinator_load_in_progress, [])
+    assert await desk.fetch() == (ErrorCode.coordinator_load_in_progress, [])
 
 
 @served
@@ -451,14 +417,11 @@ async def test_nobody_asks_the_controller_for_what_is_known(desk: Desk) -> None:
 
 @served
 async def test_a_commit_to_a_deleted_topic_is_refused(desk: Desk) -> None:
-    topic_id = uuid.UUID(bytes=desk.topic_id())
-    asked = desk.asked([(0, 1)], False, "events")
-    desk.node.cluster.apply(DeleteTopic(topic_id.bytes))
+    desk.node.cluster.apply(DeleteTopic(desk.topic_id()))
     desk.node.controller.hear()
     unknown = ErrorCode.unknown_topic_or_partition
     assert await desk.commit((0, 5), version=9) == [unknown]
     assert await desk.txn_commit((0, 5)) == [unknown]
-    assert codes(await desk.node.ask(COMMIT, 10, **said({}), **asked)) == [ErrorCode.unknown_topic_id]
     assert desk.log.committed == []
 
 
@@ -484,7 +447,7 @@ async def test_groups_of_one_request_answer_for_themselves(desk: Desk) -> None:
 async def test_offsets_of_a_transaction_are_unstable_until_it_ends(desk: Desk) -> None:
     await desk.commit((0, 5), (1, 6))
     assert await desk.txn_commit((0, 9)) == [NONE]
-    for version in (7, 9, 10):
+    for version in (7, 9):
         code, rows = await desk.fetch(0, 1, version=version, stable=True)
         assert code is NONE
         assert rows == [(0, ErrorCode.unstable_offset_commit, -1, -1, ""), row(1, 6)]

@@ -188,6 +188,25 @@ def test_a_member_joins_syncs_lives_and_leaves_in_every_version(version: int) ->
     at_home(test)
 
 
+def test_version_0_waits_for_members_as_long_as_their_sessions_are() -> None:
+    """It has no rebalance timeout; Kafka takes the session's (JoinGroupRequest)."""
+
+    async def test(home: Home) -> None:
+        joined = await home.member(0, session_timeout=timedelta(seconds=20))
+        await home.sync(joined, {joined.member_id: b"all"}, 0)
+        began = home.loop.time()
+        waiting = asyncio.create_task(home.join(0, session_timeout=timedelta(seconds=6)))
+        while not waiting.done() and home.loop.time() < began + 60:
+            await home.beat(joined, 0)  # it lives, and does not join again
+            await asyncio.sleep(1)
+        second = await waiting
+        assert (second.error_code, second.leader) == (ErrorCode.none, second.member_id)
+        assert 20 <= home.loop.time() - began < 23
+        assert await home.beat(joined, 0) is ErrorCode.unknown_member_id
+
+    at_home(test)
+
+
 def test_a_client_says_who_it_is_and_where() -> None:
     async def test(home: Home) -> None:
         joined = await home.stable()
@@ -398,14 +417,14 @@ def test_members_of_the_other_protocol_keep_classic_ones_out() -> None:
         consumers = ConsumerGroup()
         consumers.members["somebody"] = cast(Any, SimpleNamespace(state=0, epoch=0))
         home.replica.machine.groups["g"] = Group(consumers)
-        assert (await home.join()).error_code is ErrorCode.inconsistent_group_protocol
+        assert (await home.join()).error_code is ErrorCode.coordinator_load_in_progress
         described = await home.ask(ApiKey.DESCRIBE_GROUPS, 6, groups=["g"])
         assert described.groups[0].error_message == "Group g is not a classic group."
         consumers.members.clear()
         waiting = asyncio.create_task(home.join(3))
         await asyncio.sleep(0)
         consumers.members["somebody"] = cast(Any, SimpleNamespace(state=0, epoch=0))
-        assert (await waiting).error_code is ErrorCode.inconsistent_group_protocol
+        assert (await waiting).error_code is ErrorCode.coordinator_not_available
         assert len(home.coordinator.classic) == 0
         consumers.members.clear()
         assert (await home.join(3)).generation_id == 1

@@ -68,8 +68,16 @@ async def test_there_are_no_records_to_write_or_read(name: str) -> None:
         (part,) = answer.responses[0].partitions
         assert (part.error_code, part.records or None) == (INVALID, None)
     for version in versions(ApiKey.LIST_OFFSETS):
-        (listed,) = await node.list_offsets([(0, -1)], version, topic=name)
-        assert listed.error_code is INVALID
+        times = {-1: 0, -2: 0, 1_700_000_000_000: -1} | ({-3: -1, -4: 0, -5: -1} if version >= 9 else {})
+        for time, offset in times.items():
+            (listed,) = await node.list_offsets([(15, time)], version, topic=name)
+            assert (listed.error_code, listed.offset) == (ErrorCode.none, offset)
+        (listed,) = await node.list_offsets([(16, -1)], version, topic=name)
+        assert listed.error_code is ErrorCode.unknown_topic_or_partition
+    asked = [{"name": name, "partition_indexes": [0, 16]}]
+    producers = await node.ask(ApiKey.DESCRIBE_PRODUCERS, topics=asked)
+    told = [(part.error_code, part.active_producers) for part in producers.topics[0].partitions]
+    assert told == [(ErrorCode.none, ()), (ErrorCode.unknown_topic_or_partition, ())]
     for version in versions(ApiKey.OFFSET_FOR_LEADER_EPOCH):
         asked = [{"topic": name, "partitions": [{"partition": 0, "leader_epoch": 1}]}]
         answer = await node.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, topics=asked)

@@ -15,7 +15,7 @@ from node.coordinator.table import Coordinators
 from node.kafka.apis import ApiKey
 from node.mesh_calls import CallFailed
 from node.partition.batch import AppendFailed
-from node.transaction_markers import MAX_MARKERS, METHOD, MarkerAnswer
+from node.transaction_markers import ANSWER_SECONDS, MAX_MARKERS, METHOD, MarkerAnswer
 from statemachine.producers import OpenTransaction
 from tests.kafka_requests.data_harness import DataNode
 from tests.kafka_requests.test_produce import simulated
@@ -148,6 +148,33 @@ async def test_what_no_replica_would_survive_is_refused_with_all_beside_it(bad: 
         await node.calls.call(1, METHOD, [good, list(bad) if isinstance(bad, tuple) else bad], 1.0)
     assert not refused.value.unknown
     assert node.partition().high_watermark == 0
+
+
+@simulated
+async def test_a_partition_without_a_majority_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its marker is in the log of its leader, and is not put there again each time it is said."""
+    node = marked(2)
+    loop = asyncio.get_running_loop()
+    majority = asyncio.Event()
+    stuck = node.partition(number=1)
+    good = stuck.end_transaction
+    written = []
+
+    async def end_transaction(*marker: Any) -> Any:
+        written.append(marker)
+        await majority.wait()
+        return await good(*marker)
+
+    monkeypatch.setattr(stuck, "end_transaction", end_transaction)
+    began = loop.time()
+    for _ in range(3):
+        markers = [(node.group(number), P, 0, 1, True, 5) for number in range(2)]
+        assert await node.mark(*markers) == [DONE, AGAIN]
+    assert loop.time() - began == pytest.approx(3 * ANSWER_SECONDS, rel=0.1)
+    assert len(written) == 1
+    majority.set()
+    assert await node.mark((node.group(1), P, 0, 1, True, 5)) == [DONE]
+    assert len(written) == 1
 
 
 @simulated
@@ -286,6 +313,22 @@ async def test_producers_are_described() -> None:
     ]
     assert rows == [(P, 2, 3, 8, 7), (Q, 0, 0, -1, 8)]
     assert all(one.last_timestamp == partition.machine.time for one in part.active_producers)
+
+
+@simulated
+async def test_any_replica_describes_what_it_knows_of_producers() -> None:
+    node, partition = made(2)
+    partition.write(batch(), transaction=1)
+    partition.resign()
+    partition.confirms = False
+    first, _ = await described(node, ("t", [0, 1]))
+    assert (first.error_code, [one.producer_id for one in first.active_producers]) == (ErrorCode.none, [P])
+    assert first.active_producers[0].current_txn_start_offset == 0
+    topic = node.controller.machine.topic("t")
+    assert topic is not None
+    del node.fakes[topic.topic_id, 1]
+    (elsewhere,) = await described(node, ("t", [1]))
+    assert elsewhere.error_code is ErrorCode.not_leader_or_follower
 
 
 @simulated

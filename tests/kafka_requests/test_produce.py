@@ -16,8 +16,10 @@ from node.controller.leaders import Leader
 from node.kafka.apis import APIS, ApiKey
 from node.kafka.handler import CloseConnection
 from node.kafka.record_batch import BatchLimits, read_header, validate_produced
+from node.kafka.requests.outcomes import UNTIMED_SECONDS
 from node.kafka.requests.produce import rules_of
 from node.partition.batch import AppendFailed
+from statemachine.controller_commands import ReplaceTopicConfigs
 from statemachine.partition_commands import NO_TRANSACTION
 from tests.kafka_requests.admin_harness import TERM, run
 from tests.kafka_requests.data_harness import NOW, DataNode
@@ -80,7 +82,7 @@ async def test_the_batch_arrives_as_it_was_sent_with_what_its_header_says() -> N
     await node.produce({0: sent})
     (batch,) = node.partition().appended
     newest = read_header(sent).max_timestamp
-    assert batch == (sent, 3, newest, 9, 2, 5, 1, NO_TRANSACTION)
+    assert batch == (sent, 3, newest, 9, 2, 5, 1, NO_TRANSACTION, 0)
 
 
 @simulated
@@ -258,6 +260,69 @@ async def test_by_default_a_record_may_be_old_but_not_an_hour_ahead() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@simulated
+async def test_a_compacted_topic_takes_no_record_without_a_key(policy: str, version: int) -> None:
+    node = DataNode()
+    node.topic("t", cleanup_policy=policy)
+    keyed = [Record(b"v", key=b"k"), Record(b"", key=b"")]
+    assert codes(await node.produce({0: build(keyed)}, version)) == [ErrorCode.none]
+    answer = only(await node.produce({0: build([*keyed, Record(b"v"), *keyed, Record(b"v")])}, version))
+    assert answer.error_code is ErrorCode.invalid_record
+    if version >= 8:
+        assert [one.batch_index for one in answer.record_errors] == [2, 5]
+        assert all("without a key" in one.batch_index_error_message for one in answer.record_errors)
+        assert answer.error_message.endswith("2 of the batch's 6 have none, the first of them record 2")
+    assert len(node.partition().appended) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "acks", "replicas"),
+    [("1", -1, 0), ("2", -1, 0), ("3", -1, 3), ("3", 1, 0), ("3", 0, 0)],
+)
+@simulated
+async def test_only_more_replicas_than_a_majority_are_asked_for(
+    wanted: str, acks: int, replicas: int
+) -> None:
+    node = DataNode()
+    node.topic("t", min_insync_replicas=wanted)
+    await node.produce({0: build()}, acks=acks)
+    (batch,) = node.partition().appended
+    assert batch.replicas == replicas
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [("2", ErrorCode.request_timed_out), ("3", ErrorCode.not_enough_replicas_after_append)],
+)
+@simulated
+async def test_what_is_not_on_enough_replicas_in_time_may_be_in_the_log(wanted: str, code: ErrorCode) -> None:
+    node = DataNode()
+    node.topic("t", min_insync_replicas=wanted)
+    node.partition().hold = True
+    assert codes(await node.produce({0: build()}, seconds=0.1)) == [code]
+    node.partition().settle()
+
+
+@simulated
+async def test_a_topic_may_become_compacted_and_a_batch_of_many_is_looked_at_in_a_thread() -> None:
+    node = DataNode()
+    topic = node.topic()
+    many = build([Record(b"v", key=b"k")] * 3_000 + [Record(b"v")] * 150)
+    assert codes(await node.produce({0: many})) == [ErrorCode.none]
+    node.cluster.apply(ReplaceTopicConfigs(topic.topic_id, [("cleanup.policy", "compact")]))
+    node.controller.hear()
+    asked = asyncio.ensure_future(node.produce({0: many}))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    answer = only(await asked)
+    assert answer.error_code is ErrorCode.invalid_record
+    assert [one.batch_index for one in answer.record_errors] == list(range(3_000, 3_100))
+    assert "at least 100 of the batch's 3150 have none" in answer.error_message
+    assert len(node.partition().appended) == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @simulated
 async def test_log_append_time_replaces_the_clients_times(version: int) -> None:
     node = DataNode()
@@ -366,6 +431,25 @@ async def test_a_timeout_answers_what_is_not_done_and_the_write_goes_on() -> Non
     assert not future.cancelled()
     slow.settle()
     assert slow.high_watermark == 3
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+@pytest.mark.parametrize("acks", [1, -1])
+@simulated
+async def test_a_timeout_of_0_is_no_bound_of_the_client_s(acks: int, seconds: float) -> None:
+    node = DataNode()
+    node.topic()
+    node.partition().hold = True
+    asked = asyncio.ensure_future(node.produce({0: build()}, acks=acks, seconds=seconds))
+    await asyncio.sleep(5)
+    node.partition().settle()
+    assert codes(await asked) == [ErrorCode.none]
+    began = node.loop.time()
+    assert codes(await node.produce({0: build()}, acks=acks, seconds=seconds)) == [
+        ErrorCode.request_timed_out
+    ]
+    assert node.loop.time() - began == pytest.approx(UNTIMED_SECONDS)
+    node.partition().settle()
 
 
 @simulated

@@ -77,7 +77,7 @@ class Served:
         for number, present in node.cluster.leader.nodes.items():
             replaces, port = present.boot_id, self.server.port
             node.cluster.apply(
-                RegisterNode(number, 99, replaces, "127.0.0.1", port, "n", 7000, 8080, 1, 1, 0)
+                RegisterNode(number, 99, replaces, "127.0.0.1", port, "n", 7000, 8080, 1, 1, 0, 500 + number)
             )
         node.now_ms = int(time.time() * 1000)
         for name in CLIENTS:

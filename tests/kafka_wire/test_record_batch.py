@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from node.kafka.record_batch import (
+    MAX_NAMED_RECORDS,
     BatchHeader,
     BatchLimits,
     InvalidBatch,
@@ -26,7 +27,8 @@ from node.kafka.record_batch import (
     stamped,
     validate_produced,
 )
-from node.kafka.record_lengths import check_records, same_size_run
+from node.kafka.record_keys import keyless_records
+from node.kafka.record_lengths import WrongRecords, check_records, same_size_run
 from node.kafka.record_lookup import Found, first_at_or_after, newest
 from snapshot.compression import Compression, DecompressionError, TooLarge, decompress
 from tests.kafka_wire.batches import Record, build, compress, encode_records, varint, xerial
@@ -244,6 +246,71 @@ def test_records_of_one_size_are_recognised_together(size: int) -> None:
     stride = len(records) // 61
     assert same_size_run(records, 0, 512) == (60, stride)
     check_records(records, 0, len(records), 61)
+
+
+KEYED = st.builds(
+    Record,
+    st.binary(max_size=40),
+    st.integers(START, START + (1 << 40)),
+    st.one_of(st.none(), st.binary(max_size=70)),
+)
+
+
+@given(
+    st.lists(st.tuples(KEYED, st.integers(1, 40)), min_size=1, max_size=12),
+    st.sampled_from(ALL),
+    st.integers(1, 50),
+)
+def test_records_without_a_key_are_found(
+    runs: list[tuple[Record, int]], compression: Compression, most: int
+) -> None:
+    records = [record for record, times in runs for _ in range(times)]
+    encoded = encode_records(records, records[0].timestamp)
+    wanted = [number for number, record in enumerate(records) if record.key is None]
+    assert keyless_records(encoded, 0, len(encoded), len(records), most) == wanted[:most]
+    batch = build(records, compression=compression)
+    judge(batch)
+    if not wanted:
+        judge(batch, needs_keys=True)
+        return
+    with pytest.raises(InvalidBatch) as refusal:
+        judge(batch, needs_keys=True)
+    assert refusal.value.code is ErrorCode.invalid_record
+    assert refusal.value.records == wanted[:MAX_NAMED_RECORDS]
+
+
+@pytest.mark.parametrize("size", [1, 40, 300])
+def test_keys_of_long_runs_are_found_as_those_of_single_records(size: int) -> None:
+    """Timestamps and offsets whose lengths change within the batch; a record without a key here and there."""
+    random_one = random.Random(size)
+    times = [START + random_one.choice((1, 100, 20_000, 1 << 33)) for _ in range(100)]
+    records = [Record(bytes(size), times[number // 200], b"key") for number in range(20_000)]
+    missing = sorted(random_one.sample(range(20_000), 60))
+    for number in missing:
+        records[number] = records[number]._replace(key=None, value=bytes(size + 3))
+    encoded = encode_records(records, START)
+    assert keyless_records(encoded, 0, len(encoded), len(records), 1000) == missing
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_records_that_end_before_their_keys_are_wrong(count: int) -> None:
+    short = (b"\x0c\x00" + b"\x80" * 4 + b"\x00") * count  # its timestamp does not end within it
+    check_records(short, 0, len(short), count)
+    with pytest.raises(WrongRecords, match="before its key"):
+        keyless_records(short, 0, len(short), count, 100)
+
+
+def test_many_keys_are_looked_for_in_a_thread() -> None:
+    limits = BatchLimits(max_batch_bytes=HUGE, needs_keys=True)
+    _, rest = judged_at_once(build([Record(b"", key=b"k")] * 2_000), version=9, limits=limits)
+    assert rest is None
+    many = build([Record(b"", key=b"k")] * 2_001 + [Record(b"")])
+    assert judged_at_once(many, version=9, limits=limits._replace(needs_keys=False))[1] is None
+    _, rest = judged_at_once(many, version=9, limits=limits)
+    assert rest is not None
+    with pytest.raises(InvalidBatch) as refusal:
+        rest()
+    assert refusal.value.records == [2_001]
 
 
 def test_java_s_snappy_stream() -> None:

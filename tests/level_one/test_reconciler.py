@@ -79,7 +79,7 @@ def test_partitions_that_are_due_go_together_and_none_takes_the_whole_job() -> N
             large.write(8192)
         small.write(100)
         node.run(asyncio.sleep(0))
-        node.upkeep.reconciler.look()
+        node.run(node.upkeep.reconciler.look())
         node.wait(AGE)
         young.write(10)
         assert node.work()
@@ -329,7 +329,7 @@ class TestTrouble:
                 replica.write(CONFIG.target_bytes // 2 + 1)
             # Each is an object of its own; the second is bad, and the third is not looked at yet.
             node.builder.bad[1] = LOST
-            node.upkeep.reconciler.look()
+            node.run(node.upkeep.reconciler.look())
             node.wait(AGE)
             for _ in range(3):
                 node.work()
@@ -389,7 +389,7 @@ class TestTrouble:
                 raise RuntimeError("not foreseen")
 
             node.builder.while_building = fail
-            node.upkeep.reconciler.look()
+            node.run(node.upkeep.reconciler.look())
             node.wait(AGE)
             with pytest.raises(RuntimeError, match="not foreseen"):
                 node.work()
@@ -402,7 +402,7 @@ class TestMerging:
     def lifted(self, node: Node, replica: HandReplica, times: int = 4) -> None:
         for _ in range(times):
             replica.write(500)
-            node.upkeep.reconciler.look()
+            node.run(node.upkeep.reconciler.look())
             node.wait(1)
             assert node.work()
 
@@ -438,7 +438,7 @@ class TestMerging:
                 replica.lead(2)
 
             replica.write(500)
-            node.upkeep.reconciler.look()
+            node.run(node.upkeep.reconciler.look())
             node.wait(1)
             merge = node.builder.merge
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -167,6 +168,53 @@ class TestWhen:
             node.wait(31)
             step(node)
             assert node.upkeep.measures.sweeps == 3
+
+    @pytest.mark.parametrize("when", ["while it is listed", "while it is deleted"])
+    def test_a_pause_stops_a_sweep_under_way_and_its_end_begins_it_anew(
+        self, when: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with upkeep_node() as node:
+            replica = node.add(group=64)
+            for number in range(3 * PAGE):
+                put(node, replica, number)
+            paused_in = node.store.list if when == "while it is listed" else node.store.delete_many
+
+            async def pausing(*arguments: Any) -> Any:
+                result = await paused_in(*arguments)
+                node.topics.collection_paused = True
+                return result
+
+            with monkeypatch.context() as patch:
+                patch.setattr(node.store, paused_in.__name__, pausing)
+                step(node)
+                node.wait(1)
+                step(node)
+            left = 3 * PAGE if when == "while it is listed" else 2 * PAGE
+            assert len(node.names(replica)) == left
+            node.wait(5)
+            step(node)
+            assert len(node.names(replica)) == left
+            node.topics.collection_paused = False
+            step(node)
+            assert node.names(replica) == []
+
+    def test_nothing_goes_before_this_process_knows_whether_collecting_is_paused(self) -> None:
+        """It was down when collecting was paused, and its state of the controller is of before that."""
+        with upkeep_node() as node:
+            replica = node.add(group=64)
+            names = [lifted(node, replica, 1), put(node, replica, 2)]
+            replica.apply(SetStartOffset(1))
+            node.registered = False
+            for _ in range(3):
+                step(node)
+                node.wait(1)
+            assert node.names(replica) == sorted(names)
+            node.registered = node.topics.collection_paused = True
+            step(node)
+            assert node.names(replica) == sorted(names)
+            node.topics.collection_paused = False
+            step(node)
+            assert node.names(replica) == []
 
     def test_a_store_that_fails_is_tried_again_later_and_said_once(
         self, caplog: pytest.LogCaptureFixture

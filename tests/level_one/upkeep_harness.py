@@ -26,7 +26,7 @@ from statemachine.level_one import LevelOneExtent, level_one_name, partition_pre
 from statemachine.object_names import object_id
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import Append, Checkpoint, Command, Placeholder, encode
-from statemachine.topic_config import Configs
+from statemachine.settings import Configs
 from tests.level_zero.samples import run, started
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
@@ -219,6 +219,7 @@ class Node:
     partitions: list[HandReplica] = field(default_factory=list)
     clock: HandClock = field(default_factory=HandClock)
     now_ms: int = 1_000_000
+    registered: bool = True
 
     def __post_init__(self) -> None:
         self.loop = self.sim.loop

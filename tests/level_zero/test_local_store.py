@@ -197,6 +197,29 @@ def test_a_put_survives_that_another_node_removes_the_folder(sim: Simulated) -> 
     assert sim.run(other.list("", "", 10)) == ["l0/1/b"]
 
 
+def test_a_store_that_is_moved_away_during_a_put_is_not_begun_anew(tmp_path: Path) -> None:
+    class Moving(RealDisk):
+        def rename(self, source: str, target: str) -> None:
+            (tmp_path / "store").rename(tmp_path / "away")
+            super().rename(source, target)
+
+    async def check() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            store = LocalStore.open(
+                Moving(),
+                str(tmp_path / "store"),
+                owner="node-1",
+                loop=asyncio.get_running_loop(),
+                executor=executor,
+            )
+            with pytest.raises(NotDone):
+                await store.put("l0/1/x", [b"x"])
+            await store.close()
+
+    asyncio.run(check())
+    assert not (tmp_path / "store").exists()
+
+
 def test_an_owner_sweeps_its_own_leftovers_and_nobody_elses(sim: Simulated) -> None:
     for owner in ("node-1", "node-2"):
         sim.disk.mkdir(f"/s/.partial/{owner}")
@@ -207,8 +230,9 @@ def test_an_owner_sweeps_its_own_leftovers_and_nobody_elses(sim: Simulated) -> N
 
 
 def test_two_processes_of_one_name_are_refused(sim: Simulated) -> None:
-    with pytest.raises(NotDone, match="another process uses this folder as node-1: stop it or"):
+    with pytest.raises(NotDone, match=r"another process uses this folder as node-1$") as caught:
         opened(sim.node)
+    assert caught.value.cure.startswith("stop that process, or")
     sim.run(sim.store.close())
     opened(sim.node)
 
@@ -219,6 +243,30 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
     with ThreadPoolExecutor(1) as executor, pytest.raises(NotDone, match=r"Not a directory \(.*/file"):
         LocalStore.open(RealDisk(), str(tmp_path / "file"), owner="n", loop=loop, executor=executor)
     loop.close()
+
+
+def test_a_read_tells_a_store_that_is_gone_from_an_object_that_is_gone(tmp_path: Path) -> None:
+    """An object that is missing is corruption to a reader, and final to its client; a store comes back."""
+
+    async def check() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            store = LocalStore.open(
+                RealDisk(), str(tmp_path / "s"), owner="n", loop=asyncio.get_running_loop(), executor=executor
+            )
+            await store.put("l0/a", [b"abc"])
+            for gone in (False, True):
+                if gone:
+                    (tmp_path / "s").rename(tmp_path / "away")
+                for read in (store.get("l0/b"), store.get_range("l0/b", 0, 1), store.size("l0/b")):
+                    with pytest.raises(NotDone) as caught:
+                        await read
+                    assert isinstance(caught.value, ObjectNotFound) is not gone
+                    assert caught.value.retriable is gone
+            (tmp_path / "away").rename(tmp_path / "s")
+            assert await store.get("l0/a") == b"abc"
+            await store.close()
+
+    asyncio.run(check())
 
 
 def test_a_stalled_disk_holds_a_bounded_number_of_operations(sim: Simulated) -> None:

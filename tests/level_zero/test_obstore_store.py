@@ -75,6 +75,49 @@ def test_a_refused_change_is_definite_and_any_other_error_is_not() -> None:
     assert "the bucket is missing" in str(missing)
 
 
+def test_an_error_is_told_without_the_server_s_markup_and_the_time_it_took() -> None:
+    text = (
+        "Generic S3 error: Error performing PUT http://h/b/a in 16.063653ms - Server returned non-2xx status "
+        'code: 503 Slow Down: <?xml version="1.0" encoding="utf-8"?>\n<Error>\n'
+    )
+    assert changed("put", "a", exceptions.GenericError(text)).reason == (
+        "Generic S3 error: Error performing PUT http://h/b/a - Server returned non-2xx status code: 503 Slow "
+        "Down"
+    )
+
+
+def test_a_listing_of_a_bucket_that_is_missing_says_so() -> None:
+    error = unread("list", "l0/", FileNotFoundError("NoSuchBucket"))
+    assert type(error) is NotDone, "ObjectNotFound would be an answer"
+    assert (error.reason, error.cure) == (
+        "the bucket is missing (NoSuchBucket)",
+        "create the bucket, or correct storage.url",
+    )
+    assert "credentials" in changed("put", "a", exceptions.PermissionDeniedError("no")).cure
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"endpont": "http://x"}, "Configuration key: 'endpont' is not valid for store 'S3'"),
+        ({"proxy_url": "http://x"}, "obstore cannot take these options: proxy_url"),
+    ],
+)
+def test_an_option_that_there_is_not_is_one_line(options: dict[str, str], line: str) -> None:
+    with pytest.raises(NotDone, match=line) as caught:
+        ObstoreStore("s3://bucket", options=options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_panic_inside_the_library_is_an_error_of_the_operation() -> None:
+    keys = {"access_key_id": "a", "secret_access_key": "b", "endpoint": "http://h:99999"}
+    store = ObstoreStore("s3://bucket", options=keys, allow_http=True)
+    with pytest.raises(OutcomeUnknown, match="panicked"):
+        asyncio.run(store.put("a", [b"x"]))
+    with pytest.raises(NotDone, match="panicked"):
+        asyncio.run(store.get("a"))
+
+
 def test_a_read_that_fails_is_definite() -> None:
     assert isinstance(unread("get", "a", FileNotFoundError()), ObjectNotFound)
     assert unread("get", "a", exceptions.GenericError("503")).retriable

@@ -61,6 +61,8 @@ def test_contract(store: ObstoreStore) -> None:
 def test_a_missing_bucket_is_definite(endpoint: str) -> None:
     with pytest.raises(NotDone, match="the bucket is missing"):
         asyncio.run(open_store(endpoint, "s3://there-is-none").put("a", [b"x"]))
+    with pytest.raises(NotDone, match="the bucket is missing"):
+        asyncio.run(open_store(endpoint, "s3://there-is-none").list("health/", "", 1))
 
 
 def test_from_producers_to_readers(store: ObstoreStore) -> None:

@@ -48,7 +48,7 @@ class Brokers:
         if start:
             for node in self.nodes:
                 self.start(node)
-            self.wait(lambda: all(self.registered(node) for node in self.nodes))
+            self.wait(self.all_know_all)
 
     def __enter__(self) -> Brokers:
         return self
@@ -102,6 +102,11 @@ class Brokers:
         took = self.world.now - began
         self.crash(node)
         return took
+
+    def all_know_all(self) -> bool:
+        """Whether all are registered, and every node's replica of the controller has heard of it."""
+        versions = {broker.controller.machine.version for broker in self.brokers.values()}
+        return len(versions) == 1 and all(self.registered(node) for node in self.nodes)
 
     def registered(self, node: int) -> bool:
         broker = self.brokers.get(node)

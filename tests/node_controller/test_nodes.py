@@ -104,7 +104,8 @@ def test_a_process_whose_place_was_taken_stops() -> None:
     with Brokers() as brokers:
         node = brokers.follower()
         known = registration(brokers, node)
-        other = RegisterNode(node, 12345, known.boot_id, "h", 1, "h", 2, 3, 1, 1, 0)
+        folder = brokers.brokers[node].controller.machine.folders[node].folder
+        other = RegisterNode(node, 12345, known.boot_id, "h", 1, "h", 2, 3, 1, 1, 0, folder)
         assert isinstance(brokers.submit(brokers.leader(), other), NodeRegistration)
         brokers.wait(lambda: node in brokers.fatal)
         assert isinstance(brokers.fatal[node], Displaced)

@@ -18,6 +18,7 @@ from node.partition.fence import Hold
 from node.partition.partition import Partition
 from statemachine.controller import PartitionGroup
 from statemachine.epoch_window import EpochWindow
+from statemachine.machine import Captured
 from statemachine.partition_commands import AdvanceEpoch, Kind
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
@@ -62,7 +63,7 @@ class Log:
     def applied(self, index: int, term: int, command: bytes) -> None:
         self._note(index, term, command)
 
-    def checkpoint(self, index: int, state: bytes) -> None:
+    def checkpoint(self, index: int, captured: Captured) -> None:
         raise AssertionError("nobody asked for one")
 
     def restored(self) -> None:
@@ -120,6 +121,7 @@ class PartitionCluster(SmallCluster):
             written=written,
             epoch=epoch,
             wall_ms=lambda: int(self.world.now * 1000),
+            agreed_ms=lambda: int(self.world.now * 1000),
             recorder=self.log,
         )
         self.hosts[sim.id] = host

@@ -19,6 +19,7 @@ from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from statemachine.controller import PartitionGroup
 from statemachine.extents import Extent
+from statemachine.machine import Captured
 from statemachine.object_names import object_id
 from statemachine.partition_commands import NO_TRANSACTION
 from tests.manual_loop import ManualLoop
@@ -87,6 +88,9 @@ class HandGroup:
         self.index = 0
         self.confirmed = True
         self.barriers: list[asyncio.Future[Outcome]] = []
+        self.holders: int | None = 3
+        """Replicas that have what is committed; None: nobody may ask."""
+        self._waiting: list[asyncio.Future[bool]] = []
         self._next = 0
         self._loop = loop
         self._machine = partition.machine_for_group
@@ -113,6 +117,25 @@ class HandGroup:
         if self.confirmed:
             self.pass_barriers()
         return await future
+
+    def in_sync(self) -> int:
+        return 3
+
+    def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
+        assert self.holders is not None
+        assert index == self.index
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting.append(future)
+        if count <= self.holders:
+            self.hold_all()
+        return future
+
+    def hold_all(self) -> None:
+        """Every replica has what is committed."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.set_result(True)
+        self._loop.run()
 
     def pass_barriers(self) -> None:
         while self.barriers:
@@ -236,7 +259,7 @@ class Records:
     def applied(self, index: int, term: int, command: bytes) -> None:
         self.heard.append(("applied", index, term))
 
-    def checkpoint(self, index: int, state: bytes) -> None:
+    def checkpoint(self, index: int, captured: Captured) -> None:
         self.heard.append(("checkpoint", index))
 
     def restored(self) -> None:
@@ -255,6 +278,7 @@ class Lone:
         self.epoch = HandEpoch()
         self.records = Records()
         self.wall = NOW
+        self.clock_is_trusted = True
         self.partition = Partition(
             place=PartitionGroup(64, TOPIC, "orders", 2, (1, 2, 3), CREATION_EPOCH),
             loop=self.loop,
@@ -264,6 +288,7 @@ class Lone:
             written=self.written,
             epoch=self.epoch,
             wall_ms=lambda: self.wall,
+            agreed_ms=lambda: self.wall if self.clock_is_trusted else None,
             recorder=self.records,
         )
         self.group = HandGroup(self.loop, self.partition)
@@ -294,6 +319,7 @@ class Lone:
         judgement: Judgement | None = None,
         transaction: int = NO_TRANSACTION,
         verification: Verification | None = None,
+        replicas: int = 0,
     ) -> asyncio.Future[AppendResult]:
         """A batch under a name; its answer comes into `answers`, its number at the batcher into `numbers`."""
         self.numbers[name] = len(self.batcher.staged)
@@ -306,6 +332,7 @@ class Lone:
             sequence,
             connection,
             transaction,
+            replicas,
         )
         future = self.partition.append(batch, judgement, verification)
         future.add_done_callback(

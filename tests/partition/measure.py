@@ -84,6 +84,7 @@ async def measure(batches: int, producers: int, in_flight: int, size: int = 1000
         written=written,
         epoch=epoch,
         wall_ms=lambda: NOW,
+        agreed_ms=lambda: NOW,
         recorder=Records(),
     )
     partition.attach(cast(RaftGroup, OneNodeGroup(partition, loop)))

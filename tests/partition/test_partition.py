@@ -253,6 +253,33 @@ def test_too_many_producers_are_not_remembered_for_a_week(
         assert len(lone.partition.machine.producers) == left
 
 
+def test_no_producer_goes_by_a_clock_that_the_others_do_not_agree_with() -> None:
+    """Nor do they stay for as long as that clock was ahead, once there is one that most agree on."""
+    with Lone() as lone:
+
+        def write(name: str, producer: int) -> None:
+            lone.append(name, producer=producer, sequence=0)
+            lone.stored(name)
+            lone.group.commit()
+
+        write("0", 1)
+        lone.clock_is_trusted = False
+        lone.wall += 8 * 24 * 3600 * 1000
+        lone.loop.advance(3 * TICK_SECONDS)
+        assert len(lone.group.proposed) == 1, "no Tick"
+        write("1", 2)
+        lone.wall -= 8 * 24 * 3600 * 1000
+        lone.clock_is_trusted = True
+        lone.loop.advance(TICK_SECONDS)
+        lone.group.commit()
+        assert lone.partition.machine.time == lone.wall
+        write("2", 3)
+        lone.wall += 7 * 24 * 3600 * 1000 + 1
+        lone.loop.advance(TICK_SECONDS)
+        lone.group.commit()
+        assert len(lone.partition.machine.producers) == 0
+
+
 def test_the_recorder_hears_of_an_entry_before_it_is_applied() -> None:
     with Lone() as lone:
         filled(lone, 5)

@@ -10,12 +10,12 @@ from kio.schema.errors import ErrorCode
 
 from node.coordinator.transactions.verification import Verified
 from node.kafka.record_batch import BatchLimits, InvalidBatch, read_header, validate_produced
-from node.partition import answers
+from node.partition import answers, partition
 from node.partition.batch import AppendFailed, Verification
 from node.raft.outcome import NotLeader, Overloaded
 from statemachine.aborted_transactions import AbortedTransaction
 from statemachine.extents import InlineExtent
-from statemachine.partition_commands import EndTransaction, Kind
+from statemachine.partition_commands import EndTransaction, Kind, SetStartOffset
 from statemachine.producers import OpenTransaction
 from tests.partition.lone import Lone, unknown
 
@@ -68,6 +68,49 @@ def begun(lone: Lone, number: int = 1, *, sequence: int = 0, epoch: int = 0) -> 
 
 def opened(lone: Lone) -> OpenTransaction | None:
     return lone.partition.machine.open_transaction(P)
+
+
+# How many aborted ones are remembered.
+
+
+@pytest.mark.parametrize("bound", ["MAX_ABORTED", "MAX_ABORTED_BYTES"])
+def test_a_partition_with_too_many_aborted_transactions_begins_none(
+    bound: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is open goes on and ends; when the records go, others begin."""
+    monkeypatch.setattr(partition, bound, 2 if bound == "MAX_ABORTED" else 16)
+    with Lone() as lone:
+        begun(lone, 1)
+        for number, producer in ((1, 8), (1, 9)):
+            lone.append(f"{producer}", producer=producer, sequence=0, verification=known(lone, number))
+            lone.stored(f"{producer}")
+            lone.group.commit()
+            lone.loop.create_task(lone.partition.end_transaction(producer, 0, number, False, 1))
+            lone.loop.run()
+            lone.group.commit()
+        for name, producer in (("late", 10), ("later", 11)):
+            lone.append(name, producer=producer, sequence=0, verification=known(lone, 1))
+        lone.append("behind", producer=10, sequence=1, verification=known(lone, 1))
+        lone.loop.run()
+        codes = lone.codes()
+        assert (codes["late"], codes["later"]) == ("policy_violation", "policy_violation")
+        assert not codes["behind"].isdigit()
+        (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
+        assert record.message.startswith("orders-2 begins no transaction: 2 aborted transactions")
+        lone.append("more", producer=P, sequence=1, transaction=1)
+        lone.append("plain", producer=20, sequence=0)
+        lone.stored("more")
+        lone.stored("plain")
+        lone.group.commit()
+        assert lone.codes()["more"].isdigit()
+        assert lone.codes()["plain"].isdigit()
+        lone.loop.create_task(lone.partition.execute(SetStartOffset(4)))
+        lone.loop.run()
+        lone.group.commit()
+        lone.append("again", producer=12, sequence=0, verification=known(lone, 1))
+        lone.stored("again")
+        lone.group.commit()
+        assert lone.codes()["again"].isdigit()
 
 
 # What is known of a producer's transaction.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from statemachine.machine import Captured
+
 _GROW = 1
 
 
@@ -24,6 +26,10 @@ class Counter:
         if command[0] == _GROW:
             self.ballast = incompressible(int.from_bytes(command[1:], "big"))
         return self.count
+
+    def capture(self) -> Captured:
+        state = self.snapshot()
+        return lambda: state
 
     def snapshot(self) -> bytes:
         """Count and ballast, in the time that one copy takes."""

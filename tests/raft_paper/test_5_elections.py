@@ -9,7 +9,7 @@ from tests.raft_harness import CONFIG, Cluster, Replica
 
 APPEND, APPEND_REPLY = MessageKind.APPEND, MessageKind.APPEND_REPLY
 VOTE, VOTE_REPLY = MessageKind.VOTE, MessageKind.VOTE_REPLY
-PRE_VOTE, PRE_VOTE_REPLY = MessageKind.PRE_VOTE, MessageKind.PRE_VOTE_REPLY
+PRE_VOTE = MessageKind.PRE_VOTE
 
 
 def of_role(role: str) -> Replica:
@@ -102,11 +102,11 @@ def test_5_2_follower_starts_an_election_after_a_timeout() -> None:
     replica = Replica(terms=[1, 1], term=3)
     replica.time_out()
     assert [(asked.peer, asked.term, asked.fields) for asked in replica.take(PRE_VOTE)] == [
-        (2, 3, (2, 1)),
-        (3, 3, (2, 1)),
+        (2, 3, (2, 1, replica.host.now())),
+        (3, 3, (2, 1, replica.host.now())),
     ]
     assert replica.group.term == 3, "a pre-vote raises no term (thesis §9.6)"
-    replica.group.receive(2, [7, PRE_VOTE_REPLY, 3, True, 4])
+    replica.pre_vote_from(2)
     assert (replica.role, replica.group.term, replica.group.vote) == ("candidate", 4, 1)
 
 
@@ -114,7 +114,7 @@ def test_5_2_candidate_asks_all_voters_once_its_own_vote_is_durable() -> None:
     replica = Replica(voters=(1, 2, 3, 4, 5), terms=[1, 1], term=3)
     replica.time_out()
     for peer in (2, 3):
-        replica.group.receive(peer, [7, PRE_VOTE_REPLY, 3, True, 4])
+        replica.pre_vote_from(peer)
     assert replica.role == "candidate"
     assert replica.take(VOTE) == []
     replica.sync()
@@ -240,6 +240,21 @@ def test_5_2_at_most_one_leader_per_term() -> None:
     assert cluster.leaders == []
 
 
+@pytest.mark.parametrize("term", [1, 2])
+def test_6_voter_that_hears_a_leader_does_not_vote_in_its_term_or_a_later_one(term: int) -> None:
+    """Section 6, and the thesis's leases (§6.4.1): it is told of term 2 by one that is no candidate."""
+    voter = Replica(voters=(1, 2, 3, 4, 5), terms=[1])
+    voter.append(2, 1, (1, 1))
+    voter.told(4, MessageKind.APPEND_REPLY, term, False, 0, 0, 0, 0.0)
+    voter.told(3, VOTE, term, 9, 9, False)
+    voter.sync()
+    assert (voter.group.term, voter.group.vote) == (term, None)
+    voter.advance(CONFIG.election_min_seconds)
+    voter.told(3, VOTE, term, 9, 9, False)
+    voter.sync()
+    assert (voter.group.term, voter.group.vote) == (term, 3)
+
+
 # 5.4.1 Election restriction.
 
 
@@ -271,8 +286,8 @@ def test_5_4_1_voter_denies_a_candidate_whose_log_is_behind(
 def test_5_4_1_pre_vote_has_the_same_restriction() -> None:
     replica = Replica(terms=[1, 2], term=3)
     replica.advance(1.0)
-    assert replica.told(2, PRE_VOTE, 3, 1, 2)[0].fields == (False, 4)
-    assert replica.told(2, PRE_VOTE, 3, 2, 2)[0].fields == (True, 4)
+    assert replica.told(2, PRE_VOTE, 3, 1, 2, 7.5)[0].fields == (False, 4, 7.5)
+    assert replica.told(2, PRE_VOTE, 3, 2, 2, 7.5)[0].fields == (True, 4, 7.5)
 
 
 def test_5_4_1_a_node_without_the_committed_entries_is_not_elected() -> None:

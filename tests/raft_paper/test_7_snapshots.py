@@ -9,6 +9,7 @@ import pytest
 from node.raft.messages import MessageKind
 from node.raft.snapshot_transfer import Status
 from snapshot.document import SnapshotDocument
+from statemachine.machine import Captured
 from tests.fake_host import CLUSTER
 from tests.raft_harness import CONFIG, GROUP, Cluster, Replica, membership
 from tests.register_map import RegisterMap, set_register
@@ -38,6 +39,29 @@ def test_7_each_server_snapshots_its_own_committed_entries() -> None:
     assert (replica.group.snapshot_index, replica.group.snapshot_term) == (5, 1)
     assert (replica.group.journal.base, replica.group.journal.base_term, replica.terms) == (5, 1, [])
     assert replica.host.snapshots.load(GROUP, 5).state == replica.machine.snapshot()
+
+
+def test_7_the_state_is_written_down_by_a_disk_job_as_it_was_captured() -> None:
+    """A large one takes longer than an election; meanwhile entries are applied."""
+    replica = committed(5)
+    made: list[bytes] = []
+    before, capture = replica.machine.snapshot(), replica.machine.capture
+
+    def captured() -> Captured:
+        of = capture()
+
+        def make() -> bytes:
+            made.append(of())
+            return made[-1]
+
+        return make
+
+    replica.machine.capture = captured  # type: ignore[method-assign]
+    assert replica.group.take_snapshot()
+    assert made == []
+    replica.host.run_jobs()
+    assert made == [before]
+    assert replica.host.snapshots.load(GROUP, 5).state == before
 
 
 def test_7_nothing_is_discarded_before_the_snapshot_is_durable() -> None:

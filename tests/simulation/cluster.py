@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
+from node.raft.folder import FolderKey
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings, RaftHost
 from node.raft.pysyncobj_seam import LEADER
@@ -12,6 +14,7 @@ from node.raft.wal import WalCorruption, WalFailed
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.invariants import Ledger
+from tests.simulation.leases import holds_lease
 from tests.simulation.node import SimNode
 from tests.simulation.plan import Plan
 from tests.simulation.watch import Traffic, WatchedHost, WatchedMap, watched
@@ -19,6 +22,7 @@ from tests.simulation.world import World
 
 PORT = 9000
 FOLDER = "/data"
+_TELL_AGAIN_SECONDS = 0.5
 
 
 class Cluster:
@@ -41,11 +45,22 @@ class Cluster:
         self.ruined: set[int] = set()
         """Nodes that did refuse, and wait for a clean disk."""
 
+        self.wiped: set[int] = set()
+        """Nodes that came back with nothing, and that the operator has not noticed yet."""
+
         self.held: set[int] = set()
         self.may_fail: set[int] = set()
         """Nodes on which a failed fdatasync was injected: they may stop themselves."""
 
+        self._disks_replaced: dict[int, int] = {}
+        self._folders: dict[int, FolderKey] = {}
+        """Of each node whose disk was replaced, the folder that is in force."""
+
+        self.may_stop: set[tuple[int, int]] = set()
+        """Replicas (node, group) whose state machine was made to fail: they may stop themselves."""
+
         self.restart_after: Callable[[int], float] = lambda node: 0.2
+        self.ledger.leased = self._leased_in
         self._make = watched(host_class, self.ledger, self.traffic)
         rng = world.rng("clocks")
         for group in plan.groups:
@@ -70,6 +85,7 @@ class Cluster:
             return
         sim.crash(kind)
         self.hosts.pop(node, None)
+        self.may_stop = {replica for replica in self.may_stop if replica[0] != node}
         self.world.call_later(self.restart_after(node), self._start_again, node, sim.boot)
 
     def _start_again(self, node: int, boot: int) -> None:
@@ -94,6 +110,7 @@ class Cluster:
                 host.set_peer(peer, self.world.nodes[peer].host, PORT)
         try:
             host.open()
+            self._let_in(host)
             for group, voters in self.placement[sim.id].items():
                 host.create_group(group, WatchedMap(self.ledger, sim.id, group), voters)
         except SimCrash:
@@ -103,6 +120,26 @@ class Cluster:
             return
         self.hosts[sim.id] = host
         sim.spawn(host.start())
+
+    def _let_in(self, host: RaftHost) -> None:
+        """What a controller would do: every node knows which folder is in force after a disk was replaced."""
+        node = host.node_id
+        generation = self._disks_replaced.get(node, 0)
+        if generation and node not in self._folders:
+            self._folders[node] = FolderKey(generation, host.folder.id)
+            host.give_vote(generation)
+            for other in self.hosts:
+                if other != node:
+                    self._call(other, partial(self._tell_folders, other))
+        host.know_folders({other: key for other, key in self._folders.items() if other != node})
+
+    def _tell_folders(self, node: int) -> None:
+        """A full disk does not take it now: again, for as long as this process runs."""
+        host = self.hosts[node]
+        try:
+            host.know_folders({other: key for other, key in self._folders.items() if other != node})
+        except OSError:
+            host.loop.call_later(_TELL_AGAIN_SECONDS, self._tell_folders, node)
 
     def _could_not_open(self, sim: SimNode, error: Exception) -> None:
         if isinstance(error, WalCorruption) and sim.id in self.rotten:
@@ -127,7 +164,8 @@ class Cluster:
             self.crash(node, "kill")
 
     def _group_failed(self, node: int, group: RaftGroup, error: Exception) -> None:
-        self.ledger.broken("replica failure", f"group {group.id} on node {node}: {error!r}")
+        if (node, group.id) not in self.may_stop:
+            self.ledger.broken("replica failure", f"group {group.id} on node {node}: {error!r}")
 
     # Groups.
 
@@ -162,8 +200,18 @@ class Cluster:
         for group in self.placement[node]:
             self.ledger.forget_replica(node, group)
         self.placement[node] = {}
+        self._disks_replaced[node] = self._disks_replaced.get(node, 0) + 1
+        self._folders.pop(node, None)
         self.rotten.discard(node)
         self.ruined.discard(node)
+
+    def wipe(self, node: int) -> None:
+        """Empty a node's disk; it comes back as if it were new, in the groups that it was in."""
+        self.crash(node, "kill")
+        self.world.nodes[node].replace_disk()
+        self.wiped.add(node)
+        for group in self.placement[node]:
+            self.ledger.forget_replica(node, group)
 
     # Views.
 
@@ -181,6 +229,10 @@ class Cluster:
         """The replica that leads in the highest term."""
         leading = [group for group in self.replicas(group_id) if group.role == LEADER]
         return max(leading, key=lambda group: group.term) if leading else None
+
+    def _leased_in(self, node: int, group_id: int) -> int | None:
+        replica = self.group(node, group_id)
+        return replica.term if replica is not None and holds_lease(self.hosts[node], replica) else None
 
     def all_led(self) -> bool:
         return all(self.leader(group) is not None for group in self.plan.groups)

@@ -62,6 +62,11 @@ class SimDisk:
         self.bytes_written = 0
         self.bytes_synced = 0
 
+    @property
+    def space(self) -> int | None:
+        """Bytes that are left, None while there is no end of them."""
+        return self._free
+
     # The production protocol.
 
     def mkdir(self, path: str) -> None:

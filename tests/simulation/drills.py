@@ -15,26 +15,23 @@ from node.raft.pysyncobj_seam import LEADER
 from tests.register_map import set_register
 from tests.simulation.clients import Clients, Command
 from tests.simulation.cluster import Cluster
-from tests.simulation.liveness import check_quiet
+from tests.simulation.drill_steps import ELECTION_SECONDS, DrillEnded
+from tests.simulation.folder_drills import FolderDrills
+from tests.simulation.late_drills import LateDrills
+from tests.simulation.liveness import QUIET_SECONDS, check_quiet
 
 CALM_COMMIT_SECONDS = 0.05
 """Half a heartbeat: nothing that commits may wait for one. Three disk jobs and two journeys take 0.013 s."""
 
-ELECTION_SECONDS = 3.0
+MOST_WAITING = 20
+"""Commands that end within a transfer's time although the disks are 20 times as slow as usual."""
 
 
-class DrillEnded(Exception):
-    """A finding left the drill without what it needs to go on."""
-
-
-class Drills:
+class Drills(LateDrills, FolderDrills):
     """The set pieces, on a cluster without faults whose groups are all led."""
 
     def __init__(self, cluster: Cluster, clients: Clients) -> None:
-        self.cluster = cluster
-        self.world = cluster.world
-        self._clients = clients
-        self._rng = self.world.rng("drills")
+        super().__init__(cluster, clients)
         self._drills: dict[str, Callable[[], None]] = {
             "calm commits": self._calm_commits,
             "idle groups": self._idle_groups,
@@ -43,45 +40,12 @@ class Drills:
             "leader cut off": self._leader_cut_off,
             "no leader": self._no_leader,
             "late answers": self._late_answers,
+            "lost folder": self._lost_folder,
         }
 
     def run(self, name: str) -> None:
         with suppress(DrillEnded):
             self._drills[name]()
-
-    # Small steps.
-
-    def _broken(self, check: str, text: str) -> None:
-        self.cluster.ledger.broken(check, text)
-
-    def _for(self, seconds: float) -> None:
-        if not self.cluster.ledger.findings:
-            self.world.run(self.world.now + seconds)
-
-    def _until(self, check: str, done: Callable[[], bool], seconds: float) -> bool:
-        ledger = self.cluster.ledger
-        if self.world.run_until(lambda: bool(ledger.findings) or done(), timeout=seconds):
-            return not ledger.findings
-        self._broken(check, f"not within {seconds:.2f} s")
-        return False
-
-    def _leader(self, group: int) -> RaftGroup:
-        leader = self.cluster.leader(group)
-        if leader is None:
-            self._broken("a healthy leader stays", f"nobody leads group {group} in calm")
-            raise DrillEnded
-        return leader
-
-    def _write(self, group: int) -> Command:
-        leader = self._leader(group)
-        self._clients.believe(group, leader.host.node_id)
-        return self._clients.write(0, group, f"drill{group}")
-
-    def _terms(self) -> dict[int, int]:
-        return {group: self._leader(group).term for group in self.cluster.plan.groups}
-
-    def _others(self, node: int) -> list[int]:
-        return [other for other in self.cluster.plan.nodes if other != node]
 
     # The set pieces.
 
@@ -134,7 +98,34 @@ class Drills:
             leader = self.cluster.leader(groups[-1])
             return leader is not None and leader.term > term
 
-        self._until("idle groups elect", led_again, ELECTION_SECONDS)
+        if self._until("idle groups elect", led_again, ELECTION_SECONDS):
+            self._woken_while_asked(self._rng.choice(groups))
+
+    def _woken_while_asked(self, group: int) -> None:
+        """Followers of a quiet group lose their leader's connection just before another asks for their votes:
+        the heartbeat that they heard a moment ago keeps them from electing it while a lease may run."""
+        leader = self._leader(group)
+        node = leader.host.node_id
+        lonely, *rest = [voter for voter in leader.voters if voter != node]
+        follow = [self.cluster.group(follower, group) for follower in rest]
+
+        def quiet() -> bool:
+            return all(replica is not None and replica.quiet_under == node for replica in follow)
+
+        if not self._until("idle groups are quiet", quiet, QUIET_SECONDS):
+            return
+        self.world.network.cut(node, lonely)
+        self._for(self.cluster.plan.raft.election_max_seconds)
+        asks = self._replica(lonely, group)
+        self._until(
+            "idle groups elect", lambda: 0.01 < asks.deadline - asks.host.now() < 0.08, ELECTION_SECONDS
+        )
+        for follower in rest:
+            self.world.network.cut(node, follower)
+            self.world.network.reset(node, follower)
+        self._for(0.2)
+        self.world.network.heal_all()
+        self._until("serves again", self.cluster.all_led, ELECTION_SECONDS)
 
     def _returning_node(self) -> None:
         """A node that was cut off, or could not hear, deposes no healthy leader, then or when it returns."""
@@ -182,6 +173,10 @@ class Drills:
                 # What the target has is then not committed yet.
                 self.world.nodes[other].disk.slow = 20.0 if slow else 1.0
             self._for(self._rng.uniform(0.1, 0.3))
+            if leader.role != LEADER or not leader.can_take_over(target):
+                continue  # Small logs are cut soon: it has come to need a snapshot.
+            if slow and len(leader.waiting) > MOST_WAITING:
+                continue
             self.world.nodes[node].call(leader.transfer, target)
 
             def handed_over(group: int = group, node: int = node) -> bool:
@@ -275,50 +270,6 @@ class Drills:
     def _read_at(self, node: int, group: int) -> None:
         self._clients.read(0, group, f"drill{group}", at=node)
         self._for(0.002)
-
-    def _late_answers(self) -> None:
-        """Answers of one term that arrive in a later term of the same leader prove nothing to it."""
-        self._for(0.5)
-        group, network = self.cluster.plan.groups[0], self.world.network
-        leader = self._leader(group)
-        node = leader.host.node_id
-        late, *rest = [voter for voter in leader.voters if voter != node]
-        network.cut(late, node, both=False, hold=True)
-        for other in rest:
-            network.cut(node, other)
-            network.cut(late, other)
-        term = leader.term
-        for _ in range(5):
-            self._write(group)
-
-        def led_by(nodes: list[int]) -> bool:
-            now = self.cluster.leader(group)
-            return now is not None and now.term > term and now.host.node_id in nodes
-
-        if not self._until("serves again", lambda: led_by(rest), ELECTION_SECONDS):
-            return
-        for other in rest:
-            network.heal(node, other)
-            network.heal(late, other)
-        self._for(1.0)
-        for _ in range(8):
-            successor = self._leader(group)
-            term = successor.term - 1
-            if led_by([node]):
-                break
-            self.world.nodes[successor.host.node_id].call(successor.transfer, node)
-            self._for(0.25)
-            if not self._until("serves again", self.cluster.all_led, ELECTION_SECONDS):
-                return
-        for other in (late, *rest[1:]):
-            network.cut(node, other, both=False)
-        for _ in range(8):
-            self._write(group)
-        self._for(0.02)
-        network.heal(late, node, both=False)
-        self._for(0.1)
-        network.heal_all()
-        self._for(1.0)
 
     def _no_leader(self) -> None:
         """With a majority away, commands are refused at once; those under way end; then all comes back."""

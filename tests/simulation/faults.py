@@ -14,7 +14,7 @@ from node.raft.group import RaftGroup
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import FOLDER, Cluster
 from tests.simulation.operator import Operator
-from tests.simulation.plan import FAULTS
+from tests.simulation.plan import FAULTS, WIPED
 from tests.simulation.world import World
 
 
@@ -54,6 +54,7 @@ class Faults:
             "quiet period": self._quiet_period,
         }
         assert tuple(self._kinds) == FAULTS
+        self._kinds[WIPED] = self._wiped_folder
         cluster.restart_after = lambda node: self._rng.choice((0.01, 0.1, 0.5, 1.5))
 
     def start(self) -> None:
@@ -278,12 +279,26 @@ class Faults:
         self._operator.damaged(node, path)
         return True
 
+    def _wiped_folder(self) -> bool:
+        """A node comes back with an empty folder under its old id, and nobody has removed it before."""
+        node = self._some_node()
+        if not self._operator.may_damage(node):
+            return False
+        self.cluster.wipe(node)
+        return True
+
     # Clocks.
 
     def _clock_jump(self) -> bool:
         sim = self.world.nodes[self._some_node()]
         # Backward by little: an event loop's timers wait until its clock is again where it was.
-        sim.jump_clock(self._rng.choice((-0.8, -0.3, -0.05, 0.05, 0.3, 5.0)))
+        seconds = self._rng.choice((-0.8, -0.3, -0.05, 0.05, 0.3, 5.0))
+        if sim.paused and seconds < 0:
+            return False  # It would take its lease for younger than it is, and nothing could tell it.
+        sim.jump_clock(seconds)
+        host = self.cluster.hosts.get(sim.id)
+        if seconds < 0 and host is not None and not sim.paused:
+            sim.call(host.now)  # Nor could anything if it were paused before it looked at its clock again.
         return True
 
     def _clock_drift(self) -> bool:

@@ -37,6 +37,9 @@ class Ledger:
         self.on_leader: Callable[[int, int], None] = lambda node, group_id: None
         """Called with whoever begins to lead."""
 
+        self.leased: Callable[[int, int], int | None] = lambda node, group_id: None
+        """The term in which the replica of (node, group) would answer a read without asking anybody."""
+
         self._now = now
         self._stop = stop
         self._replica_on = replica_on
@@ -259,6 +262,14 @@ class Ledger:
             self.broken(
                 "elected by a majority", f"group {group.id}: node {node} leads term {term} by {votes} alone"
             )
+        for other in ledger.replicas:
+            leased = self.leased(other, group.id)
+            # One that was paused may find itself elected long after another was in a later term.
+            if leased is not None and leased < term:
+                self.broken(
+                    "leases",
+                    f"group {group.id}: node {node} leads term {term} while the lease of node {other} runs",
+                )
         journal = group.journal
         for index, (entry_term, commit_term) in ledger.committed.items():
             if commit_term < term and index > journal.base and journal.term_at(index) != entry_term:

@@ -14,6 +14,7 @@ from node.raft.group import RaftGroup
 from node.raft.outcome import Applied, Outcome
 from snapshot.document import SnapshotDamaged, decode
 from tests.simulation.cluster import Cluster
+from tests.simulation.plan import WIPED
 
 _AGAIN_SECONDS = 0.25
 _GIVE_UP_SECONDS = 4.0
@@ -107,7 +108,7 @@ class Operator:
 
     def may_damage(self, node: int) -> bool:
         """Whether a node's disk may rot now: no other is damaged, and every group can do without this one."""
-        if self._damage is not None or self._busy:
+        if self._damage is not None or self._busy or self.cluster.wiped:
             return False
         for group in self.cluster.placement[node]:
             leader = self.cluster.leader(group)
@@ -119,11 +120,23 @@ class Operator:
         """A bit of a file on this node was flipped."""
         self._damage = node, path
 
+    def _notice_wiped(self, node: int) -> None:
+        """What the node has made of its empty folder meanwhile goes, and it waits for its replacement."""
+        if self._damage == (node, WIPED):
+            self.cluster.ruined.add(node)
+            self.cluster.crash(node, "kill")
+
     def _look_after(self) -> None:
+        if self._damage is None and self.cluster.wiped:
+            node = self.cluster.wiped.pop()
+            self._damage = node, WIPED
+            self.cluster.world.call_later(self._rng.uniform(2.0, 4.0), self._notice_wiped, node)
         if self._damage is not None:
             node, path = self._damage
             if node in self.cluster.ruined:
                 self._replace(node)
+            elif path == WIPED:
+                pass  # not noticed yet
             elif self._is_whole(node, path):
                 self.cluster.rotten.discard(node)
                 self._damage = None
@@ -198,7 +211,7 @@ class Operator:
             # Nobody has read the damaged file yet: let its own node be the first.
             self._noticed = True
             self.cluster.crash(self._damage[0], "kill")
-        if self._busy or self._damage is not None or self.cluster.ruined:
+        if self._busy or self._damage is not None or self.cluster.ruined or self.cluster.wiped:
             return False
         for group in self.cluster.plan.groups:
             leader = self.cluster.leader(group)

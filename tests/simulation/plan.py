@@ -21,6 +21,7 @@ DRILLS = (
     "leader cut off",
     "no leader",
     "late answers",
+    "lost folder",
 )
 """What is done before the faults begin, one for each seed in turn; see drills.py."""
 
@@ -30,6 +31,15 @@ FAULTS = (
     "snapshot bit flip", "log bit flip", "pause", "clock jump", "clock drift", "transfer",
     "membership", "forced snapshot", "quiet period",
 )  # fmt: skip
+WIPED = "wiped folder"
+"""A fault that is drawn by itself: with it a run has a node that comes back with nothing."""
+
+
+ENDURANCE = ("full disk", "full majority", "stopped replica")
+"""What lasts for minutes."""
+
+ENDURES_EVERY = 12
+"""One seed in so many has such a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,9 @@ class Plan:
     """Commands a client gives at once, at most."""
 
     drill: str
+    endurance: tuple[str, float] | None
+    """What lasts for long at the end of the run, and for how many seconds; see endurance.py."""
+
     faults: tuple[str, ...]
     fault_seconds: float
     fault_interval: float
@@ -70,12 +83,14 @@ def plan_of(seed: int) -> Plan:
     """The plan of a seed; a function of the seed alone."""
     rng = random.Random(f"{seed} plan")
     drill = DRILLS[seed % len(DRILLS)]
-    size = 5 if drill == "late answers" else rng.choice((3, 3, 3, 3, 3, 4))
+    size = {"late answers": 5, "lost folder": 3}.get(drill) or rng.choice((3, 3, 3, 3, 3, 4))
     spares = rng.choice((0, 1, 1, 2)) if size < 5 else rng.choice((0, 1))
     groups = rng.choice((1, 1, 1, 2, 2, 3, 4))
     faults = [kind for kind in FAULTS if rng.random() < 0.4]
     if spares and "membership" not in faults and rng.random() < 0.5:
         faults.append("membership")
+    if random.Random(f"{seed} {WIPED}").random() < 0.3:
+        faults += [WIPED, WIPED]
     return Plan(
         voters=tuple(range(1, size + 1)),
         spares=tuple(range(size + 1, size + spares + 1)),
@@ -86,6 +101,7 @@ def plan_of(seed: int) -> Plan:
         register_seconds=rng.choice((1.0, 2.0)),
         burst=rng.choice((1, 1, 1, 1, 3, 10)),
         drill=drill,
+        endurance=endurance_of(seed),
         faults=tuple(faults) or ("kill",),
         fault_seconds=rng.uniform(3.0, 5.0),
         fault_interval=rng.choice((0.1, 0.2, 0.4)),
@@ -103,6 +119,7 @@ def plan_of(seed: int) -> Plan:
             snapshot_chunk_bytes=rng.choice((48, 200, 4096)),
             snapshot_window=rng.choice((1, 2, 4)),
             max_wal_segments=rng.choice((1, 2, 4)),
+            stuck_seconds=1.0,
         ),
         wal=WalConfig(
             segment_bytes=512 * rng.choice((4, 8, 16, 64)),
@@ -121,3 +138,11 @@ def plan_of(seed: int) -> Plan:
             linger_seconds=0.2,
         ),
     )
+
+
+def endurance_of(seed: int) -> tuple[str, float] | None:
+    """The long fault of a seed, if it has one, and how long it lasts."""
+    rng = random.Random(f"{seed} endurance")
+    if rng.random() >= 1 / ENDURES_EVERY:
+        return None
+    return rng.choice(ENDURANCE), rng.choice((30.0, 30.0, 60.0, 60.0, 120.0, 300.0))

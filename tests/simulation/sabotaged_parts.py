@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from node.raft.after_sync import AfterSync, Call
+from node.raft.carrying import Carrying
+from node.raft.folder import Folder, FolderKey, Standing
 from node.raft.host import RaftHost
 from node.raft.journal import GroupJournal, RecoveredLog
 from node.raft.messages import MessageKind
@@ -35,6 +38,19 @@ class VotesBeforeSync(RaftHost):
             self.send(peer, message)
         else:
             super().send_when_synced(peer, message)
+
+
+class TakesAnyFolder(Folder):
+    def judges(self, peer: int, claim: Standing) -> str | None:
+        return None
+
+    def set_known(self, known: dict[int, FolderKey]) -> None:
+        """Or a dialler would tell the wiped node by which folder it knows it."""
+
+
+class ForgetsTheOthersFolders(Folder):
+    def set_known(self, known: dict[int, FolderKey]) -> None:
+        self.known = dict(known)
 
 
 class DamageUnnoticed(StoredGroups):
@@ -107,6 +123,27 @@ class MovesNextBack(Progress):
 class AcceptsAnyHeartbeat(QuietHeartbeats):
     def accepts(self, pair: Pair, count: int, digest: int) -> bool:
         return True
+
+
+class MovesLogsWhileFull(RaftHost):
+    def _retain(self) -> None:
+        self._moved_lsn = 0
+        super()._retain()
+
+
+class KeepsQuietGroupsWhileFull(RaftHost):
+    def _wake_led(self) -> None:
+        pass
+
+
+class AnswersPileUp(AfterSync):
+    def message(self, lsn: int, writing_lsn: int, group: int, peer: int, kind: int, send: Call) -> None:
+        self.callback(lsn, send)
+
+
+class CarriesNothing(Carrying):
+    def round(self, *_: object) -> None:
+        pass
 
 
 class WakesNobody(QuietHeartbeats):

@@ -89,6 +89,11 @@ class CommitsOnHeartbeat(RaftGroup):
 # Elections.
 
 
+class TakesAnyTermWhileFull(RaftGroup):
+    def may_record_term(self) -> bool:
+        return True
+
+
 class CountsVotesNotVoters(RaftGroup):
     _tally = (0, 0)
 
@@ -120,6 +125,24 @@ class CampaignsAtOnce(RaftGroup):
 class ForgetsItsLeader(RaftGroup):
     def hears_leader(self) -> bool:
         return False
+
+
+class VotesInTermsItWasToldOf(RaftGroup):
+    def keeps_vote(self, peer: int, transfer: bool) -> bool:
+        return False
+
+
+class CountsPreVotesOfAnyRound(RaftGroup):
+    def is_of_this_round(self, asked: int, asked_at: float) -> bool:
+        return True
+
+
+class ForgetsTheSharedHeartbeat(RaftGroup):
+    def leave_quiet(self) -> None:
+        heard_at, quiet = self.heard_at, self.quiet_under is not None
+        super().leave_quiet()
+        if quiet:
+            self.heard_at = heard_at
 
 
 class VotesRightAfterRestart(RaftGroup):

@@ -10,6 +10,7 @@ from node.raft.host import RaftHost
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
 from tests.simulation.drills import Drills
+from tests.simulation.endurance import Endurance
 from tests.simulation.faults import Faults
 from tests.simulation.linearizability import Undecided, explain, is_linearizable
 from tests.simulation.liveness import SERVES_SECONDS, check_history, check_quiet, check_served
@@ -53,7 +54,7 @@ class Scenario:
         self.faults = Faults(self.cluster, self.clients, self.operator)
 
     def run(self) -> None:
-        for phase in (self._begin, self._drill, self._suffer, self._recover, self._look_back):
+        for phase in (self._begin, self._drill, self._suffer, self._recover, self._endure, self._look_back):
             if not self.cluster.ledger.findings:
                 self.world.record(0, f"phase: {phase.__name__}")
                 phase()
@@ -84,6 +85,16 @@ class Scenario:
             check_served(self.cluster, self.clients)
         if not self.cluster.ledger.findings:
             check_quiet(self.cluster)
+
+    def _endure(self) -> None:
+        if self.plan.endurance is None:
+            return
+        kind, seconds = self.plan.endurance
+        self.faults.counts[kind] += 1
+        Endurance(self.cluster, self.clients).run(kind, seconds)
+        self._until("serves again", self.cluster.all_led, SERVES_SECONDS)
+        if not self.cluster.ledger.findings:
+            check_served(self.cluster, self.clients)
 
     def _until(self, check: str, done: object, seconds: float) -> None:
         ledger = self.cluster.ledger

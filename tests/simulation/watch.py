@@ -7,13 +7,15 @@ they change nothing of what it does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from node.raft.group import RaftGroup
+from node.raft.group_rank import Rank
 from node.raft.host import RaftHost
 from node.raft.messages import MessageKind, unpack_entries
 from snapshot.document import SnapshotDocument
-from statemachine.machine import StateMachine
+from statemachine.machine import Captured, StateMachine
 from tests.register_map import RegisterMap
 from tests.simulation.invariants import Ledger
 
@@ -67,8 +69,21 @@ class WatchedGroup(RaftGroup):
         super().work()
         self.host.ledger.after_turn(self, self.host.node_id)
 
+    def __init__(self, *args: Any) -> None:
+        self._written: SnapshotDocument | None = None
+        """The newest snapshot that this replica took, as it was written down off the loop."""
+        super().__init__(*args)
+
+    def _save(self, place: SnapshotDocument, captured: Captured) -> None:
+        self._written = replace(place, state=captured())
+        super()._save(place, captured)
+
     def remember_snapshot(self, document: SnapshotDocument) -> None:
         super().remember_snapshot(document)
+        if not document.state:
+            assert self._written is not None
+            assert self._written.index == document.index
+            document = self._written
         self.host.ledger.has_snapshot(self, self.host.node_id, document)
 
     def install(self, document: SnapshotDocument) -> None:
@@ -91,8 +106,9 @@ class WatchedHost(RaftHost):
         machine: StateMachine,
         voters: tuple[int, ...] = (),
         first_leader: int | None = None,
+        rank: Rank = Rank.PARTITION,
     ) -> RaftGroup:
-        group = super().create_group(group_id, machine, voters, first_leader)
+        group = super().create_group(group_id, machine, voters, first_leader, rank)
         self.ledger.opened(group, self.node_id, self.boot)
         return group
 

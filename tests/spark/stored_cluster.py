@@ -33,6 +33,7 @@ from statemachine.controller_state import CONTROLLER_GROUP, Topic
 from statemachine.epoch_window import EpochWindow, Verdict
 from statemachine.extents import Extent, ObjectExtent
 from statemachine.level_one import LevelOneExtent, level_one_name
+from statemachine.machine import Captured
 from statemachine.object_names import object_id, object_name
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import (
@@ -122,10 +123,10 @@ class Group:
         """An entry of the log that no machine gets to see."""
         self.index += 1
 
-    def captured(self, node: int, index: int, state: bytes) -> None:
+    def captured(self, node: int, index: int, captured: Captured) -> None:
         """One replica's on_checkpoint."""
         document = SnapshotDocument(
-            CLUSTER, self.machines[0].kind, self.group, index, self.term, self.voters, (), state
+            CLUSTER, self.machines[0].kind, self.group, index, self.term, self.voters, (), captured()
         )
         self.cluster.put(snapshot_name(CLUSTER, self.group, index, node), document.encode())
         if node == self.voters[-1]:
@@ -271,8 +272,8 @@ class StoredCluster:
         machines = [Controller(partial(self._captured, node)) for node in NODES]
         self.controller = Group(self, CONTROLLER_GROUP, machines, NODES)
 
-    def _captured(self, node: int, index: int, state: bytes) -> None:
-        self.controller.captured(node, index, state)
+    def _captured(self, node: int, index: int, captured: Captured) -> None:
+        self.controller.captured(node, index, captured)
 
     @property
     def url(self) -> str:
@@ -336,7 +337,7 @@ def build_cluster(root: Path, *, batches_a_round: int = 6) -> StoredCluster:
     """Write a cluster's storage below `root`, which may not exist yet."""
     cluster = StoredCluster(root)
     cluster.controller.begin_term(1, 1)
-    cluster.control(Bootstrap(CLUSTER))
+    cluster.control(Bootstrap(CLUSTER, "first"))
     for node in NODES:
         cluster.control(registration(node))
     cluster.create_topic("orders", 3)

@@ -371,7 +371,7 @@ DAMAGES = {
     ),
     "first extent missing": Damage(
         lambda copy: _newest(copy, "clicks", 0, change_extents(lambda rows: rows[1:])),
-        {OFFSETS},
+        {OFFSETS, MONOTONE},
         "the first batch, at 2, does not hold the start, 0",
         CLICKS,
     ),
@@ -383,7 +383,7 @@ DAMAGES = {
     ),
     "extents all missing": Damage(
         lambda copy: _newest(copy, "clicks", 0, change_extents(lambda rows: rows[:0])),
-        {OFFSETS},
+        {OFFSETS, MONOTONE},
         "no batch from offset 0 to 36",
         CLICKS,
     ),
@@ -481,6 +481,20 @@ DAMAGES = {
         "the last reconciled offset goes back",
         VISITS,
         collected=True,
+    ),
+    "reconciled without an entry": Damage(
+        lambda copy: copy.without_logs().change_newest(
+            copy.group("visits", 1), lambda s: s.update(last_reconciled_log_index=1)
+        ),
+        {MONOTONE},
+        "the log index of the last reconciled offset goes back",
+        VISITS,
+    ),
+    "reconciled by an entry to come": Damage(
+        lambda copy: _newest(copy, "visits", 1, set_fields(last_reconciled_log_index=1 << 40)),
+        {MONOTONE},
+        "the last reconciled offset came later, with entry",
+        VISITS,
     ),
     "M(p) goes back": Damage(
         lambda copy: _newest(copy, "clicks", 0, lambda s: s["checkpoints"].append([99, 1 << 60, 1])),

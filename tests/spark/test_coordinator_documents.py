@@ -153,7 +153,7 @@ def test_of_any_other_kind_there_is_no_machine() -> None:
 def with_internal_topics(root: Path) -> StoredCluster:
     cluster = StoredCluster(root)
     cluster.controller.begin_term(1, 1)
-    cluster.control(Bootstrap(CLUSTER))
+    cluster.control(Bootstrap(CLUSTER, "first"))
     for node in NODES:
         cluster.control(registration(node))
     cluster.create_topic("orders", 2)

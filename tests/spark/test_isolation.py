@@ -5,16 +5,17 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 
+import numpy as np
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.kafka.control_batch import control_batch
+from snapshot.extent_rows import ABORTED_ROWS
 from snapshot.spark import plan as planning
 from snapshot.spark.decode import Aborted
 from snapshot.storage import open_storage
-from statemachine.aborted_transactions import ABORTED_ROW
 from tests.kafka_wire.batches import build
 from tests.spark.stored_cluster import StoredRecord
 from tests.spark.test_decode import rows, stored
@@ -84,16 +85,14 @@ def test_a_time_stands_for_the_first_record_that_is_read(cluster: TransactionalC
 
 
 def test_a_batch_is_aborted_by_its_producer_and_offset() -> None:
-    aborted = Aborted(
-        b"".join(ABORTED_ROW.pack(*row) for row in [(7, 2, 5, 3), (8, 3, 6, 7), (7, 9, 12, 13)])
-    )
+    aborted = Aborted(np.array([(7, 2, 5), (8, 3, 6), (7, 9, 12)], ABORTED_ROWS).tobytes())
     assert [offset for offset in range(15) if aborted.has(7, offset)] == [2, 3, 4, 9, 10, 11]
     assert [offset for offset in range(15) if aborted.has(8, offset)] == [3, 4, 5]
     assert not aborted.has(9, 3)
 
 
 def test_only_transactional_batches_are_left_out_and_damage_in_them_is_still_an_error() -> None:
-    aborted = Aborted(ABORTED_ROW.pack(7, 0, 9, 10))
+    aborted = Aborted(np.array([(7, 0, 9)], ABORTED_ROWS).tobytes())
     mine = build(producer=(7, 0, 0), attributes=TRANSACTIONAL)
     other, plain = build(producer=(8, 0, 0), attributes=TRANSACTIONAL), build(producer=(7, 0, 0))
     got = rows(*(stored(data, base, aborted=aborted) for base, data in ((0, mine), (3, other), (6, plain))))

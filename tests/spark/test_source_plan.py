@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.document import SnapshotDocument, decode
-from snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS
+from snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
 from snapshot.level_one_format import LevelOneWriter, batches_of
 from snapshot.level_one_format import parse as parse_level_one
 from snapshot.names import SnapshotName, parse_name
@@ -28,7 +28,7 @@ from snapshot.spark.plan import Window, plan
 from snapshot.spark.source import SCHEMA, arrow_schema
 from snapshot.spark.views import LISTINGS, PartitionView, newest_document
 from snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
-from statemachine.aborted_transactions import ABORTED_ROW
+from statemachine.aborted_transactions import AbortedTransactions
 from statemachine.extents import ROW, ObjectExtent
 from statemachine.level_one import LEVEL_ONE_ROW
 from statemachine.partition_commands import SetStartOffset
@@ -351,11 +351,11 @@ def test_damaged_documents_are_passed_over_while_one_is_whole(own: StoredCluster
 
 def test_a_newer_state_is_refused_by_name(own: StoredCluster) -> None:
     for path in documents(own, own.partitions["orders", 0].group):
-        rewrite(path, b"\xa6format\x03", b"\xa6format\x04")
-    refused(own, "snapshots/.*: it has format 4, this release reads up to 3: upgrade")
+        rewrite(path, b"\xa6format\x04", b"\xa6format\x05")
+    refused(own, "snapshots/.*: it has format 5, this release reads up to 4: upgrade")
     for path in documents(own, 0):
-        rewrite(path, b"\xa6format\x02", b"\xa6format\x03")
-    refused(own, "it has format 3, this release reads up to 2: upgrade")
+        rewrite(path, b"\xa6format\x04", b"\xa6format\x05")
+    refused(own, "it has format 5, this release reads up to 4: upgrade")
 
 
 def test_a_missing_object_is_named_with_what_refers_to_it(own: StoredCluster) -> None:
@@ -446,8 +446,10 @@ def test_rows_are_the_state_machines() -> None:
     assert tuple(np.frombuffer(ROW.pack(*row), EXTENT_ROWS)[0].item()) == row
     one = (5, 8, 11, 13, 17, 19, bytes(range(16)))
     assert tuple(np.frombuffer(LEVEL_ONE_ROW.pack(*one), LEVEL_ONE_ROWS)[0].item()) == one
-    aborted = (5, 8, 11, 13)
-    assert tuple(np.frombuffer(ABORTED_ROW.pack(*aborted), ABORTED_ROWS)[0].item()) == aborted
+    aborted = AbortedTransactions()
+    for number in range(300):
+        aborted.append(5, 8 * number, 8 * number + 7)
+    assert aborted_rows(aborted.packed()).tolist() == [tuple(row) for row in aborted]
     piece = (2, 5, 8, 7, 9, 11, 13, 17, 19, 23, bytes(range(20)))
     assert tuple(np.frombuffer(PIECE.pack(*piece), PIECES)[0].item()) == piece
 

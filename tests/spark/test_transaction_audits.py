@@ -19,11 +19,12 @@ import pytest
 from crc32c import crc32c
 from pyspark.sql import SparkSession
 
-from snapshot.extent_rows import ABORTED_ROWS
+from snapshot.extent_rows import aborted_rows
 from snapshot.names import checkpoint_prefix, log_name
 from snapshot.spark.audits import AuditResult, AuditRun, ClusterStorage, Verdict, audit_storages
 from snapshot.spark.audits.transaction_audits import SLACK_MS
 from snapshot.storage import open_storage
+from statemachine.aborted_transactions import AbortedTransactions
 from statemachine.group_commands import GroupKind
 from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
 from statemachine.partition_commands import Kind, Tick
@@ -76,7 +77,7 @@ def _in_log(copy: Copy, group: int, change: Callable[[list[Any]], list[Any] | No
             if after != commands:
                 done.append(number)
                 if not after:
-                    after = [[Kind.TICK, 1 << 60]] if of_partition else [[_NOTHING, [b"none"]]]
+                    after = [[Kind.TICK, 1 << 60, -1]] if of_partition else [[_NOTHING, [], [b"none"]]]
                 packed = msgpack.packb([term, time, after] if of_partition else [term, time, *after[0]])
                 entries[number] = entry._replace(given=packed)
 
@@ -157,7 +158,7 @@ def _forget_decision(copy: Copy, stored: TransactionalCluster) -> None:
 
     def change(command: list[Any]) -> list[Any] | None:
         if command[0] == TransactionKind.END and command[1] == "transfers" and command[3] == 3:
-            return [TransactionKind.EXPIRE_IDS, 1 << 60]
+            return [TransactionKind.COMPLETE, "nobody", 1]
         return command
 
     _in_log(copy, _coordinator(stored, "transfers"), change)
@@ -184,11 +185,13 @@ def _newest(topic: str, number: int, change: Callable[[State], None]) -> Callabl
 
 
 def _rows(change: Callable[[Any], Any]) -> Callable[[State], None]:
-    def changed(state: State) -> None:
-        rows = np.frombuffer(state["aborted"], ABORTED_ROWS).copy()
-        state["aborted"] = change(rows).tobytes()
+    def put(state: State) -> None:
+        changed = AbortedTransactions()
+        for row in change(aborted_rows(state["aborted"])).tolist():
+            changed.append(*row)
+        state["aborted"] = changed.packed()
 
-    return changed
+    return put
 
 
 def _set_row(**fields: int) -> Callable[[Any], Any]:

@@ -139,7 +139,7 @@ class TransactionalCluster:
     def __init__(self, root: Path) -> None:
         self.cluster = cluster = StoredCluster(root)
         cluster.controller.begin_term(1, 1)
-        cluster.control(Bootstrap(CLUSTER))
+        cluster.control(Bootstrap(CLUSTER, "first"))
         for node in NODES:
             cluster.control(registration(node))
         cluster.create_topic("payments", 2)

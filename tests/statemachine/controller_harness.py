@@ -25,12 +25,13 @@ def topic_id(number: int) -> bytes:
 
 
 def registration(
-    node: int, boot_id: int = 0, *, replaces: int = 0, levels: tuple[int, int] = (1, 1)
+    node: int, boot_id: int = 0, *, replaces: int = 0, levels: tuple[int, int] = (1, 1), folder: int = 0
 ) -> RegisterNode:
     """Node n listens on 9000+n, 7000+n and 8000+n; its first boot id is 100+n."""
     return RegisterNode(
         node, boot_id or 100 + node, replaces,
         f"kafka{node}", 9000 + node, f"mesh{node}", 7000 + node, 8000 + node, *levels, 1_000,
+        folder or 500 + node,
     )  # fmt: skip
 
 
@@ -39,7 +40,7 @@ class Log:
 
     def __init__(self, nodes: int = 0) -> None:
         self.checkpoints: list[tuple[int, bytes]] = []
-        self.machine = Controller(lambda index, state: self.checkpoints.append((index, state)))
+        self.machine = Controller(lambda index, captured: self.checkpoints.append((index, captured())))
         self.index = self.term = 1
         self.entries: list[bytes] = []
         self.machine.begin_term(1, 1, 1)

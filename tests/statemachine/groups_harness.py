@@ -14,6 +14,7 @@ from statemachine.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
     EndTransaction,
+    ExpireOffsets,
     Member,
     PartitionOffset,
     Refused,
@@ -22,6 +23,7 @@ from statemachine.group_commands import (
 )
 from statemachine.groups import GroupsMachine
 from statemachine.kafka_errors import KafkaError
+from statemachine.machine import Captured, packed
 from statemachine.offsets import CommittedOffset
 
 EVENTS, CLICKS = b"events" + bytes(10), b"clicks" + bytes(10)
@@ -29,7 +31,7 @@ NAMES = {EVENTS: "events", CLICKS: "clicks"}
 DAY = 24 * 60 * 60 * 1000
 
 
-def ignore(index: int, state: bytes) -> None:
+def ignore(index: int, captured: Captured) -> None:
     """Checkpoints are not published here."""
 
 
@@ -78,10 +80,10 @@ class Groups:
 
     def refused(self, command: CoordinatorCommand) -> KafkaError:
         """The code of a refusal, which changed nothing."""
-        before = self.machine.fields()
+        before = packed(self.machine.fields())
         result = self.do(command)
         assert isinstance(result, Refused), result
-        assert self.machine.fields() == before
+        assert packed(self.machine.fields()) == before
         return result.code
 
     def restart(self) -> None:
@@ -90,6 +92,10 @@ class Groups:
         self.machine = GroupsMachine(ignore)
         self.machine.restore(state)
         assert self.machine.snapshot() == state
+
+    def expire(self, retention: int, producer_expiry: int) -> Any:
+        """Let time pass for all groups."""
+        return self.do(ExpireOffsets([*self.machine.groups], self.time, retention, producer_expiry))
 
     def generation(
         self, *members: Member, group: str = "g", generation: int = 1, assigned: bool = True

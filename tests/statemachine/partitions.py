@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statemachine.epoch_window import EpochWindow
+from statemachine.machine import Captured
 from statemachine.object_names import object_id
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import (
@@ -50,8 +51,8 @@ class Replica:
         self.index = 0
         self.begin_term(term)
 
-    def captured(self, index: int, state: bytes) -> None:
-        self.checkpoints.append((index, state))
+    def captured(self, index: int, captured: Captured) -> None:
+        self.checkpoints.append((index, captured()))
 
     def begin_term(self, term: int) -> None:
         self.index += 1

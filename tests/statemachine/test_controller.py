@@ -12,6 +12,7 @@ from statemachine.controller_commands import (
     NO_TOPIC_ID,
     AdvanceClusterEpoch,
     AllocateProducerIds,
+    AlterGroupConfigs,
     AlterTopicConfigs,
     Bootstrap,
     Checkpoint,
@@ -28,7 +29,11 @@ from statemachine.controller_commands import (
     ProducerIdBlock,
     RaiseFeatureLevel,
     RegisterNode,
+    ReplaceGroupConfigs,
+    ReplaceNode,
     ReplaceTopicConfigs,
+    ReplicasJoined,
+    ReplicasLeft,
     SetCollection,
     decode,
     encode,
@@ -90,7 +95,7 @@ def test_a_late_registration_of_a_process_that_is_gone_does_not_displace_its_suc
 
 def test_registering_again_is_safe_and_may_move_the_node() -> None:
     log = Log(nodes=1)
-    moved = RegisterNode(1, 101, 0, "elsewhere", 1, "elsewhere", 2, 3, 1, 1, 2_000)
+    moved = RegisterNode(1, 101, 0, "elsewhere", 1, "elsewhere", 2, 3, 1, 1, 2_000, 501)
     log.do(moved)
     assert log.machine.nodes[1].kafka_host == "elsewhere"
 
@@ -177,11 +182,14 @@ def test_a_fence_for_a_future_heartbeat_is_corruption() -> None:
 def test_a_cluster_is_named_once() -> None:
     log = Log()
     assert log.state()["cluster_id"] is None
-    assert log.do(Bootstrap("a")) == log.machine.cluster_id == "a"
+    assert log.do(Bootstrap("a", "i")) == log.machine.cluster_id == "a"
     version = log.machine.version
-    assert log.do(Bootstrap("a")) == "a"
+    assert log.do(Bootstrap("a", "i")) == "a"
     assert log.machine.version == version
-    assert log.refused(Bootstrap("b")) == (KafkaError.INCONSISTENT_CLUSTER_ID, "This is cluster a, not b.")
+    assert log.refused(Bootstrap("b", "i")) == (
+        KafkaError.INCONSISTENT_CLUSTER_ID,
+        "This is cluster a, not b.",
+    )
 
 
 def test_the_cluster_epoch_starts_at_one_and_only_grows() -> None:
@@ -341,7 +349,7 @@ def test_an_entry_that_comes_again_or_from_an_earlier_term_is_corruption(index: 
 
 
 COMMANDS: list[Command] = [
-    Bootstrap("a"),
+    Bootstrap("a", "i"),
     registration(1),
     Heartbeat(1, 2, 3),
     FenceNode(1, 2, 3),
@@ -358,7 +366,12 @@ COMMANDS: list[Command] = [
     Checkpoint(),
     SetCollection(True),
     SetCollection(False),
+    AlterGroupConfigs("g", (ConfigChange(ConfigOperation.SET, "a", "b"),)),
+    ReplaceGroupConfigs("g", (("a", "b"),)),
     CreateInternalTopic(topic_id(1), GROUPS_TOPIC, 16, 3),
+    ReplaceNode(3, 2**62),
+    ReplicasLeft(3, 7, (0, 1, 2)),
+    ReplicasJoined(3, 7, ()),
 ]
 
 
@@ -397,7 +410,7 @@ def test_every_kind_of_command_is_tried() -> None:
         ([Kind.CREATE_PARTITIONS, topic_id(1), 2, [1]], "1 is not an array"),
         ([Kind.ALTER_TOPIC_CONFIGS, topic_id(1), [[9, "a", "b"]]], "9 is not a valid ConfigOperation"),
         ([Kind.REPLACE_TOPIC_CONFIGS, topic_id(1), [["a"]]], "not enough values"),
-        ([Kind.REGISTER_NODE, 1, 1, 0, "a", 1, "a", 1, 1, 2, 1, 0], "node 1 understands no feature level"),
+        ([Kind.REGISTER_NODE, 1, 1, 0, "a", 1, "a", 1, 1, 2, 1, 0, 7], "node 1 understands no feature level"),
         (
             [Kind.REGISTER_NODE, 1, 1, 0, "a", 0, "a", 1, 1, 1, 1, 0],
             "0 is not a whole number from 1 to 65535",
@@ -420,7 +433,7 @@ def test_bytes_that_are_no_message_are_corruption(entry: bytes) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [AdvanceClusterEpoch(0), AdvanceClusterEpoch(2**70), DeleteTopic(b""), Bootstrap("\ud800")],
+    [AdvanceClusterEpoch(0), AdvanceClusterEpoch(2**70), DeleteTopic(b""), Bootstrap("\ud800", "i")],
 )
 def test_what_would_stop_every_replica_is_refused_where_it_is_made(command: Command) -> None:
     with pytest.raises(Corruption):
@@ -432,7 +445,7 @@ def test_what_would_stop_every_replica_is_refused_where_it_is_made(command: Comm
 
 def eventful() -> Log:
     log = Log(nodes=3)
-    log.do(Bootstrap("a"))
+    log.do(Bootstrap("a", "i"))
     log.do(FenceNode(2, log.machine.nodes[2].heard_index, 77))
     log.do(log.creation(5, "z", partitions=2, configs=[("retention.ms", "5")]))
     log.do(AdvanceClusterEpoch(9))
@@ -441,6 +454,8 @@ def eventful() -> Log:
     log.do(DeleteTopic(topic_id(3)))
     log.do(AllocateProducerIds(1, 10))
     log.do(SetCollection(True))
+    log.do(ReplaceNode(2, 902))
+    log.do(ReplicasLeft(2, 902, (0,)))
     return log
 
 
@@ -450,6 +465,8 @@ def test_a_restored_machine_answers_like_the_one_it_came_from() -> None:
     assert again.snapshot() == log.machine.snapshot()
     assert again.topics == log.machine.topics
     assert again.nodes == log.machine.nodes
+    assert again.folders == log.machine.folders
+    assert again.replacement == log.machine.replacement is not None
     assert again.collection_paused
     for name in ("cluster_id", "cluster_epoch", "feature_level", "version", "applied_index", "leader"):
         assert getattr(again, name) == getattr(log.machine, name)
@@ -461,9 +478,9 @@ def test_a_restored_machine_answers_like_the_one_it_came_from() -> None:
 def test_a_snapshot_names_its_fields() -> None:
     fields = msgpack.unpackb(eventful().machine.snapshot())
     assert list(fields) == [
-        "format", "cluster_id", "feature_level", "cluster_epoch", "next_group", "next_producer_id", "time",
-        "term", "leader", "applied_index", "version", "forgotten_index", "collection_paused", "topics",
-        "nodes", "deleted",
+        "format", "cluster_id", "incarnation", "feature_level", "cluster_epoch", "next_group",
+        "next_producer_id", "time", "term", "leader", "applied_index", "version", "forgotten_index",
+        "collection_paused", "topics", "nodes", "folders", "replacement", "deleted", "group_configs",
     ]  # fmt: skip
     assert fields["topics"][1] == [topic_id(1), "a", [[3, [1, 3], 9]], {}, 9, 9]
     assert fields["deleted"] == [[topic_id(3), 11]]
@@ -472,8 +489,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 3, "it has format 3, this release reads up to 2: upgrade this node"),
-        ("format", 1, "it has format 1 of an earlier release, this one reads 2"),
+        ("format", 5, "it has format 5, this release reads up to 4: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

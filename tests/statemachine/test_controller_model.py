@@ -26,6 +26,7 @@ from statemachine.controller import Controller, Result
 from statemachine.controller_commands import (
     AdvanceClusterEpoch,
     AllocateProducerIds,
+    AlterGroupConfigs,
     AlterTopicConfigs,
     Command,
     ConfigChange,
@@ -38,12 +39,14 @@ from statemachine.controller_commands import (
     Heartbeat,
     ProducerIdBlock,
     Refused,
+    ReplaceGroupConfigs,
     SetCollection,
     encode,
 )
 from statemachine.controller_state import NodeRegistration, Partition, Topic
 from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from statemachine.kafka_errors import KafkaError
+from statemachine.machine import Captured
 from tests.statemachine.controller_harness import registration, topic_id
 
 NODES = range(1, 6)
@@ -70,7 +73,7 @@ class ModelNode:
     fenced: bool = False
 
 
-def ignore(index: int, state: bytes) -> None:
+def ignore(index: int, captured: Captured) -> None:
     """Checkpoints are not published here."""
 
 
@@ -89,6 +92,7 @@ class ControllerAgainstModel(RuleBasedStateMachine):
         self.producer_ids_given = 0
         self.epoch = 1
         self.collection_paused = False
+        self.group_configs: dict[str, dict[str, str]] = {}
         self.boots = 0
         self.hosted: dict[int, set[int]] = {node: set() for node in NODES}
         self.begin_term()
@@ -320,6 +324,29 @@ class ControllerAgainstModel(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(sorted(self.nodes)))
         assert self.do(AllocateProducerIds(node, size)) == ProducerIdBlock(self.producer_ids_given, size)
         self.producer_ids_given += size
+
+    @rule(group=st.sampled_from("gh"), value=st.integers(-1, 3), unset=st.booleans(), whole=st.booleans())
+    def a_group_is_configured(self, group: str, value: int, unset: bool, whole: bool) -> None:
+        name = "consumer.session.timeout.ms"
+        before = self.group_configs.get(group)
+        command: Command
+        if whole:
+            command = ReplaceGroupConfigs(group, [] if unset else [(name, f"{value}")])
+        else:
+            operation = ConfigOperation.DELETE if unset else ConfigOperation.SET
+            command = AlterGroupConfigs(group, [ConfigChange(operation, name, f" {value}")])
+        if value < 1 and not unset:
+            self.refuse(command, KafkaError.INVALID_CONFIG)
+        else:
+            version = self.machine.version
+            assert self.do(command) == (0 if unset else 1)
+            if unset:
+                self.group_configs.pop(group, None)
+            else:
+                self.group_configs[group] = {name: str(value)}
+            assert (self.machine.version == version) == (before == self.group_configs.get(group))
+        assert self.machine.group_configs(group) == self.group_configs.get(group, {})
+        assert set(self.machine.configured_groups) == set(self.group_configs)
 
     @rule(paused=st.booleans())
     def collection_is_set(self, paused: bool) -> None:

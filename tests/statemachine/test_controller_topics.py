@@ -35,6 +35,28 @@ def fence(log: Log, node: int) -> None:
 # Creating.
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_more_replicas_in_sync_than_there_are_would_refuse_every_record(given: bool) -> None:
+    log = Log(nodes=3)
+    where = [(1, 2)] if given else None
+
+    def creation(wanted: str) -> CreateTopic:
+        configs = [("min.insync.replicas", wanted)]
+        return log.creation(1, "flights", replication_factor=2, assignments=where, configs=configs)
+
+    refusal = log.do(creation("3"))
+    assert isinstance(refusal, Refused)
+    assert refusal.error is KafkaError.INVALID_CONFIG
+    assert "the topic's replication factor is 2" in refusal.message
+    topic = log.topic(creation("2"))
+    for command in (
+        AlterTopicConfigs(topic.topic_id, [ConfigChange(SET, "min.insync.replicas", "3")]),
+        ReplaceTopicConfigs(topic.topic_id, [("min.insync.replicas", "3")]),
+    ):
+        assert log.do(command) == refusal
+    assert log.machine.topic("flights") == topic
+
+
 def test_a_topic_is_what_was_asked_for() -> None:
     log = Log(nodes=3)
     log.do(AdvanceClusterEpoch(7))

@@ -11,7 +11,7 @@ import pytest
 
 from statemachine.coordinator_machine import Checkpoint, CoordinatorMachine, OlderTerm, encode
 from statemachine.groups import GroupsMachine
-from statemachine.machine import Corruption
+from statemachine.machine import Captured, Corruption
 from statemachine.transactions import TransactionsMachine
 
 
@@ -27,7 +27,7 @@ class Add:
 class Counting(CoordinatorMachine):
     kind = "counting"
 
-    def __init__(self, on_checkpoint: Callable[[int, bytes], None]) -> None:
+    def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
         super().__init__(on_checkpoint)
         self.total = 0
         self.indexes: list[int] = []
@@ -52,7 +52,7 @@ class Counting(CoordinatorMachine):
 
 def counting() -> tuple[Counting, list[tuple[int, bytes]]]:
     checkpoints: list[tuple[int, bytes]] = []
-    machine = Counting(lambda index, state: checkpoints.append((index, state)))
+    machine = Counting(lambda index, captured: checkpoints.append((index, captured())))
     machine.begin_term(1, 3, 1)
     return machine, checkpoints
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import msgpack
 import pytest
@@ -16,7 +17,6 @@ from statemachine.group_commands import (
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
-    ExpireOffsets,
     GroupKind,
     Member,
     ReplaceStaticMember,
@@ -288,14 +288,14 @@ def test_offsets_of_a_consumer_group_go_by_the_time_it_is_empty() -> None:
     groups.do(consumers(0, 1, "c"))
     groups.do(groups.commit(offsets(1), "c", 1))
     groups.time += 500
-    assert groups.do(ExpireOffsets(100, DAY)) == (0, [], 0)
+    assert groups.expire(100, DAY) == (0, [], 0)
     membership = groups.machine.groups["g"].membership
     assert isinstance(membership, ConsumerGroup)
     groups.do(consumers(membership.version, 2, removed=["c"]))
     groups.time += 99
-    assert groups.do(ExpireOffsets(100, DAY)) == (0, [], 0)
+    assert groups.expire(100, DAY) == (0, [], 0)
     groups.time += 1
-    assert groups.do(ExpireOffsets(100, DAY)) == (1, ["g"], 0)
+    assert groups.expire(100, DAY) == (1, ["g"], 0)
 
 
 # The ends of a group.
@@ -332,7 +332,7 @@ def test_a_group_that_has_nothing_left_goes() -> None:
     groups.generation(group="kept")
     groups.do(groups.commit(offsets(1), group="kept"))
     groups.do(groups.add(offsets(1), group="open"))
-    assert groups.do(ExpireOffsets(DAY, DAY)) == (0, ["empty"], 0)
+    assert groups.expire(DAY, DAY) == (0, ["empty"], 0)
     assert list(groups.machine.groups) == ["full", "kept", "open"]
 
 
@@ -445,3 +445,51 @@ def test_offsets_of_many_topics_are_deleted_at_the_cost_of_one_look_at_the_membe
     began = time.process_time()
     assert groups.do(DeleteOffsets("g", [*topics, (CLICKS, "clicks", [0])])) == (0, [CLICKS])
     assert time.process_time() - began < CPU_SECONDS
+
+
+# What was captured.
+
+
+def test_what_was_captured_of_its_members_stays_as_it_was() -> None:
+    """A snapshot is made later, in another thread; meanwhile the group goes on."""
+    groups = Groups()
+    groups.generation(member("a", "i"), member("b"), assigned=False)
+    made = []
+
+    def then(command: Any) -> None:
+        made.append((groups.machine.capture(), groups.machine.snapshot()))
+        groups.do(command)
+        assert groups.machine.snapshot() != made[-1][1], "it changes something"
+
+    then(AssignGeneration("g", 1, {"a": b"its", "b": b"its"}))
+    then(ReplaceStaticMember("g", 1, "a", member("c", "i")))
+    groups.do(DeleteGroup("g"))
+    groups.generation(generation=2)
+    groups.do(DeleteGroup("g"))
+    then(consumers(0, 1, "x", "y"))
+
+    def version() -> int:
+        membership = groups.machine.groups["g"].membership
+        assert isinstance(membership, ConsumerGroup)
+        return membership.version
+
+    then(consumers(version(), 2, "z", removed=["x"]))
+    then(consumers(version(), 3, removed=["y", "z"]))
+    assert [captured() for captured, _ in made] == [state for _, state in made]
+
+
+def test_capturing_takes_a_moment_however_many_groups_there_are() -> None:
+    """The bytes are made by a thread. In one go on the loop they would take as long as an election."""
+    groups = Groups()
+    for number in range(5_000):
+        groups.do(groups.commit(offsets(1, *range(8)), group=f"g{number}"))
+    captured = groups.machine.capture()
+    seconds = []
+    for _ in range(5):
+        began = time.process_time()
+        groups.machine.capture()
+        seconds.append(time.process_time() - began)
+        groups.do(groups.commit(offsets(2, 0), group=f"g{len(seconds)}"))
+    began = time.process_time()
+    captured()
+    assert min(seconds) * 20 < time.process_time() - began, "a two hundredth"

@@ -8,7 +8,6 @@ import pytest
 
 from statemachine.group_commands import (
     DeleteOffsets,
-    ExpireOffsets,
     ForgetTopics,
     TransactionEnded,
 )
@@ -146,13 +145,13 @@ def test_a_producer_is_forgotten_by_time_but_never_with_something_open() -> None
     groups.do(groups.end(2))
     groups.time += 100
     groups.do(groups.end(3))
-    assert groups.do(ExpireOffsets(DAY, 99)).producers == 1
+    assert groups.expire(DAY, 99).producers == 1
     assert [producer_id for producer_id, _ in groups.machine.producers] == [1, 3]
     groups.do(groups.end(1))
     groups.time += 200
-    assert groups.do(ExpireOffsets(DAY, 200)).producers == 0
+    assert groups.expire(DAY, 200).producers == 0
     groups.time += 1
-    assert groups.do(ExpireOffsets(DAY, 200)).producers == 2
+    assert groups.expire(DAY, 200).producers == 2
     assert len(groups.machine.producers) == 0
 
 
@@ -189,7 +188,7 @@ def test_a_deleted_topic_takes_its_offsets_along() -> None:
     groups.do(groups.commit(both, group="h"))
     groups.do(groups.add(offsets(5, 1, 2)))
     assert groups.machine.topic_ids() == [EVENTS, CLICKS]
-    assert groups.do(ForgetTopics([EVENTS, b"unknown"])) == (5,)
+    assert groups.do(ForgetTopics([*groups.machine.groups], [EVENTS, b"unknown"])) == (5,)
     assert groups.machine.topic_ids() == [CLICKS]
     groups.do(groups.end())
     assert groups.committed(1) is None
@@ -205,7 +204,7 @@ def test_a_large_topic_goes_at_the_cost_of_its_partitions() -> None:
     groups.do(groups.add(offsets(5, *many, topic=CLICKS)))
     began = time.process_time()
     assert groups.do(DeleteOffsets("g", [(EVENTS, "events", [*range(2_500), 0])])) == (2_500, [])
-    assert groups.do(ForgetTopics([EVENTS])) == (2_500,)
+    assert groups.do(ForgetTopics([*groups.machine.groups], [EVENTS])) == (2_500,)
     assert time.process_time() - began < 0.5, "some hundredths"
     assert groups.machine.topic_ids() == [CLICKS]
 
@@ -216,13 +215,13 @@ def test_offsets_of_a_group_without_members_go_by_time() -> None:
     groups.time += 10
     groups.do(groups.commit(offsets(1, 1)))
     groups.time += 89
-    assert groups.do(ExpireOffsets(100, DAY)).offsets == 0
+    assert groups.expire(100, DAY).offsets == 0
     groups.time += 1
-    assert groups.do(ExpireOffsets(100, DAY)) == (1, [], 0)
+    assert groups.expire(100, DAY) == (1, [], 0)
     assert groups.committed(0) is None
     assert groups.committed(1) == 1
     groups.time += 10
-    assert groups.do(ExpireOffsets(100, DAY)) == (1, ["g"], 0)
+    assert groups.expire(100, DAY) == (1, ["g"], 0)
 
 
 def test_the_time_counts_from_when_the_last_member_left() -> None:
@@ -230,13 +229,13 @@ def test_the_time_counts_from_when_the_last_member_left() -> None:
     groups.generation(member("a"))
     groups.do(groups.commit(offsets(1), "a", 1))
     groups.time += 1000
-    assert groups.do(ExpireOffsets(100, DAY)).offsets == 0
+    assert groups.expire(100, DAY).offsets == 0
     groups.generation(generation=2)
     groups.restart()
     groups.time += 99
-    assert groups.do(ExpireOffsets(100, DAY)).offsets == 0
+    assert groups.expire(100, DAY).offsets == 0
     groups.time += 1
-    assert groups.do(ExpireOffsets(100, DAY)).offsets == 1
+    assert groups.expire(100, DAY).offsets == 1
 
 
 def test_what_is_pending_and_what_it_would_replace_stays() -> None:
@@ -244,10 +243,10 @@ def test_what_is_pending_and_what_it_would_replace_stays() -> None:
     groups.do(groups.commit(offsets(1, 0, 1)))
     groups.do(groups.add(offsets(5, 0)))
     groups.time += 1000
-    assert groups.do(ExpireOffsets(100, DAY)) == (1, [], 0)
+    assert groups.expire(100, DAY) == (1, [], 0)
     assert groups.committed(0) == 1
     groups.do(groups.end(commit=False))
-    assert groups.do(ExpireOffsets(100, DAY)) == (1, ["g"], 0)
+    assert groups.expire(100, DAY) == (1, ["g"], 0)
 
 
 def test_a_commit_may_have_a_retention_of_its_own() -> None:
@@ -256,8 +255,8 @@ def test_a_commit_may_have_a_retention_of_its_own() -> None:
     groups.do(groups.commit(offsets(1, 1), retention=5000))
     groups.do(groups.commit(offsets(1, 2)))
     groups.time += 50
-    assert groups.do(ExpireOffsets(1000, DAY)).offsets == 1
+    assert groups.expire(1000, DAY).offsets == 1
     assert groups.committed(0) is None
     groups.time += 1000
-    assert groups.do(ExpireOffsets(1000, DAY)).offsets == 1
+    assert groups.expire(1000, DAY).offsets == 1
     assert groups.committed(1) == 1

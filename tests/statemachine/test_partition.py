@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachine.aborted_transactions import ABORTED_ROW
+from statemachine.aborted_transactions import AbortedTransactions
 from statemachine.epoch_window import EpochWindow, Verdict
 from statemachine.machine import Corruption, StateMachine
-from statemachine.partition import PartitionStateMachine
+from statemachine.partition import FAR_AHEAD_MS, PartitionStateMachine
 from statemachine.partition_commands import (
     AdvanceEpoch,
     Append,
@@ -280,6 +280,33 @@ def test_an_append_after_a_long_silence_does_not_expire_at_the_next_tick(replica
     assert replica.apply(Tick(1000), time=NOW + 10**9) == [Ticked(NOW + 10**9, 0)]
 
 
+def test_time_goes_back_to_a_clock_that_most_agree_on_if_it_is_far_ahead_of_it(replica: Replica) -> None:
+    replica.append(placeholder(producer=9, producer_epoch=0, sequence=0), time=NOW)
+    replica.append(placeholder(producer=8, producer_epoch=0, sequence=0), time=NOW + FAR_AHEAD_MS)
+    assert replica.apply(Tick(1000, NOW), time=NOW) == [Ticked(NOW + FAR_AHEAD_MS, 1)]
+    replica.append(placeholder(producer=7, producer_epoch=0, sequence=0), time=NOW + FAR_AHEAD_MS + 1)
+    assert replica.apply(Tick(1000, NOW), time=NOW) == [Ticked(NOW, 0)]
+    assert [one.last_time for one in replica.machine.producers] == [NOW, NOW]
+    replica = replica.restored()
+    assert replica.apply(Tick(1000), time=NOW + 1001) == [Ticked(NOW + 1001, 2)]
+
+
+def test_a_lease_that_ended_by_a_clock_that_was_ahead_has_ended(replica: Replica) -> None:
+    """What it named may be gone: nobody is to believe that it holds again."""
+    replica.append(placeholder(3))
+    replica.apply(Checkpoint(lease=500))
+    replica.apply(Checkpoint(lease=10**9))
+    ended = replica.index - 1
+    replica.apply(SetStartOffset(3), AdvanceEpoch(fence(9, 12)), time=NOW + 10**8)
+    bound = replica.machine.max_collectable_epoch
+    replica.apply(Tick(10**9, NOW), time=NOW)
+    assert replica.machine.time == NOW
+    assert replica.machine.max_collectable_epoch >= bound
+    leases = [one.lease_until for one in replica.machine.checkpoints.retained]
+    assert leases == [NOW, NOW + 10**9]
+    assert replica.apply(RenewCheckpoint(ended, 900)) == [Rejected(Rejection.CHECKPOINT_NOT_LEASED, NOW)]
+
+
 # Checkpoints.
 
 
@@ -504,6 +531,13 @@ def test_no_window_stands_in_a_snapshot() -> None:
             replica.machine.restore(msgpack.packb({**state, field: 7}))
 
 
+def aborted(*row: int) -> bytes:
+    """A state's aborted transactions: one."""
+    one = AbortedTransactions()
+    one.append(*row)
+    return one.packed()
+
+
 def change(field: str, value: Any) -> Callable[[dict[str, Any]], bytes]:
     def changed(state: dict[str, Any]) -> bytes:
         packed: bytes = msgpack.packb({**state, field: value})
@@ -515,8 +549,8 @@ def change(field: str, value: Any) -> Callable[[dict[str, Any]], bytes]:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (change("format", 4), "it has format 4, this release reads up to 3: upgrade this node"),
-        (change("format", 2), "it has format 2 of an earlier release, this one reads 3"),
+        (change("format", 5), "it has format 5, this release reads up to 4: upgrade this node"),
+        (change("format", 3), "it has format 3 of an earlier release, this one reads 4"),
         (change("previous_applied_epoch", 8), "epochs 5, 8, 7 are out of order"),
         (change("creation_epoch", 8), "epochs 8, 7, 7 are out of order"),
         (change("next_offset", 9), "extents end at offset 10"),
@@ -529,9 +563,9 @@ def change(field: str, value: Any) -> Callable[[dict[str, Any]], bytes]:
         (change("checkpoints", [[4, 0, None], [4, 0, None]]), "checkpoints are out of order"),
         (change("producers", [[1, 0, 0, [], 0, -1, -1, None]]), "producer 1"),
         (change("producers", [[1, 0, 0, [[0, 0, 10]], 0, -1, -1, None]]), "wrote at offset 10"),
-        (change("aborted", b"x"), "not rows"),
-        (change("aborted", ABORTED_ROW.pack(1, 3, 10, 11)), r"aborted at \[10\], and the partition ends"),
-        (change("aborted", ABORTED_ROW.pack(1, 2, 3, 4)), "aborted at 3 lies below 4"),
+        (change("aborted", b"x"), "no chunk"),
+        (change("aborted", aborted(1, 3, 10)), "aborted at 10, and the partition ends"),
+        (change("aborted", aborted(1, 2, 3)), "aborted at 3 lies below 4"),
         (lambda state: msgpack.packb({}), "cannot be read"),
         (lambda state: b"\xc1", "cannot be read"),
         (lambda state: b"", "cannot be read"),

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from statemachine.epoch_window import EpochWindow, Verdict
 from statemachine.extents import ObjectExtent
 from statemachine.level_one import LevelOneExtent
+from statemachine.machine import Captured
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import (
     AdvanceEpoch,
@@ -49,7 +50,10 @@ class PartitionHistory(RuleBasedStateMachine):
     @initialize(creation_epoch=st.integers(0, 9))
     def create(self, creation_epoch: int) -> None:
         self.captured: list[tuple[int, bytes]] = []
-        self.replica = PartitionStateMachine(creation_epoch, lambda *one: self.captured.append(one))
+        self.frozen: list[tuple[Captured, bytes]] = []
+        self.replica = PartitionStateMachine(
+            creation_epoch, lambda index, captured: self.captured.append((index, captured()))
+        )
         self.twin = PartitionStateMachine(creation_epoch, lambda *one: None)
         self.model = Model(creation_epoch)
         self.index = 0
@@ -57,7 +61,7 @@ class PartitionHistory(RuleBasedStateMachine):
         self.pending: list[tuple[int, int, list[Command]]] = []
         """(term made in, time, commands) of entries in the leader's log that are not committed yet."""
         self.collectable = creation_epoch - 1
-        self.reconciled = -1
+        self.reconciled, self.reconciled_by = -1, 0
         self.start = 0
         self.stable = 0
         self.stored: dict[bytes, int] = {}
@@ -367,6 +371,17 @@ class PartitionHistory(RuleBasedStateMachine):
             assert machine.apply(self.index, term, entry) == Rejected(Rejection.OLDER_TERM, term)
 
     @rule()
+    def capture_a_snapshot(self) -> None:
+        self.frozen.append((self.replica.capture(), self.twin.snapshot()))
+
+    @rule()
+    def make_what_was_captured(self) -> None:
+        """It is what the state was, whatever was applied since."""
+        for captured, state in self.frozen:
+            assert captured() == state
+        self.frozen.clear()
+
+    @rule()
     def restore_the_twin(self) -> None:
         state = self.twin.snapshot()
         self.twin = PartitionStateMachine(0, lambda *one: None)
@@ -405,8 +420,11 @@ class PartitionHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_last_reconciled_offset_never_goes_down(self) -> None:
-        assert self.replica.last_reconciled_offset >= self.reconciled
-        self.reconciled = self.replica.last_reconciled_offset
+        before, self.reconciled = self.reconciled, self.replica.last_reconciled_offset
+        entry, self.reconciled_by = self.reconciled_by, self.replica.last_reconciled_log_index
+        assert self.reconciled >= before
+        assert self.reconciled_by >= entry
+        assert (self.reconciled > before) == (self.reconciled_by > entry)
 
     @invariant()
     def the_start_offset_never_goes_down(self) -> None:
@@ -436,8 +454,9 @@ class PartitionHistory(RuleBasedStateMachine):
         """As Kafka's Fetcher does it: by the aborted transactions of a fetch and the markers it meets.
         Wherever it begins, and wherever a fetch ends."""
         end = self.replica.last_stable_offset
+        start = self.replica.start_offset
         outcomes = self.model.outcomes()
-        readable = [one for one in self.model.written if one.end > self.start and one.base < end]
+        readable = [one for one in self.model.written if one.end > start and one.base < end]
         for start in range(0, len(readable), 3):
             for length in (2, len(readable)):
                 fetched = readable[start : start + length]

@@ -70,6 +70,39 @@ def unchanged(replica: Replica, command: Command, rejection: Rejection, current:
 # Reconciling.
 
 
+def test_the_log_index_of_the_last_reconciled_offset_is_that_of_the_entry_that_raised_it(
+    replica: Replica,
+) -> None:
+    machine = replica.machine
+    assert machine.last_reconciled_log_index == 0
+    replica.apply(SetStartOffset(1))
+    assert machine.last_reconciled_log_index == 0, "nothing was trimmed: the first batch is still there"
+    replica.apply(AdvanceReconciled(0, [extent(0, 6, 1)]))
+    first = machine.last_reconciled_log_index
+    assert first == replica.index
+    replica.append(placeholder(2))
+    replica.apply(AdvanceReconciled(0, [extent(0, 6, 1)]))
+    replica.apply(ReplaceLevelOne(names(*machine.level_one), [extent(0, 6, 7)]))
+    replica.apply(SetStartOffset(4))
+    assert machine.last_reconciled_log_index == first, (
+        "what changes level one alone, or is rejected, does not"
+    )
+    replica.apply(SetStartOffset(13))
+    assert machine.last_reconciled_offset == 11
+    assert machine.last_reconciled_log_index == replica.index
+    assert replica.restored().machine.last_reconciled_log_index == replica.index
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_state_that_was_reconciled_by_no_entry_is_refused(replica: Replica, lost: bool) -> None:
+    if lost:
+        replica.apply(AdvanceReconciled(0, [extent(0, 6, 1)]))
+    state = msgpack.unpackb(replica.machine.snapshot())
+    state["last_reconciled_log_index"] = 0 if lost else 3
+    with pytest.raises(ValueError, match="are reconciled, by entry"):
+        replica.machine.restore(msgpack.packb(state))
+
+
 def test_nothing_is_reconciled_at_first(replica: Replica) -> None:
     assert replica.machine.last_reconciled_offset == -1
     assert list(replica.machine.level_one) == []
@@ -79,7 +112,7 @@ def test_batches_move_to_level_one(replica: Replica) -> None:
     objects = [extent(0, 6, 1), extent(6, 12, 2)]
     assert replica.apply(AdvanceReconciled(0, objects)) == [Reconciled(11)]
     machine = replica.machine
-    assert machine.last_reconciled_offset == 11
+    assert (machine.last_reconciled_offset, machine.last_reconciled_log_index) == (11, replica.index)
     assert list(machine.level_one) == objects
     assert [one.base_offset for one in machine.extents] == [12, 15]
     assert (machine.start_offset, machine.high_watermark) == (0, 18)

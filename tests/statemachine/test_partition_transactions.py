@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachine.aborted_transactions import ABORTED_ROW, AbortedTransaction, AbortedTransactions
+from snapshot.extent_rows import aborted_rows
+from statemachine import aborted_transactions as module
+from statemachine.aborted_transactions import AbortedTransaction, AbortedTransactions
 from statemachine.extents import InlineExtent
 from statemachine.partition_commands import (
     NO_TRANSACTION,
@@ -207,21 +211,96 @@ def test_an_aborted_transaction_goes_with_its_marker(replica: Replica) -> None:
     replica.restored()
 
 
-def test_a_lookup_does_not_look_at_what_comes_long_after(replica: Replica) -> None:
-    """The first row behind which nothing begins below the range ends it, else it would grow with the log."""
-    for number in range(100):
-        replica.append(of(number, number + 1))
-        end(replica, number + 1, commit=False)
-    aborted = replica.machine.aborted
-    # Rows that a lookup must not reach begin, against the rule, at offset 0.
-    late = bytearray(aborted.rows())
-    for number in range(2, 100):
-        ABORTED_ROW.pack_into(late, number * ABORTED_ROW.size, 1, 0, 2 * number + 1, 2 * number + 2)
-    aborted._rows = late
-    assert aborted.between(0, 4) == [
-        AbortedTransaction(PRODUCER, 0, 1),
-        AbortedTransaction(PRODUCER, 2, 3),
-    ]
+def many(rows: int, open_since: int | None = None) -> AbortedTransactions:
+    """Transactions of two records and a marker, one after the other; one more that was open since a row, and
+    is aborted at the end, and some behind it."""
+    aborted = AbortedTransactions()
+    for number in range(rows):
+        aborted.append(1000 + number % 7, 3 * number, 3 * number + 2)
+    if open_since is not None:
+        aborted.append(999, 3 * open_since + 1, 3 * rows)
+        for number in range(rows + 1, rows + 1000):
+            aborted.append(1000, 3 * number, 3 * number + 2)
+    return aborted
+
+
+def test_a_lookup_looks_at_few_chunks_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a transaction that was open for long: all that were aborted meanwhile end above it."""
+    looked: list[bytes] = []
+    read = module._rows
+
+    def rows(chunk: bytes) -> list[AbortedTransaction]:
+        looked.append(chunk)
+        return read(chunk)
+
+    monkeypatch.setattr(module, "_rows", rows)
+    aborted = many(200_000, open_since=10)
+    for first in (0, 40, 30_000, 599_000):
+        looked.clear()
+        found = aborted.between(first, first + 3)
+        assert len(looked) <= 2
+        assert [row.first_offset for row in found if row.producer_id != 999] == [
+            first - first % 3,
+            *([first - first % 3 + 3] if first % 3 else []),
+        ]
+        assert (found[-1].producer_id == 999) is (first > 10)
+    assert len(list(aborted._that_begin_below(40, 500))) == 1, "the one that was open"
+
+
+def test_a_lookup_takes_a_moment_behind_many_aborts() -> None:
+    aborted = many(200_000, open_since=10)
+    began = time.process_time()
+    for _ in range(20):
+        aborted.between(300_000, 300_003)
+    assert (time.process_time() - began) / 20 < 0.002, "some hundredths of a millisecond"
+
+
+def test_an_aborted_transaction_costs_a_few_bytes() -> None:
+    aborted = many(100_000)
+    assert aborted.size / len(aborted) < 6
+    assert len(aborted.packed()) == pytest.approx(aborted.size, rel=0.01)
+    wide = AbortedTransactions()
+    for number in range(1_000):
+        wide.append((number * 7919) % 1_000_000, 5_000 * number, 5_000 * number + 100_000)
+    assert wide.size / len(wide) < 13
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_many_aborted_transactions_are_found_trimmed_and_restored(data: st.DataObject) -> None:
+    """Enough for several chunks, of which the first is trimmed within; against a list."""
+    rng = data.draw(st.randoms(use_true_random=False))
+    aborted, expected = AbortedTransactions(), list[AbortedTransaction]()
+    twin, marker, start = AbortedTransactions(), 0, 0
+    for _ in range(data.draw(st.integers(1, 8))):
+        for _ in range(rng.choice([3, 60, 127, 128, 300])):
+            marker += rng.choice([1, 2, 900, 70_000])
+            begin = max(marker - rng.choice([1, 5, 300, 10**6]), 0)
+            if begin == marker:
+                continue
+            row = AbortedTransaction(rng.choice([0, 7, 300, 10**10]), begin, marker)
+            expected.append(row)
+            for one in (aborted, twin):
+                one.append(*row)
+        if rng.random() < 0.5:
+            start = max(start, rng.randrange(marker + 2))
+            expected = [row for row in expected if row.last_offset >= start]
+            for one in (aborted, twin):
+                one.trim(start)
+        if rng.random() < 0.5:
+            twin = AbortedTransactions.restored(twin.packed())
+        assert twin.packed() == aborted.packed()
+        assert (list(aborted), len(aborted)) == (expected, len(expected))
+        first_last = (expected[0].last_offset, expected[-1].last_offset) if expected else (None, None)
+        assert (aborted.first_marker, aborted.last_marker) == first_last
+        assert aborted_rows(aborted.packed()).tolist() == [tuple(row) for row in expected]
+        for _ in range(20):
+            first = rng.randrange(start, marker + 2)
+            end = first + rng.choice([1, 10, 5_000, 10**7])
+            for one in (aborted, twin):
+                assert one.between(first, end) == [
+                    row for row in expected if row.last_offset >= first and row.first_offset < end
+                ]
 
 
 @settings(max_examples=150, deadline=None)
@@ -257,27 +336,44 @@ def test_lookups_find_what_a_search_through_all_finds(
                 ]
 
 
+def chunk(*rows: tuple[int, int, int]) -> bytes:
+    return module._sealed([AbortedTransaction(*row) for row in rows])
+
+
+FULL = [(1, 2 * number, 2 * number + 1) for number in range(module.CHUNK_ROWS)]
+
+
 @pytest.mark.parametrize(
-    "rows",
+    "packed",
     [
-        [(-1, 0, 4, 5)],
-        [(1, 4, 4, 5)],
-        [(1, -1, 4, 5)],
-        [(1, 0, 4, 0), (2, 1, 4, 5)],
-        [(1, 0, 4, 5), (2, 3, 7, 8)],
-        [(1, 0, 4, 6)],
-        [(1, 1, 4, 1), (2, 1, 7, 0)],
+        b"x",
+        chunk((1, 0, 4))[:-1],
+        chunk((1, 0, 4)).replace(b"\x01\x00\x01", b"\x01\x00\x03", 1),
+        module.CHUNK_HEADER.pack(1, 1, 1, 1, 4, -1) + b"\0\4\0",
+        module.CHUNK_HEADER.pack(1, 1, 1, 1, 4, 1) + b"\0\0\0",
+        module.CHUNK_HEADER.pack(1, 1, 1, 1, 4, 1) + b"\0\5\0",
+        module.CHUNK_HEADER.pack(2, 1, 1, 1, 4, 1) + b"\0\0\4\4\0\0",
+        module.CHUNK_HEADER.pack(1, 2, 1, 1, 4, 1) + b"\0\0\4\0",
+        module.CHUNK_HEADER.pack(1, 1, 1, 1, 4, 1) + b"\0\4\1",
+        module.CHUNK_HEADER.pack(0, 1, 1, 1, 4, 1),
+        chunk(*FULL) + chunk((1, 0, 200)),
+        chunk((1, 0, 4)) + chunk((1, 5, 6)) + chunk((1, 7, 8)),
     ],
     ids=[
+        "no header",
+        "cut short",
+        "a width that there is not",
         "no producer",
         "empty",
         "before the log",
         "markers out of order",
-        "began below what was stable",
-        "open above the log",
-        "stable goes down",
+        "wider than need be",
+        "not the lowest producer",
+        "no rows",
+        "chunks out of order",
+        "a chunk that is not full",
     ],
 )
-def test_aborted_transactions_that_cannot_be_are_not_restored(rows: list[tuple[int, ...]]) -> None:
-    with pytest.raises(ValueError, match=r"transaction|open"):
-        AbortedTransactions.restored(b"".join(ABORTED_ROW.pack(*row) for row in rows))
+def test_aborted_transactions_that_cannot_be_are_not_restored(packed: bytes) -> None:
+    with pytest.raises(ValueError, match=r"aborted|producers|marker"):
+        AbortedTransactions.restored(packed)

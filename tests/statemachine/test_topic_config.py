@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from statemachine import topic_config
 from statemachine.controller_commands import ConfigChange, ConfigOperation, Refused
 from statemachine.kafka_errors import KafkaError
-from statemachine.topic_config import SETTINGS, Configs, changed, from_pairs
+from statemachine.settings import Configs, Setting
+from statemachine.topic_config import SETTINGS, TABLE
 
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
@@ -22,7 +26,11 @@ KAFKA_DEFAULTS = {
     "file.delete.delay.ms": "60000",
     "flush.messages": "9223372036854775807",
     "flush.ms": "9223372036854775807",
+    "follower.replication.throttled.replicas": "",
     "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
     "max.compaction.lag.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
     "message.timestamp.after.max.ms": "3600000",
@@ -32,6 +40,9 @@ KAFKA_DEFAULTS = {
     "min.compaction.lag.ms": "0",
     "min.insync.replicas": "1",
     "preallocate": "false",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
     "retention.bytes": "-1",
     "retention.ms": "604800000",
     "segment.bytes": "1073741824",
@@ -43,13 +54,13 @@ KAFKA_DEFAULTS = {
 
 
 def accepted(*pairs: tuple[str, str | None]) -> Configs:
-    result = from_pairs(pairs)
+    result = TABLE.from_pairs(pairs)
     assert not isinstance(result, Refused), result
     return result
 
 
 def after(configs: Configs, *changes: tuple[ConfigOperation, str, str | None]) -> Configs | Refused:
-    return changed(configs, [ConfigChange(*change) for change in changes])
+    return TABLE.changed(configs, [ConfigChange(*change) for change in changes])
 
 
 def test_names_and_defaults_are_those_of_kafka() -> None:
@@ -133,16 +144,74 @@ def test_values_are_kept_in_one_form(name: str, text: str, canonical: str) -> No
 )
 def test_bad_values_are_refused_with_kafkas_text(name: str, text: str, reason: str) -> None:
     message = f"Invalid value {text} for configuration {name}: {reason}"
-    assert from_pairs([(name, text)]) == Refused(KafkaError.INVALID_CONFIG, message)
+    assert TABLE.from_pairs([(name, text)]) == Refused(KafkaError.INVALID_CONFIG, message)
 
 
 @pytest.mark.parametrize(
-    "name", ["nonsense", "", "Retention.ms", "remote.storage.enable", "message.format.version"]
+    "name", ["nonsense", "", "Retention.ms", "message.format.version", "message.downconversion.enable"]
 )
 def test_unknown_names_are_refused(name: str) -> None:
     refusal = Refused(KafkaError.INVALID_CONFIG, f"Unknown topic config name: {name}")
-    assert from_pairs([(name, "1")]) == refusal
+    assert TABLE.from_pairs([(name, "1")]) == refusal
     assert after({}, (SET, name, "1")) == refusal
+
+
+UNTIERED = "Every record is in the object store, so there is no tiered storage to govern"
+UNTHROTTLED = "There are no replication quotas: replicas are the log, which does not hold the records"
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "other", "reason"),
+    [
+        ("remote.storage.enable", "FALSE", "true", UNTIERED),
+        ("remote.log.copy.disable", "false", "true", UNTIERED),
+        ("remote.log.delete.on.disable", "false", "true", UNTIERED),
+        ("local.retention.ms", "-2", "1000", UNTIERED),
+        ("local.retention.bytes", " -2", "-1", UNTIERED),
+        ("leader.replication.throttled.replicas", "", "*", UNTHROTTLED),
+        ("follower.replication.throttled.replicas", "", "0:1,1:2", UNTHROTTLED),
+        ("remote.storage.enable", "false", "yes", "Expected value to be either true or false"),
+        ("local.retention.ms", "-2", "-3", "Value must be at least -2"),
+    ],
+)
+def test_what_tools_set_to_the_default_is_taken_and_anything_else_refused_with_the_reason(
+    name: str, default: str, other: str, reason: str
+) -> None:
+    assert accepted((name, default)) == {name: KAFKA_DEFAULTS[name]}
+    message = f"Invalid value {other} for configuration {name}: {reason}"
+    assert TABLE.from_pairs([(name, other)]) == Refused(KafkaError.INVALID_CONFIG, message)
+    assert after({}, (SET, name, other)) == Refused(KafkaError.INVALID_CONFIG, message)
+
+
+def test_the_page_says_of_every_config_whether_it_is_in_force() -> None:
+    """In force are those that something outside of topic_config reads."""
+    root = Path(topic_config.__file__).parent.parent
+    page = (root / "docs" / "controller.md").read_text()
+    page = page[page.index("\n## Configs") : page.index("\n## What a node derives")]
+    in_force, idle, default_only = page.split("**Taken")
+    row = re.compile(r"^[|] `([a-z0-9.]+)` [|] .* [|] (?:`([^`]*)`|empty) [|]", re.MULTILINE)
+    told = [dict(row.findall(part)) for part in (in_force, idle, default_only)]
+    assert {name: text for part in told for name, text in part.items()} == KAFKA_DEFAULTS
+    assert sum(map(len, told)) == len(SETTINGS) == 33
+
+    code = [
+        path.read_text()
+        for package in ("node", "statemachine")
+        for path in (root / package).rglob("*.py")
+        if path.name != "topic_config.py"
+    ]
+    names = {value.name: name for name, value in vars(topic_config).items() if isinstance(value, Setting)}
+    used = {name for name, word in names.items() if any(re.search(rf"\b{word}\b", text) for text in code)}
+    assert used == set(told[0])
+
+    others = {"BOOLEAN": "true", "LONG": "7", "LIST": "x"}
+    refused = {
+        name
+        for name in told[2]
+        if isinstance(TABLE.from_pairs([(name, others[SETTINGS[name].type])]), Refused)
+        and isinstance(TABLE.from_pairs([(name, told[2][name])]), dict)
+    }
+    assert refused == set(told[2])
 
 
 def test_values_are_read_with_their_types() -> None:
@@ -167,11 +236,11 @@ def test_a_name_given_twice_counts_as_given_last_when_a_topic_is_created() -> No
 def test_null_is_no_value() -> None:
     message = "Null value not supported for topic configs: preallocate, segment.ms"
     pairs = [("segment.ms", None), ("preallocate", None)]
-    assert from_pairs(pairs) == Refused(KafkaError.INVALID_CONFIG, message)
+    assert TABLE.from_pairs(pairs) == Refused(KafkaError.INVALID_CONFIG, message)
 
 
 def test_compaction_lags_must_not_conflict() -> None:
-    conflict = from_pairs([("min.compaction.lag.ms", "11"), ("max.compaction.lag.ms", "10")])
+    conflict = TABLE.from_pairs([("min.compaction.lag.ms", "11"), ("max.compaction.lag.ms", "10")])
     message = "conflict topic config setting min.compaction.lag.ms (11) > max.compaction.lag.ms (10)"
     assert conflict == Refused(KafkaError.INVALID_CONFIG, message)
     longest = accepted(("max.compaction.lag.ms", "10"))

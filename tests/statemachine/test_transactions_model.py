@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from statemachine.controller_commands import Refused
 from statemachine.coordinator_machine import encode
 from statemachine.kafka_errors import KafkaError
+from statemachine.machine import Captured
 from statemachine.transaction_commands import (
     Abort,
     Complete,
@@ -80,6 +81,7 @@ class TransactionsAgainstModel(RuleBasedStateMachine):
         self.log = Log()
         self.other = TransactionsMachine(lambda index, state: None)
         self.other.begin_term(1, 1, 1)
+        self.captured: list[tuple[Captured, bytes]] = []
         self.model: dict[str, Producer] = {}
         self.next_id = 5000
         self.time = 0
@@ -169,7 +171,9 @@ class TransactionsAgainstModel(RuleBasedStateMachine):
         one = self.model.get(tid)
         if one is not None and one.open is None and one.prepared is None and one.present[1] < TOP - 2:
             for machine in (self.log.machine, self.other):
-                machine.transactions[tid].epoch = TOP - 1
+                row = machine._changed(tid)
+                assert row is not None
+                row.epoch = TOP - 1
             one.become((one.present[0], TOP - 1), one.retry)
 
     @rule(tid=ids, which=which, partitions=partitions, groups=groups)
@@ -278,20 +282,33 @@ class TransactionsAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        now = self.time = max(self.time, self.log.now)
+        now = self.time = self.log.now  # a clock that most agree on: it may set the time back
         idle = [
             tid
             for tid, one in self.model.items()
             if one.open is None and one.prepared is None and one.used + EXPIRY <= now
         ]
         assert self.log.machine.expires(EXPIRY, now) is bool(idle)
-        assert self.apply(ExpireIds(EXPIRY)) == len(idle)
+        assert self.apply(ExpireIds(EXPIRY, now)) == len(idle)
         for tid in idle:
             del self.model[tid]
+        for one in self.model.values():
+            one.used = min(one.used, now)
 
     @rule()
     def come_back_from_a_snapshot(self) -> None:
         self.other = self.log.restored()
+
+    @rule()
+    def capture_a_snapshot(self) -> None:
+        self.captured.append((self.log.machine.capture(), self.other.snapshot()))
+
+    @rule()
+    def make_what_was_captured(self) -> None:
+        """It is what the state was, whatever was applied since."""
+        for captured, state in self.captured:
+            assert captured() == state
+        self.captured.clear()
 
     @rule()
     def begin_term(self) -> None:

@@ -60,7 +60,7 @@ class Log:
         return self.apply(Complete(tid, number))
 
     def expire(self, ms: int = 7 * DAY) -> Any:
-        return self.apply(ExpireIds(ms))
+        return self.apply(ExpireIds(ms, self.now))
 
     def row(self, tid: str = "t") -> Transaction:
         return self.machine.transactions[tid]

@@ -31,7 +31,7 @@ from node.coordinator.groups.classic_state import (
     SyncAsk,
     Synced,
 )
-from statemachine.classic_group import ClassicGroup
+from statemachine.classic_group import CONSUMERS, ClassicGroup, subscribed_topics
 from statemachine.group_state import Membership
 
 if TYPE_CHECKING:
@@ -97,12 +97,18 @@ class ClassicGroups:
         if group is None:
             membership = self._membership(group_id)
             if membership is not None and not membership.is_empty:
-                # Its members are of KIP-848. Kafka would let them change over one by one, if told to.
-                return Joined(ErrorCode.inconsistent_group_protocol, ask.member_id)
+                # Its members are of KIP-848. One that consumes too waits until they have left.
+                if ask.protocol_type != CONSUMERS:
+                    return Joined(ErrorCode.inconsistent_group_protocol, ask.member_id)
+                self._coordinator.changeovers.waits(group_id, "classic")
+                return Joined(ErrorCode.coordinator_load_in_progress, ask.member_id)
             if ask.member_id != UNKNOWN_MEMBER:
                 return Joined(ErrorCode.unknown_member_id, ask.member_id)
             if not self._has_room(GROUP_BYTES):
                 return Joined(ErrorCode.coordinator_load_in_progress, ask.member_id)
+            if not self._coordinator.bounds.takes_group(group_id):
+                self._coordinator.bounds.refuse_group(group_id)
+                return Joined(ErrorCode.group_max_size_reached, ask.member_id)
             group = self._create(group_id)
         answer: Joined = await self._asked(group, partial(group.join, ask))
         return answer
@@ -147,6 +153,30 @@ class ClassicGroups:
         """Whether anybody is in the group, or joins it: it is not to be deleted, nor another protocol's."""
         group = self._groups.get(group_id)
         return group is not None and len(group.members) > 0
+
+    def consumes(self, group_id: str) -> bool:
+        """Whether those who are in the group, as this node or the log knows it, consume topics."""
+        group = self._groups.get(group_id)
+        if group is not None and len(group.members):
+            return group.protocol_type == CONSUMERS
+        logged = self._membership(group_id)
+        return isinstance(logged, ClassicGroup) and logged.protocol_type == CONSUMERS
+
+    def subscriptions(self, group_id: str) -> Callable[[str], bool] | None:
+        """What says of a topic whether anybody who is in the group, or joins it, is subscribed to it; None
+        when they do not consume. To every topic if metadata cannot be read."""
+        group = self._groups.get(group_id)
+        names: set[str] = set()
+        if group is not None and len(group.members):
+            if group.protocol_type != CONSUMERS:
+                return None
+            given = (metadata for member in group.members for _, metadata in member.protocols)
+            for metadata in dict.fromkeys(given):  # that of most members is the same
+                topics = subscribed_topics(metadata)
+                if topics is None:
+                    return lambda topic: True
+                names.update(topics)
+        return names.__contains__
 
     @property
     def group_ids(self) -> list[str]:

@@ -28,6 +28,7 @@ from node.coordinator.groups.classic_state import (
 )
 from node.coordinator.groups.classic_waiting import Waiting
 from node.coordinator.replica import NotDone
+from statemachine.classic_group import CONSUMERS
 from statemachine.group_commands import AssignGeneration, Refused, ReplaceStaticMember, StartGeneration
 
 log = logging.getLogger(__name__)
@@ -214,7 +215,9 @@ class Rebalancing(Waiting):
             # The group was deleted, or expired, between the look at its generation and the apply.
             self._refusals += 1
             if failed is not ErrorCode.illegal_generation or self._refusals > MAX_REFUSALS:
-                self.lost(failed if failed is not ErrorCode.illegal_generation else _AGAIN)
+                # Or the group got members of the other protocol: consumers then wait until those have left.
+                again = failed is ErrorCode.illegal_generation or self.protocol_type == CONSUMERS
+                self.lost(_AGAIN if again else failed)
             elif self.state is State.COMPLETING_REBALANCE:
                 self._start_generation()
             elif self.state is State.EMPTY:

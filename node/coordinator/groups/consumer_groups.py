@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,6 +32,8 @@ from statemachine.consumer_group_commands import (
     ConsumerGroupMoved,
     ConsumerMember,
 )
+from statemachine.group_config import CONSUMER_HEARTBEAT_INTERVAL_MS, CONSUMER_SESSION_TIMEOUT_MS
+from statemachine.settings import Configs
 
 if TYPE_CHECKING:
     from node.coordinator.groups.coordinator import GroupCoordinator
@@ -108,11 +110,14 @@ class ConsumerGroups:
         for queue in queues.values():
             if queue.task is not None:
                 queue.task.cancel()
-            _answer_all(queue, Refusal(ErrorCode.not_coordinator, reason))
+            _answer(_taken(queue), Refusal(ErrorCode.not_coordinator, reason))
 
     async def heartbeat(self, group_id: str, heartbeat: Heartbeat) -> Beat | Refusal:
         """A member's word; returns when what follows from it is in the log. May be cancelled."""
         answer = self._at_once(group_id, heartbeat)
+        bounds = self._coordinator.bounds
+        if answer is None and heartbeat.epoch == JOINING and not bounds.takes_group(group_id):
+            return Refusal(ErrorCode.group_max_size_reached, bounds.refuse_group(group_id))
         if answer is None:
             queue = self._queues.get(group_id)
             if queue is not None and len(queue.words) >= MAX_WAITING:
@@ -122,7 +127,7 @@ class ConsumerGroups:
             future: asyncio.Future[Answer] = self._loop.create_future()
             self._put(group_id, heartbeat, future)
             answer = await future
-        return answer if isinstance(answer, Refusal) else Beat(answer, self._interval(answer))
+        return answer if isinstance(answer, Refusal) else Beat(answer, self._interval(group_id, answer))
 
     async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
         """A LeaveGroup of an administrator: what it comes to for each. Who has no member id is meant by its
@@ -149,6 +154,11 @@ class ConsumerGroups:
         held = self._coordinator.machine.groups.get(group_id)
         membership = None if held is None else held.membership
         return membership if isinstance(membership, ConsumerGroup) else None
+
+    @property
+    def changing(self) -> Collection[str]:
+        """The ids of the groups whose members wait for a turn; some may not be in the log yet."""
+        return self._queues.keys()
 
     @property
     def waiting(self) -> int:
@@ -185,11 +195,31 @@ class ConsumerGroups:
         else:
             self._looked[group_id] = group.version, version
 
-    def _interval(self, reply: Reply) -> float:
-        """Shorter than Kafka's where that costs little: a heartbeat is how a member hears of a new target."""
+    def _interval(self, group_id: str, reply: Reply) -> float:
+        """Shorter than Kafka's where that costs little: a heartbeat is how a member hears of a new target.
+
+        A group that sets its interval has that, but for members that wait for others.
+        """
+        configs = self._configs(group_id)
+        if CONSUMER_HEARTBEAT_INTERVAL_MS.name in configs:
+            longest = CONSUMER_HEARTBEAT_INTERVAL_MS.of(configs) / 1000
+            if reply.state == STABLE:
+                return longest
+        else:
+            longest = self._config.consumer_heartbeat_seconds
         least = STEADY_SECONDS if reply.state == STABLE else SOON_SECONDS
         fair = len(self._coordinator.timers) / WORDS_A_SECOND
-        return min(max(least, fair), self._config.consumer_heartbeat_seconds)
+        return min(max(least, fair), longest)
+
+    def _session_seconds(self, group_id: str) -> float:
+        configs = self._configs(group_id)
+        if CONSUMER_SESSION_TIMEOUT_MS.name in configs:
+            return CONSUMER_SESSION_TIMEOUT_MS.of(configs) / 1000
+        return self._config.consumer_session_seconds
+
+    def _configs(self, group_id: str) -> Configs:
+        """What the group sets itself, as far as this node knows."""
+        return self._coordinator.context.controller.machine.group_configs(group_id)
 
     # Turns.
 
@@ -198,7 +228,7 @@ class ConsumerGroups:
         queue.words.append((word, future))
         if queue.task is None:
             queue.task = self._loop.create_task(self._work(group_id, queue))
-            queue.task.add_done_callback(partial(self._worked, queue))
+            queue.task.add_done_callback(partial(self._worked, group_id, queue))
 
     async def _work(self, group_id: str, queue: _Queue) -> None:
         try:
@@ -211,9 +241,10 @@ class ConsumerGroups:
             if self._queues.get(group_id) is queue:
                 del self._queues[group_id]
 
-    def _worked(self, queue: _Queue, task: asyncio.Task[None]) -> None:
+    def _worked(self, group_id: str, queue: _Queue, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            _answer_all(queue, Refusal(ErrorCode.unknown_server_error, "The group could not be changed."))
+            words = _taken(queue)
+            self._refuse(group_id, words, ErrorCode.unknown_server_error, "The group could not be changed.")
             message = "a turn of a consumer group failed"
             self._loop.call_exception_handler({"message": message, "exception": error})
 
@@ -243,7 +274,7 @@ class ConsumerGroups:
         for _ in range(ATTEMPTS):
             group = self.get(group_id)
             if (group is None or group.is_empty) and self._coordinator.classic.has_members(group_id):
-                return self._refuse(group_id, turn, *_not_consumer(group_id))
+                return self._refuse_other_protocol(group_id, turn)
             version = self.topics.version
             planned = self._plan(group_id, group, words, look=True)
             members = {} if group is None else {id: group.members.get(id) for id in _changed(planned)}
@@ -263,7 +294,7 @@ class ConsumerGroups:
                 self._apply(group_id, members, planned)
                 return self._tell(group_id, turn, planned)
             if not isinstance(result, ConsumerGroupMoved):
-                return self._refuse(group_id, turn, *_not_consumer(group_id))
+                return self._refuse_other_protocol(group_id, turn)
         self._refuse(
             group_id, turn, ErrorCode.coordinator_load_in_progress, "The group changes all the time."
         )
@@ -281,6 +312,21 @@ class ConsumerGroups:
                 self._set(group_id, word.member_id, word.timer, AGAIN_SECONDS)
         _answer(turn, Refusal(code, message))
 
+    def _refuse_other_protocol(self, group_id: str, turn: _Waiting) -> None:
+        """The group has members of the classic protocol. One that joins waits until they have left, if they
+        are consumers: so a group changes its protocol while its members are restarted one after the other."""
+        code, message = _not_consumer(group_id)
+        joining: _Waiting = []
+        if self._coordinator.classic.consumes(group_id):
+            joining = [one for one in turn if isinstance(one[0], Heartbeat) and one[0].epoch == JOINING]
+        if joining:
+            self._coordinator.changeovers.waits(group_id, "consumer")
+            reason = (
+                f"Group {group_id} has members of the classic protocol: this one waits until they have left."
+            )
+            self._refuse(group_id, joining, ErrorCode.coordinator_load_in_progress, reason)
+        self._refuse(group_id, [one for one in turn if one not in joining], code, message)
+
     # Timers.
 
     def _apply(self, group_id: str, before: dict[str, ConsumerMember | None], planned: Plan) -> None:
@@ -294,7 +340,7 @@ class ConsumerGroups:
             self._follow(group_id, before.get(member.member_id), member)
 
     def _heard(self, group_id: str, member_id: str) -> None:
-        self._set(group_id, member_id, SESSION, self._config.consumer_session_seconds)
+        self._set(group_id, member_id, SESSION, self._session_seconds(group_id))
 
     def _follow(self, group_id: str, before: ConsumerMember | None, member: ConsumerMember) -> None:
         """Give a member its time to let go of what it has to, once for each time it is told to."""
@@ -324,10 +370,12 @@ def _changed(planned: Plan) -> list[str]:
     return [] if planned.change is None else [member.member_id for member in planned.change.members]
 
 
-def _answer_all(queue: _Queue, refusal: Refusal) -> None:
-    _answer([*queue.turn, *queue.words], refusal)
+def _taken(queue: _Queue) -> _Waiting:
+    """All words of a queue, which has none from now on."""
+    words = [*queue.turn, *queue.words]
     queue.turn.clear()
     queue.words.clear()
+    return words
 
 
 def _answer(words: _Waiting, refusal: Refusal) -> None:

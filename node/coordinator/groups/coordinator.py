@@ -9,15 +9,26 @@ that were deleted, and the ends of transactions.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from node.coordinator.groups.bounds import Bounds
+from node.coordinator.groups.changeovers import Changeovers
 from node.coordinator.groups.classic import ClassicGroups
 from node.coordinator.groups.consumer_groups import ConsumerGroups
 from node.coordinator.groups.timers import Timers
 from node.coordinator.groups.upkeep import Upkeep
 from node.coordinator.replica import NotDone
 from statemachine.coordinator_machine import CoordinatorCommand
-from statemachine.group_commands import EndTransaction
+from statemachine.group_commands import (
+    CommitOffsets,
+    CommitTransactionOffsets,
+    DeleteOffsets,
+    EndTransaction,
+    OffsetsDeleted,
+    Refused,
+)
+from statemachine.kafka_errors import KafkaError
 
 if TYPE_CHECKING:
     from node.coordinator.replica import CoordinatorReplica
@@ -31,6 +42,10 @@ class GroupCoordinator:
     A request gets it from `Coordinators.groups_for`, which gives it out while it leads only.
     """
 
+    bounds: Bounds
+    """How many groups and offsets there may be."""
+    changeovers: Changeovers
+    """Says which groups change their protocol."""
     classic: ClassicGroups
     """Runtime of the classic protocol; knows every group that has members of it."""
     consumer: ConsumerGroups
@@ -43,6 +58,8 @@ class GroupCoordinator:
         self.context = context
         self.loop: asyncio.AbstractEventLoop = context.loop
         self.timers = Timers(context.loop)
+        self.bounds = Bounds(self)
+        self.changeovers = Changeovers(context.loop)
         self.classic = ClassicGroups(self)
         self.consumer = ConsumerGroups(self)
         self._upkeep = Upkeep(self)
@@ -69,6 +86,10 @@ class GroupCoordinator:
         """Have a command applied: its result, or why that is not known (see CoordinatorReplica.execute)."""
         return await self.replica.execute(command)
 
+    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | NotDone:
+        """As `execute`, of a commit, which is refused when it would exceed a bound (see Bounds)."""
+        return await self.bounds.commit(command)
+
     async def confirm(self) -> bool:
         """Wait until all that was committed before the call is applied; False: this node does not lead."""
         return await self.replica.confirm()
@@ -77,6 +98,19 @@ class GroupCoordinator:
         """A member of the classic protocol showed by another request than a heartbeat that it lives (Kafka: a
         commit of offsets that was accepted); its session begins anew. Nobody known: nothing happens."""
         self.classic.heard(group_id, member_id)
+
+    async def delete_offsets(
+        self, group_id: str, topics: Sequence[tuple[bytes, str, Sequence[int]]]
+    ) -> OffsetsDeleted | Refused | NotDone:
+        """Forget a group's offsets (topic id, name, partitions), but of topics that a member, or somebody who
+        is about to become one, is subscribed to: the log has members once the join phase is over."""
+        uses = self.classic.subscriptions(group_id)
+        if uses is None:
+            return Refused(KafkaError.NON_EMPTY_GROUP)
+        kept = [topic_id for topic_id, topic, _ in topics if uses(topic)]
+        left = [one for one in topics if one[0] not in kept]
+        done: OffsetsDeleted | Refused | NotDone = await self.execute(DeleteOffsets(group_id, left))
+        return done._replace(subscribed=kept + done.subscribed) if isinstance(done, OffsetsDeleted) else done
 
     async def end_transaction(
         self, producer_id: int, producer_epoch: int, number: int, commit: bool, coordinator_term: int

@@ -13,8 +13,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from node.cluster_clock import FAR_MS
 from node.coordinator.replica import NotDone
 from statemachine.group_commands import ExpireOffsets, ForgetTopics
+from statemachine.group_state import Group
 
 if TYPE_CHECKING:
     from node.coordinator.groups.coordinator import GroupCoordinator
@@ -32,11 +34,16 @@ PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """A producer that ended no transaction here for so long is forgotten: transactional.id.expiration.ms."""
 MAX_PRODUCERS: Final = 32_768
 """Beyond so many those that are idle for longest are forgotten sooner. Whoever has a producer for each
-transaction makes one here with each, and all of them are in every snapshot, which is made in one go."""
+transaction makes one here with each, and all of them are in every snapshot, which is restored in one go."""
 LEAST_PRODUCER_EXPIRY_MS: Final = 3600 * 1000
 """No producer is forgotten sooner for that: longer than any message of a transaction that ended is late."""
 MAX_TOPICS: Final = 1_000
 """Topics in one command."""
+MAX_OFFSETS: Final = 2_000
+"""Groups and offsets together that one command is about; a group with more has one of its own. Every replica
+takes a few milliseconds to apply it."""
+SLICE_OFFSETS: Final = 5_000
+"""Groups and offsets together that are looked at in one go: a few milliseconds."""
 
 
 class Upkeep:
@@ -45,6 +52,8 @@ class Upkeep:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._said = False
+        """Whether it was said that nothing goes by time; once, until the clocks agree again."""
 
     def started(self) -> None:
         # The coordinators that a node takes up together do not look together.
@@ -77,27 +86,69 @@ class Upkeep:
             self._coordinator.loop.call_exception_handler({"message": message, "exception": error})
 
     async def _expire(self) -> None:
-        coordinator = self._coordinator
-        if coordinator.machine.groups or len(coordinator.machine.producers):
-            retention = round(coordinator.context.config.groups.offset_retention_seconds * 1000)
-            await coordinator.execute(ExpireOffsets(retention, self._producer_expiry()))
+        """Name the groups of which something has had its time, in commands of a bounded size each.
 
-    def _producer_expiry(self) -> int:
-        machine = self._coordinator.machine
-        since = machine.producers.newest_since(MAX_PRODUCERS)
+        Nothing goes while the nodes do not agree on the time. Nor from a group that somebody joins: the log
+        has its members once the join phase is over (Kafka expires in Empty only).
+        """
+        coordinator = self._coordinator
+        now = coordinator.context.agreed_ms()
+        if now is None:
+            if not self._said:
+                log.warning("the nodes do not agree on the time: no offset goes by its age until they do")
+            self._said = True
+            return
+        self._said = False
+        retention = round(coordinator.context.config.groups.offset_retention_seconds * 1000)
+        old = await self._sought(lambda group: group.expires(now, retention))
+        machine, producers = coordinator.machine, self._producer_expiry(now)
+        if not old and (machine.time > now + FAR_MS or machine.producers.expires(now - producers)):
+            old = [[]]
+        for groups in old:
+            left = [group_id for group_id in groups if not coordinator.classic.has_members(group_id)]
+            done = await coordinator.execute(ExpireOffsets(left, now, retention, producers))
+            if isinstance(done, NotDone):
+                log.info("old offsets stay for now: %s", done.reason)
+                return
+
+    async def _sought(self, wanted: Callable[[Group], bool]) -> list[list[str]]:
+        """The groups that are wanted, so many together that a command may name; others are served between
+        a few and the next few."""
+        groups = self._coordinator.machine.groups
+        found: list[list[str]] = []
+        offsets = seen = 0
+        for group_id in [*groups]:
+            group = groups.get(group_id)
+            if group is None:
+                continue
+            size = 1 + len(group.offsets)
+            seen += size
+            if wanted(group):
+                offsets += size
+                if not found or offsets > MAX_OFFSETS:
+                    found.append([])
+                    offsets = size
+                found[-1].append(group_id)
+            if seen >= SLICE_OFFSETS:
+                await asyncio.sleep(0)
+                seen = 0
+        return found
+
+    def _producer_expiry(self, now: int) -> int:
+        since = self._coordinator.machine.producers.newest_since(MAX_PRODUCERS)
         if since is None:
             return PRODUCER_EXPIRY_MS
-        # It is applied by the state's time, which is ahead of a clock that is behind.
-        now = max(self._coordinator.context.wall_ms(), machine.time)
         return min(max(now - since, LEAST_PRODUCER_EXPIRY_MS), PRODUCER_EXPIRY_MS)
 
     async def _forget_topics(self) -> None:
         gone = await self._gone_topics()
         for first in range(0, len(gone), MAX_TOPICS):
-            done = await self._coordinator.execute(ForgetTopics(gone[first : first + MAX_TOPICS]))
-            if isinstance(done, NotDone):
-                log.info("offsets of deleted topics stay for now: %s", done.reason)
-                return
+            topics = gone[first : first + MAX_TOPICS]
+            for groups in await self._sought(partial(_has_any, frozenset(topics))):
+                done = await self._coordinator.execute(ForgetTopics(groups, topics))
+                if isinstance(done, NotDone):
+                    log.info("offsets of deleted topics stay for now: %s", done.reason)
+                    return
 
     async def _gone_topics(self) -> Sequence[bytes]:
         """Topics that offsets are kept for and that were deleted.
@@ -112,3 +163,7 @@ class Upkeep:
         if not await controller.catch_up(CATCH_UP_SECONDS):
             return []
         return [topic_id for topic_id in kept if controller.machine.topic_by_id(topic_id) is None]
+
+
+def _has_any(topics: frozenset[bytes], group: Group) -> bool:
+    return not topics.isdisjoint(group.offsets.names)

@@ -32,6 +32,8 @@ CALLS_AT_ONCE: Final = 4
 CALL_SECONDS: Final = 5.0
 FIRST_PAUSE_SECONDS: Final = 0.02
 LAST_PAUSE_SECONDS: Final = 1.0
+REROUTE_SECONDS: Final = 0.05
+"""How soon after a change of leaders it is looked what waits for the wrong node."""
 CATCH_UP_SECONDS: Final = 3.0
 
 Place = TopicPartition | str
@@ -68,15 +70,49 @@ class Markers:
         self._term = coordinator_term
         self._outboxes: dict[int, _Outbox] = {}
         """By node."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stop_watching = context.leaders.on_change(self._leaders_changed)
 
     def close(self) -> None:
         """Send nothing more."""
+        self._stop_watching()
+        if self._timer is not None:
+            self._timer.cancel()
         for outbox in self._outboxes.values():
             outbox.close()
 
+    def _leaders_changed(self) -> None:
+        """Soon, and for all of them together: a node that hangs loses its leaderships one after the other."""
+        if self._timer is None and self._outboxes:
+            self._timer = self._context.loop.call_later(REROUTE_SECONDS, self._reroute)
+
+    def _reroute(self) -> None:
+        self._timer = None
+        for outbox in self._outboxes.values():
+            outbox.let_go()
+
     async def deliver(self, decided: Decided) -> None:
-        """Return once every place has its marker, or is gone; until then, never."""
-        places = decided.places
+        """Return once every place has its marker, or is gone; until then, never.
+
+        Each partition has rounds of its own: one that cannot be reached holds up no other. The groups have
+        theirs together, as one marker is for all that have the same coordinator, and so have partitions that
+        are unknown here, as one question to the controller is for all of them.
+        """
+        machine = self._context.controller.machine
+        rounds: list[tuple[Place, ...]] = []
+        groups: list[Place] = []
+        unknown: list[Place] = []
+        for place in decided.places:
+            if isinstance(place, str):
+                groups.append(place)
+            elif machine.partition(*place) is None:
+                unknown.append(place)
+            else:
+                rounds.append((place,))
+        rounds += [tuple(places) for places in (groups, unknown) if places]
+        await asyncio.gather(*(self._deliver(decided, places) for places in rounds))
+
+    async def _deliver(self, decided: Decided, places: tuple[Place, ...]) -> None:
         pause = FIRST_PAUSE_SECONDS
         while places := await self._round(decided, places):
             await asyncio.sleep(pause)
@@ -143,15 +179,18 @@ class Markers:
         return outbox.post(Marker(group, *decided[:4], self._term))
 
 
+_Posted = tuple[Marker, "asyncio.Future[int]"]
+
+
 class _Outbox:
     """Markers on their way to one node."""
 
     def __init__(self, context: BrokerContext, node: int) -> None:
         self._context = context
         self._node = node
-        self._waiting: deque[tuple[Marker, asyncio.Future[int]]] = deque()
+        self._waiting: deque[_Posted] = deque()
         self._turn: asyncio.Handle | None = None
-        self._calls: dict[asyncio.Task[None], None] = {}
+        self._calls: dict[asyncio.Task[None], list[_Posted]] = {}
         self._closed = False
 
     def post(self, marker: Marker) -> asyncio.Future[int]:
@@ -161,6 +200,24 @@ class _Outbox:
         if self._turn is None and not self._closed:
             self._turn = self._context.loop.call_soon(self._flush)
         return answer
+
+    def let_go(self) -> None:
+        """Answer what waits here, or in a call, for a partition that this node leads no more: AGAIN, so that
+        it goes to the new leader. This node may hang, and each call to it ends after seconds only."""
+        here: dict[int, bool] = {}
+        kept: deque[_Posted] = deque()
+        for posted in (self._waiting, *self._calls.values()):
+            for marker, answer in posted:
+                group = marker.raft_group
+                if group not in here:
+                    leader = self._context.leaders.leader_of(group)
+                    here[group] = leader is not None and leader.node == self._node
+                if not here[group]:
+                    if not answer.done():
+                        answer.set_result(MarkerAnswer.AGAIN)
+                elif posted is self._waiting:
+                    kept.append((marker, answer))
+        self._waiting = kept
 
     def close(self) -> None:
         self._closed = True
@@ -172,9 +229,9 @@ class _Outbox:
     def _flush(self) -> None:
         self._turn = None
         while self._waiting and len(self._calls) < CALLS_AT_ONCE and not self._closed:
-            count = min(len(self._waiting), MAX_MARKERS)
-            call = self._context.loop.create_task(self._call([self._waiting.popleft() for _ in range(count)]))
-            self._calls[call] = None
+            posted = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_MARKERS))]
+            call = self._context.loop.create_task(self._call(posted))
+            self._calls[call] = posted
             call.add_done_callback(self._called)
 
     def _called(self, call: asyncio.Task[None]) -> None:
@@ -183,7 +240,7 @@ class _Outbox:
             log.error("markers for node %d: %r", self._node, error)
         self._flush()
 
-    async def _call(self, posted: list[tuple[Marker, asyncio.Future[int]]]) -> None:
+    async def _call(self, posted: list[_Posted]) -> None:
         answers: Sequence[int] = ()
         try:
             markers = [list(marker) for marker, _ in posted]

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from node.cluster_clock import FAR_MS
 from node.coordinator.replica import CoordinatorReplica, NotDone
 from node.coordinator.transactions.markers import Decided, Markers, decided
 from node.kafka.requests.outcomes import each
@@ -31,8 +32,8 @@ EXPIRE_SECONDS: Final = 600.0
 """How often it is looked for transactional ids that nobody uses."""
 MAX_IDS: Final = 32_768
 """Beyond so many those that are at rest for longest are forgotten sooner. Sinks that make an id for each
-checkpoint leave several hundred thousand in a week, and a snapshot of all ids is made in one go: 0.1 s of CPU
-for so many, with 75,000 as long as an election takes, so the node would lose its leaderships over it."""
+checkpoint leave several hundred thousand in a week, and a snapshot of all ids is read in one go when it is
+restored: 0.1 s of CPU for so many."""
 LEAST_EXPIRATION_MS: Final = 3600 * 1000
 """No id is forgotten sooner for that, unless the configuration says so: a producer that pauses between two
 transactions, and one that is started again, find theirs."""
@@ -148,13 +149,13 @@ class Upkeep:
         if len(self._replica.machine.transactions) > MAX_IDS:
             # Coordinators that a node takes up together would look together, and this look takes a while.
             await asyncio.sleep(self._replica.number % 64)
-        machine, now = self._replica.machine, self._context.wall_ms()
+        machine, now = self._replica.machine, self._context.agreed_ms()
+        if now is None:
+            return  # the nodes do not agree on the time
         expiration = int(self._context.config.transactions.id_expiration_seconds * 1000)
         since = machine.newest_since(MAX_IDS)
         if since is not None:
-            # It is applied by the state's time, which is ahead of a clock that is behind. What was used in
-            # the millisecond of the last that stays, stays too.
-            now = max(now, machine.time)
+            # What was used in the millisecond of the last that stays, stays too.
             expiration = min(max(now - since + 1, LEAST_EXPIRATION_MS), expiration)
-        if machine.expires(expiration, now):
-            await self._replica.execute(ExpireIds(expiration))
+        if machine.expires(expiration, now) or machine.time > now + FAR_MS:
+            await self._replica.execute(ExpireIds(expiration, now))

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: of topics to read and write, of brokers to read.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: of topics and groups both, of brokers to read.
 
 A broker's configuration is a file that its operator keeps; nothing changes it over the wire.
 """
@@ -6,7 +6,7 @@ A broker's configuration is a file that its operator keeps; nothing changes it o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
+from node.kafka.requests.group_configs import alter_group, group_settings
 from node.kafka.requests.outcomes import NO_THROTTLE, Failure, each, refused, submit, topic_named
 from node.kafka.requests.setting_answers import (
     CONFIG_TYPES,
@@ -23,10 +24,12 @@ from node.kafka.requests.setting_answers import (
     source_of,
 )
 from statemachine.controller_commands import (
+    AlterGroupConfigs,
     AlterTopicConfigs,
     ConfigChange,
     ConfigOperation,
     Refused,
+    ReplaceGroupConfigs,
     ReplaceTopicConfigs,
 )
 from statemachine.controller_state import Topic
@@ -36,22 +39,29 @@ from statemachine.topic_config import SETTINGS
 # ConfigResource.Type
 TOPIC: Final = 2
 BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+_UNSUPPORTED: Final = {
+    BROKER_LOGGER: "A broker's log level is not told or changed by requests: it is log.level in its file.",
+    CLIENT_METRICS: "Client metrics (KIP-714) are not supported: brokers here do not collect any.",
+}
+_NO_GROUP_NAME: Final = "Group name must not be empty"
 
 ALTER_SECONDS: Final = 30.0
 """These requests carry no timeout; this is what Kafka's own request.timeout.ms gives the controller."""
 CATCH_UP_SECONDS: Final = 1.0
 """Longer than a follower is behind in a cluster that works; without a controller nobody is kept waiting."""
 _OPERATIONS: Final = tuple(int(operation) for operation in ConfigOperation)
-_Alter = Callable[[Topic, Any], AlterTopicConfigs | ReplaceTopicConfigs]
 
 
 async def describe_configs(context: BrokerContext, request: Request, a: Answers) -> Any:
     """What is in force and where it comes from.
 
-    Clients ask any node, so a topic's configuration is told after everything that was changed before, through
+    Clients ask any node, so a topic's or group's is told after everything that was changed before, through
     whichever node. Without the controller it is what this node knows.
     """
-    if any(asked.resource_type == TOPIC for asked in request.payload.resources):
+    if any(asked.resource_type in (TOPIC, GROUP) for asked in request.payload.resources):
         await context.controller.catch_up(CATCH_UP_SECONDS)
     return a.DescribeConfigsResponse(
         throttle_time=NO_THROTTLE,
@@ -88,7 +98,22 @@ def _entries(context: BrokerContext, a: Answers, asked: Any, synonyms: bool) -> 
         if name == "":
             return []  # Configs set for all brokers over the wire: there are none.
         return _broker_fault(context, name) or _broker_entries(context, a, synonyms)
-    return Failure(ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}")
+    if asked.resource_type == GROUP:
+        return _group_entries(context, a, name, synonyms)
+    return _unsupported(asked.resource_type)
+
+
+def _unsupported(kind: int) -> Failure:
+    return Failure(ErrorCode.invalid_request, _UNSUPPORTED.get(kind, f"Unsupported resource type: {kind}"))
+
+
+def _group_entries(context: BrokerContext, a: Answers, name: str, synonyms: bool) -> list[Any] | Failure:
+    if not name:
+        return Failure(ErrorCode.invalid_request, _NO_GROUP_NAME)
+    return [
+        _entry(a, one.name, one.value, one.type, one.source, False, one.synonyms if synonyms else [])
+        for one in group_settings(context, name)
+    ]
 
 
 def _broker_fault(context: BrokerContext, name: str) -> Failure | None:
@@ -148,38 +173,32 @@ def _entry(
 async def alter_configs(context: BrokerContext, request: Request, a: Answers) -> Any:
     """Set what is given, everything else to its default."""
 
-    def replace(topic: Topic, asked: Any) -> ReplaceTopicConfigs:
-        return ReplaceTopicConfigs(topic.topic_id, [(config.name, config.value) for config in asked.configs])
-
     return a.AlterConfigsResponse(
-        throttle_time=NO_THROTTLE, responses=await _altered(context, request.payload, a, replace)
+        throttle_time=NO_THROTTLE, responses=await _altered(context, request.payload, a, incremental=False)
     )
 
 
 async def incremental_alter_configs(context: BrokerContext, request: Request, a: Answers) -> Any:
     """Change what is given, nothing else."""
 
-    def change(topic: Topic, asked: Any) -> AlterTopicConfigs:
-        changes = [
-            ConfigChange(ConfigOperation(config.config_operation), config.name, config.value)
-            for config in asked.configs
-        ]
-        return AlterTopicConfigs(topic.topic_id, changes)
-
     return a.IncrementalAlterConfigsResponse(
-        throttle_time=NO_THROTTLE, responses=await _altered(context, request.payload, a, change)
+        throttle_time=NO_THROTTLE, responses=await _altered(context, request.payload, a, incremental=True)
     )
 
 
-async def _altered(context: BrokerContext, payload: Any, a: Answers, command: _Alter) -> tuple[Any, ...]:
+async def _altered(context: BrokerContext, payload: Any, a: Answers, *, incremental: bool) -> tuple[Any, ...]:
     deadline = context.loop.time() + ALTER_SECONDS
     times = Counter((asked.resource_type, asked.resource_name) for asked in payload.resources)
 
     async def alter(asked: Any) -> Failure:
         if times[asked.resource_type, asked.resource_name] > 1:
             return Failure(ErrorCode.invalid_request, "Each resource must appear at most once.")
-        fault = _fault(asked)
-        return fault or await _alter(context, asked, payload.validate_only, command, deadline)
+        if fault := _fault(asked):
+            return fault
+        if asked.resource_type == GROUP:
+            command = _group_command(asked, incremental)
+            return await alter_group(context, command, payload.validate_only, deadline)
+        return await _alter(context, asked, payload.validate_only, incremental, deadline)
 
     results = await each(payload.resources, alter)
     return tuple(
@@ -209,19 +228,42 @@ def _fault(asked: Any) -> Failure | None:
     if asked.resource_type == BROKER:
         reason = "A broker's configuration is not changed by requests: edit its file and start it again."
         return Failure(ErrorCode.invalid_request, reason)
-    if asked.resource_type != TOPIC:
-        return Failure(ErrorCode.invalid_request, f"Unknown resource type {asked.resource_type}")
+    if asked.resource_type not in (TOPIC, GROUP):
+        return _unsupported(asked.resource_type)
     unknown = [operation for operation in operations if operation not in _OPERATIONS]
     return Failure(ErrorCode.invalid_request, f"Unknown operations type {unknown[0]}") if unknown else None
 
 
+def _topic_command(topic: Topic, asked: Any, incremental: bool) -> AlterTopicConfigs | ReplaceTopicConfigs:
+    if incremental:
+        return AlterTopicConfigs(topic.topic_id, _changes(asked))
+    return ReplaceTopicConfigs(topic.topic_id, _pairs(asked))
+
+
+def _group_command(asked: Any, incremental: bool) -> AlterGroupConfigs | ReplaceGroupConfigs:
+    if incremental:
+        return AlterGroupConfigs(asked.resource_name, _changes(asked))
+    return ReplaceGroupConfigs(asked.resource_name, _pairs(asked))
+
+
+def _changes(asked: Any) -> list[ConfigChange]:
+    return [
+        ConfigChange(ConfigOperation(config.config_operation), config.name, config.value)
+        for config in asked.configs
+    ]
+
+
+def _pairs(asked: Any) -> list[tuple[str, str | None]]:
+    return [(config.name, config.value) for config in asked.configs]
+
+
 async def _alter(
-    context: BrokerContext, asked: Any, validate_only: bool, command: _Alter, deadline: float
+    context: BrokerContext, asked: Any, validate_only: bool, incremental: bool, deadline: float
 ) -> Failure:
     topic = await topic_named(context, asked.resource_name, deadline)
     if isinstance(topic, Failure):
         return topic
-    alteration = command(topic, asked)
+    alteration = _topic_command(topic, asked, incremental)
     if validate_only:
         planned = context.controller.machine.validate(alteration)
         return refused(planned) if isinstance(planned, Refused) else Failure(ErrorCode.none, None)

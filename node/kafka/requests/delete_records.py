@@ -15,7 +15,7 @@ from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.leading import led_partition, topic_of
-from node.kafka.requests.outcomes import NO_THROTTLE, deadline_after, each
+from node.kafka.requests.outcomes import NO_THROTTLE, data_wait, each
 from node.partition.batch import AppendFailed
 from node.partition.partition import Partition
 from statemachine.partition_commands import Rejected, Rejection, SetStartOffset, StartOffsetSet
@@ -36,7 +36,7 @@ async def delete_records(context: BrokerContext, request: Request, a: Answers) -
     """Answers when every start offset is committed. One that takes longer than the request's timeout is
     REQUEST_TIMED_OUT, and may move yet; asking again does no harm."""
     ask = request.payload
-    deadline = deadline_after(context, ask.timeout)
+    deadline = context.loop.time() + data_wait(ask.timeout)
 
     async def delete(one: tuple[str, Any]) -> _Answer:
         try:
@@ -75,7 +75,7 @@ async def _delete(context: BrokerContext, name: str, number: int, offset: int) -
     partition = led_partition(context, topic, number)
     if isinstance(partition, ErrorCode):
         return _Answer(partition)
-    if CLEANUP_POLICY.of(topic.configs) == ("compact",):
+    if "delete" not in CLEANUP_POLICY.of(topic.configs):
         return _Answer(ErrorCode.policy_violation)
     # One that was replaced and does not know has too low a high watermark, and would refuse a good offset.
     if not await partition.confirm():

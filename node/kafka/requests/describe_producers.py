@@ -6,6 +6,7 @@ back for ever. This tells where it began and with which epochs; WriteTxnMarkers 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -13,13 +14,15 @@ from kio.schema.errors import ErrorCode
 from node.kafka.answers import Answers
 from node.kafka.handler import Request
 from node.kafka.requests.context import BrokerContext
-from node.kafka.requests.leading import led_partition, topic_of
+from node.kafka.requests.leading import any_topic
 from node.kafka.requests.outcomes import NO_THROTTLE, each
+from statemachine.internal_topics import INTERNAL_TOPICS
+from statemachine.producers import ProducerDescription
 
 
 async def describe_producers(context: BrokerContext, request: Request, a: Answers) -> Any:
-    """The answer, by a node that has just proved that it leads: an older one knows transactions as open that
-    have ended."""
+    """The answer of this node's replica, whether or not it leads, as in Kafka: `kafka-transactions` asks the
+    broker that it is told to. One that believes to lead proves it first, for clients ask the leader."""
     ask = request.payload
     pairs = [(topic.name, number) for topic in ask.topics for number in topic.partition_indexes]
 
@@ -37,13 +40,10 @@ async def describe_producers(context: BrokerContext, request: Request, a: Answer
 
 
 async def _partition(context: BrokerContext, a: Answers, name: str, number: int) -> Any:
-    topic = topic_of(context, name, None)
-    partition = topic if isinstance(topic, ErrorCode) else led_partition(context, topic, number)
-    if not isinstance(partition, ErrorCode) and not await partition.confirm():
-        partition = ErrorCode.not_leader_or_follower
-    if isinstance(partition, ErrorCode):
+    known = await _producers(context, name, number)
+    if isinstance(known, ErrorCode):
         return a.PartitionResponse(
-            partition_index=number, error_code=partition, error_message=None, active_producers=()
+            partition_index=number, error_code=known, error_message=None, active_producers=()
         )
     producers = tuple(
         a.ProducerState(
@@ -54,8 +54,24 @@ async def _partition(context: BrokerContext, a: Answers, name: str, number: int)
             coordinator_epoch=one.coordinator_term,
             current_txn_start_offset=one.open_first_offset,
         )
-        for one in partition.machine.producers
+        for one in known
     )
     return a.PartitionResponse(
         partition_index=number, error_code=ErrorCode.none, error_message=None, active_producers=producers
     )
+
+
+async def _producers(
+    context: BrokerContext, name: str, number: int
+) -> Iterable[ProducerDescription] | ErrorCode:
+    topic = any_topic(context, name, None)
+    if isinstance(topic, ErrorCode):
+        return topic
+    if not 0 <= number < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    if name in INTERNAL_TOPICS:
+        return ()  # It has no records, and so no producers.
+    replica = context.partitions.get(topic.topic_id, number)
+    if replica is None or (replica.leads and not await replica.confirm()):
+        return ErrorCode.not_leader_or_follower
+    return replica.machine.producers

@@ -36,6 +36,7 @@ from node.kafka.requests import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_transactions,
@@ -92,6 +93,7 @@ TABLE: Final[Mapping[int, Answering]] = MappingProxyType(
         ApiKey.LIST_TRANSACTIONS: list_transactions.list_transactions,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.consumer_group_heartbeat,
         ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe.consumer_group_describe,
+        ApiKey.LIST_CONFIG_RESOURCES: list_config_resources.list_config_resources,
     }
 )
 

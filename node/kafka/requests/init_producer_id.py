@@ -25,8 +25,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 async def init_producer_id(context: BrokerContext, request: Request, a: Answers) -> Any:
     """A producer id and epoch 0, or COORDINATOR_LOAD_IN_PROGRESS while the controller gives no ids.
 
-    For a transactional id what TransactionCoordinator.init_producer says. Two-phase commit (KIP-939) is
-    answered as by a broker of Kafka's that does not have it enabled.
+    For a transactional id what TransactionCoordinator.init_producer says.
     """
     payload = request.payload
     present, epoch = getattr(payload, "producer_id", _NONE), getattr(payload, "producer_epoch", _NONE)
@@ -34,10 +33,6 @@ async def init_producer_id(context: BrokerContext, request: Request, a: Answers)
         code, producer_id, producer_epoch = ErrorCode.invalid_request, _NONE, _NONE
     elif payload.transactional_id is None:
         code, producer_id, producer_epoch = await _allocate(context)
-    elif getattr(payload, "enable2_pc", False):
-        code, producer_id, producer_epoch = ErrorCode.transactional_id_authorization_failed, _NONE, _NONE
-    elif getattr(payload, "keep_prepared_txn", False):
-        code, producer_id, producer_epoch = ErrorCode.unsupported_version, _NONE, _NONE
     else:
         timeout_ms = payload.transaction_timeout // _MILLISECOND
         code, producer_id, producer_epoch = await _initialize(

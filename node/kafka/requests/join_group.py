@@ -48,13 +48,15 @@ async def join_group(context: BrokerContext, request: Request, a: Answers) -> An
 
 def _ask(request: Request) -> JoinAsk:
     payload, version = request.payload, request.header.api_version
+    # Version 0 has one timeout for both, as Kafka's JoinGroupRequest has it.
+    rebalance = payload.rebalance_timeout if version > 0 else payload.session_timeout
     return JoinAsk(
         payload.member_id,
         getattr(payload, "group_instance_id", None),
         request.header.client_id or "",
         f"/{request.client_host}",  # as Java writes an address without a name
         payload.session_timeout.total_seconds(),
-        max(payload.rebalance_timeout.total_seconds(), 0.0),
+        max(rebalance.total_seconds(), 0.0),
         payload.protocol_type,
         [(protocol.name, protocol.metadata) for protocol in payload.protocols],
         takes_member_id=version >= _TAKES_MEMBER_ID,

@@ -24,11 +24,15 @@ NO_LEADER_EPOCH = -1
 
 
 def topic_of(context: BrokerContext, name: str | None, topic_id: UUID | None) -> Topic | ErrorCode:
-    """The topic a request names: by id where its version has ids (`name` is None then), else by name.
+    """As `any_topic`, but an internal one has no records to write, to read or to delete:
+    INVALID_TOPIC_EXCEPTION, on which clients end."""
+    found = any_topic(context, name, topic_id)
+    internal = isinstance(found, Topic) and found.name in INTERNAL_TOPICS
+    return ErrorCode.invalid_topic_exception if internal else found
 
-    An internal one has no records to write, to read or to ask for: INVALID_TOPIC_EXCEPTION, on which clients
-    end.
-    """
+
+def any_topic(context: BrokerContext, name: str | None, topic_id: UUID | None) -> Topic | ErrorCode:
+    """The topic a request names: by id where its version has ids (`name` is None then), else by name."""
     machine = context.controller.machine
     if name is not None:
         found = machine.topic(name)
@@ -36,7 +40,7 @@ def topic_of(context: BrokerContext, name: str | None, topic_id: UUID | None) ->
         found = machine.topic_by_id(topic_id.bytes) if topic_id is not None else None
     if found is None:
         return ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
-    return ErrorCode.invalid_topic_exception if found.name in INTERNAL_TOPICS else found
+    return found
 
 
 def led_partition(context: BrokerContext, topic: Topic, number: int) -> Partition | ErrorCode:

@@ -23,13 +23,14 @@ from node.kafka.record_batch import BatchLimits, InvalidBatch
 from node.kafka.record_lookup import Found, first_at_or_after, newest
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.fetch_share import READ_COMMITTED
-from node.kafka.requests.leading import NO_LEADER_EPOCH, judge_epoch, led_partition, topic_of
+from node.kafka.requests.leading import NO_LEADER_EPOCH, any_topic, judge_epoch, led_partition
 from node.kafka.requests.outcomes import NO_THROTTLE, each
 from node.level_zero.store import StoreError
 from node.partition.batch import TimedBatch
 from node.partition.partition import Partition
 from snapshot.object_frame import BadObject
 from statemachine.controller_state import Topic
+from statemachine.internal_topics import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
 
@@ -111,11 +112,13 @@ def _partition(a: Answers, number: int, answer: _Answer) -> Any:
 async def _answer(
     context: BrokerContext, version: int, name: str, asked: Any, seconds: float | None, committed: bool
 ) -> _Answer:
-    topic = topic_of(context, name, None)
+    topic = any_topic(context, name, None)
     if isinstance(topic, ErrorCode):
         return _Answer(topic)
     if asked.timestamp < 0 and version < _SINCE_VERSION.get(asked.timestamp, 1 << 15):
         return _Answer(ErrorCode.unsupported_version)
+    if name in INTERNAL_TOPICS:
+        return _of_none(topic, asked)
     partition = led_partition(context, topic, asked.partition_index)
     if isinstance(partition, ErrorCode):
         if partition is ErrorCode.not_leader_or_follower and _elected(context, topic, asked.partition_index):
@@ -137,6 +140,14 @@ async def _answer(
         return _Answer(ErrorCode.corrupt_message)
     except StoreError:
         return _Answer(ErrorCode.kafka_storage_error)
+
+
+def _of_none(topic: Topic, asked: Any) -> _Answer:
+    """Of an internal topic, which has no records. Tools ask for all topics, and would end on a refusal."""
+    if not 0 <= asked.partition_index < len(topic.partitions):
+        return _Answer(ErrorCode.unknown_topic_or_partition)
+    ends = (Special.LATEST, Special.EARLIEST, Special.EARLIEST_LOCAL)
+    return _Answer(offset=0) if asked.timestamp in ends else _Answer()
 
 
 def _elected(context: BrokerContext, topic: Topic, number: int) -> bool:

@@ -13,7 +13,7 @@ from node.kafka.requests.cluster import CLUSTER_OPERATIONS, NOT_ASKED, controlle
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.create_topics import new_topic
 from node.kafka.requests.outcomes import NO_THROTTLE, Failure, each, led, submit
-from node.kafka.requests.topic_metadata import INTERNAL, encode_topic, encoded_topics, with_topics
+from node.kafka.requests.topic_metadata import INTERNAL, Breath, encoded, encoded_topics, with_topics
 from statemachine.controller_state import Topic
 from statemachine.controller_topics import invalid_name
 
@@ -38,10 +38,11 @@ async def metadata(context: BrokerContext, request: Request, a: Answers) -> Enco
     found = await _topics(context, payload, version)
     kept = encoded_topics(context.controller.machine)
     leader_of = context.leaders.leader_of
+    breath = Breath()
     topics = [
-        kept.encode(a, version, topic, leader_of, operations)
+        await kept.encode(a, version, topic, leader_of, operations, breath)
         if isinstance(topic, Topic)
-        else encode_topic(_missing(a, topic))
+        else encoded(_missing(a, topic))
         for topic in found
     ]
     asked = getattr(payload, "include_cluster_authorized_operations", False)

@@ -40,8 +40,7 @@ async def offset_commit(context: BrokerContext, request: Request, a: Answers) ->
         throttle_time=NO_THROTTLE,
         topics=tuple(
             a.OffsetCommitResponseTopic(
-                name=getattr(topic, "name", None),
-                topic_id=getattr(topic, "topic_id", None),
+                name=topic.name,
                 partitions=tuple(
                     a.OffsetCommitResponsePartition(
                         partition_index=one.partition_index, error_code=rows.answer(place, number, code)
@@ -67,7 +66,7 @@ async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) ->
         rows.offsets,
         _retention_ms(getattr(payload, "retention_time", None)),
     )
-    code = outcome(await coordinator.execute(command))
+    code = outcome(await coordinator.commit(command))
     if code is ErrorCode.none:
         coordinator.heard(payload.group_id, payload.member_id)
     return code if request.header.api_version >= _FIRST_WITH_MEMBER_EPOCHS else _BEFORE.get(code, code)

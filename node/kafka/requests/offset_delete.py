@@ -14,7 +14,7 @@ from node.kafka.requests.leading import topic_of
 from node.kafka.requests.offset_rows import outcome
 from node.kafka.requests.outcomes import NO_THROTTLE
 from statemachine.controller_state import Topic
-from statemachine.group_commands import DeleteOffsets, OffsetsDeleted
+from statemachine.group_commands import OffsetsDeleted
 
 
 async def offset_delete(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -61,5 +61,5 @@ async def _delete(
     coordinator = group_coordinator(context, group_id)
     if isinstance(coordinator, ErrorCode):
         return coordinator, []
-    done = await coordinator.execute(DeleteOffsets(group_id, wanted))
+    done = await coordinator.delete_offsets(group_id, wanted)
     return (ErrorCode.none, done.subscribed) if isinstance(done, OffsetsDeleted) else (outcome(done), [])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -44,8 +43,7 @@ class _Partition(NamedTuple):
 
 
 class _Topic(NamedTuple):
-    name: str | None
-    topic_id: UUID | None
+    name: str
     partitions: list[_Partition]
 
 
@@ -83,7 +81,6 @@ async def offset_fetch(context: BrokerContext, request: Request, a: Answers) -> 
                 topics=tuple(
                     a.OffsetFetchResponseTopics(
                         name=topic.name,
-                        topic_id=topic.topic_id,
                         partitions=_partitions(a.OffsetFetchResponsePartitions, topic),
                     )
                     for topic in answer.topics
@@ -95,7 +92,10 @@ async def offset_fetch(context: BrokerContext, request: Request, a: Answers) -> 
     (answer,) = fetched
     topics = answer.topics
     if version < _FIRST_WITH_GROUP_ERROR and answer.code is not ErrorCode.none:
-        topics = [_all(one, _Partition(0, answer.code)) for one in asked[0].topics or ()]
+        topics = [
+            _Topic(one.name, [_Partition(number, answer.code) for number in one.partition_indexes])
+            for one in asked[0].topics or ()
+        ]
     return a.OffsetFetchResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -145,7 +145,6 @@ async def _fetch(context: BrokerContext, asked: _Asked, stable: bool) -> _Fetche
             [
                 _Topic(
                     topic.name,
-                    UUID(bytes=topic.topic_id),
                     _rows(offsets, topic, offsets.committed[topic.topic_id], stable),
                 )
                 for topic in present
@@ -154,19 +153,17 @@ async def _fetch(context: BrokerContext, asked: _Asked, stable: bool) -> _Fetche
         )
     found = []
     for one in asked.topics:
-        topic = _topic_of(context, one)
+        topic = machine.topic(one.name)
         if topic is not None:
             rows = _rows(offsets, topic, one.partition_indexes, stable)
-            found.append(_Topic(getattr(one, "name", None), getattr(one, "topic_id", None), rows))
-        else:
-            # Under a name it was never heard of there is no offset; under an id, the client is out of date.
-            by_id = hasattr(one, "topic_id")
-            found.append(_all(one, _Partition(0, ErrorCode.unknown_topic_id if by_id else ErrorCode.none)))
+        else:  # There is no offset under a name that was never heard of.
+            rows = [_Partition(number, ErrorCode.none) for number in one.partition_indexes]
+        found.append(_Topic(one.name, rows))
     return _Fetched(ErrorCode.none, found)
 
 
 def _agree(context: BrokerContext, group: Group, topics: Sequence[Any] | None) -> bool:
-    """Whether this node knows the topics that are asked for and that the group has offsets of, by their ids.
+    """Whether this node knows the topics that are asked for and that the group has offsets of.
 
     It may not: they were deleted, or made anew, and their offsets are about to go; or they were made, and
     this node is late to hear of it.
@@ -174,19 +171,8 @@ def _agree(context: BrokerContext, group: Group, topics: Sequence[Any] | None) -
     machine, names = context.controller.machine, group.offsets.names
     if topics is None:
         return all(machine.topic_by_id(topic_id) is not None for topic_id in names)
-    asked_names = {one.name: None for one in topics if hasattr(one, "name")}
-    asked_ids = {one.topic_id.bytes: None for one in topics if getattr(one, "topic_id", None)}
-    return all(
-        machine.topic_by_id(topic_id) is not None
-        for topic_id, name in names.items()
-        if name in asked_names or topic_id in asked_ids
-    )
-
-
-def _topic_of(context: BrokerContext, asked: Any) -> Topic | None:
-    if hasattr(asked, "name"):
-        return context.controller.machine.topic(asked.name)
-    return None if asked.topic_id is None else context.controller.machine.topic_by_id(asked.topic_id.bytes)
+    asked = {one.name: None for one in topics}
+    return all(machine.topic_by_id(topic_id) is not None for topic_id, name in names.items() if name in asked)
 
 
 def _rows(
@@ -199,9 +185,3 @@ def _rows(
         else:
             rows.append(_Partition(number, ErrorCode.none, offsets.get(topic.topic_id, number) or _NOTHING))
     return rows
-
-
-def _all(asked: Any, answer: _Partition) -> _Topic:
-    """One answer for every partition asked for of a topic."""
-    rows = [answer._replace(number=number) for number in asked.partition_indexes]
-    return _Topic(getattr(asked, "name", None), getattr(asked, "topic_id", None), rows)

@@ -35,10 +35,10 @@ class OffsetRows(NamedTuple):
 
 
 def judge(context: BrokerContext, topics: Sequence[Any]) -> OffsetRows:
-    """Sort the offsets of a request's topics; a topic has a name, or an id in newer versions."""
+    """Sort the offsets of a request's topics."""
     rows = OffsetRows([], [])
     for asked in topics:
-        topic = topic_of(context, getattr(asked, "name", None), getattr(asked, "topic_id", None))
+        topic = topic_of(context, asked.name, None)
         codes = [_refusal(topic, one) for one in asked.partitions]
         rows.codes.append(codes)
         taken = [

@@ -25,6 +25,8 @@ R = TypeVar("R")
 NO_THROTTLE: Final = timedelta(0)
 MAX_WAIT_SECONDS: Final = 300.0
 """No request is held longer than this, whatever its timeout says."""
+UNTIMED_SECONDS: Final = 30.0
+"""How long a request waits whose timeout says nothing: Kafka's own request.timeout.ms."""
 LEADER_SECONDS: Final = 1.0
 """How long a request that created partitions waits for their first leaders."""
 AT_ONCE: Final = 64
@@ -43,6 +45,16 @@ class Failure(NamedTuple):
 def deadline_after(context: BrokerContext, timeout: timedelta) -> float:
     """The loop's time at which a request with this timeout has to be answered."""
     return context.loop.time() + min(max(timeout.total_seconds(), 0.0), MAX_WAIT_SECONDS)
+
+
+def data_wait(timeout: timedelta) -> float:
+    """Seconds that a request which writes a partition waits for the log.
+
+    Kafka writes its leader's own disk without looking at the timeout, so one of 0 is a good request there,
+    with acks=1 or one replica. Here nothing is written in no time: 0, or less, is no bound of the client's.
+    """
+    seconds = timeout.total_seconds()
+    return min(seconds, MAX_WAIT_SECONDS) if seconds > 0 else UNTIMED_SECONDS
 
 
 async def submit(context: BrokerContext, command: Command, deadline: float) -> Result | Failure:

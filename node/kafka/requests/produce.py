@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -22,19 +22,20 @@ from node.kafka.handler import CloseConnection, Request
 from node.kafka.record_batch import CRC_START, BatchHeader, BatchLimits, InvalidBatch, judged_at_once
 from node.kafka.requests.context import BrokerContext
 from node.kafka.requests.leading import LeaderHints, led_partition, topic_of
-from node.kafka.requests.outcomes import NO_THROTTLE, Failure
+from node.kafka.requests.outcomes import NO_THROTTLE, Failure, data_wait
 from node.kafka.requests.produced_transactions import Questions
 from node.partition.batch import AppendFailed, AppendResult, ProducedBatch
 from node.partition.partition import Partition
 from statemachine.controller_state import Topic
 from statemachine.partition_commands import NO_TRANSACTION
+from statemachine.settings import Configs, Setting
 from statemachine.topic_config import (
+    CLEANUP_POLICY,
     MAX_MESSAGE_BYTES,
     MESSAGE_TIMESTAMP_AFTER_MAX_MS,
     MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
     MESSAGE_TIMESTAMP_TYPE,
-    Configs,
-    Setting,
+    MIN_INSYNC_REPLICAS,
 )
 
 _NO_BOUND_MS: Final = 2**63 - 1
@@ -43,6 +44,7 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
 _CRC: Final = struct.Struct(">I")
+_KEYLESS: Final = "a compacted topic takes no record without a key"
 
 
 class _Rules(NamedTuple):
@@ -52,6 +54,8 @@ class _Rules(NamedTuple):
     append_time: bool
     before_max: int
     after_max: int
+    compacted: bool
+    min_in_sync: int
 
 
 class _Refused(NamedTuple):
@@ -60,6 +64,8 @@ class _Refused(NamedTuple):
     topic: Topic | ErrorCode
     code: ErrorCode
     message: str | None = None
+    records: Sequence[int] = ()
+    """Numbers within the batch of the records it is refused for, where it is for single ones."""
 
 
 class _Staged(NamedTuple):
@@ -69,6 +75,8 @@ class _Staged(NamedTuple):
     partition: Partition
     result: asyncio.Future[AppendResult]
     append_time: int
+    replicas: int
+    """As in ProducedBatch."""
 
 
 async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -85,7 +93,7 @@ async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
     results = [outcome.result for topic in outcomes for outcome in topic if isinstance(outcome, _Staged)]
     if pending := [result for result in results if not result.done()]:
         # With acks=0 there is nobody to be told that it takes long.
-        await _all_done(context.loop, pending, ask.timeout.total_seconds() if ask.acks else None)
+        await _all_done(context.loop, pending, data_wait(ask.timeout) if ask.acks else None)
     if ask.acks == 0:
         _close_on_failure(outcomes)
         return None
@@ -129,7 +137,7 @@ def _stage(
             data.records, version=request.header.api_version, limits=_limits(rules, now)
         )
     except InvalidBatch as invalid:
-        return _Refused(topic, invalid.code, str(invalid))
+        return _Refused(topic, invalid.code, str(invalid), invalid.records)
     transaction, verification = NO_TRANSACTION, None
     if header.is_transactional:
         if questions is None:
@@ -148,9 +156,16 @@ def _stage(
     judgement = None
     if rest is not None:
         judgement = context.loop.run_in_executor(context.work_executor, _judge, rest)
-    batch = _batch(request, header, records, newest, transaction)
+    # With acks=all only, as in Kafka.
+    replicas = _beyond_majority(rules, topic) if rules.min_in_sync > 1 and ask.acks == -1 else 0
+    batch = _batch(request, header, records, newest, transaction, replicas)
     result = partition.append(batch, judgement, verification)
-    return _Staged(topic, partition, result, append_time)
+    return _Staged(topic, partition, result, append_time, replicas)
+
+
+def _beyond_majority(rules: _Rules, topic: Topic) -> int:
+    """How many replicas have to hold a batch, where these are more than commit it; 0 otherwise."""
+    return rules.min_in_sync if rules.min_in_sync > topic.replication_factor // 2 + 1 else 0
 
 
 def _judge(rest: Callable[[], None]) -> AppendFailed | None:
@@ -158,12 +173,17 @@ def _judge(rest: Callable[[], None]) -> AppendFailed | None:
     try:
         rest()
     except InvalidBatch as invalid:
-        return AppendFailed(invalid.code, str(invalid))
+        return AppendFailed(invalid.code, str(invalid), invalid.records)
     return None
 
 
 def _batch(
-    request: Request, header: BatchHeader, records: bytes, newest: int, transaction: int
+    request: Request,
+    header: BatchHeader,
+    records: bytes,
+    newest: int,
+    transaction: int,
+    replicas: int,
 ) -> ProducedBatch:
     return ProducedBatch(
         records,
@@ -174,6 +194,7 @@ def _batch(
         header.base_sequence,
         request.connection,
         transaction,
+        replicas,
     )
 
 
@@ -191,7 +212,7 @@ def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: A
         header, _ = judged_at_once(data.records, version=request.header.api_version, limits=limits)
     except InvalidBatch:
         return
-    replica.missed(_batch(request, header, data.records, header.max_timestamp, NO_TRANSACTION))
+    replica.missed(_batch(request, header, data.records, header.max_timestamp, NO_TRANSACTION, 0))
 
 
 def rules_of(configs: Configs) -> _Rules:
@@ -204,6 +225,8 @@ _SETTINGS: Final[tuple[Setting[Any], ...]] = (
     MESSAGE_TIMESTAMP_TYPE,
     MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
     MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+    CLEANUP_POLICY,
+    MIN_INSYNC_REPLICAS,
 )
 
 
@@ -213,11 +236,11 @@ def _rules(*texts: str | None) -> _Rules:
         setting.default if text is None else setting.parse(text)
         for setting, text in zip(_SETTINGS, texts, strict=True)
     ]
-    size, kind, before, after = values
-    return _Rules(size, kind == "LogAppendTime", before, after)
+    size, kind, before, after, policy, replicas = values
+    return _Rules(size, kind == "LogAppendTime", before, after, "compact" in policy, replicas)
 
 
-_DEFAULTS: Final = _rules(None, None, None, None)
+_DEFAULTS: Final = _rules(*(None for _ in _SETTINGS))
 
 
 def _limits(rules: _Rules, now: int) -> BatchLimits:
@@ -226,7 +249,12 @@ def _limits(rules: _Rules, now: int) -> BatchLimits:
     if not rules.append_time:
         earliest = None if rules.before_max == _NO_BOUND_MS else now - rules.before_max
         latest = None if rules.after_max == _NO_BOUND_MS else now + rules.after_max
-    return BatchLimits(rules.max_batch_bytes, earliest_timestamp=earliest, latest_timestamp=latest)
+    return BatchLimits(
+        rules.max_batch_bytes,
+        earliest_timestamp=earliest,
+        latest_timestamp=latest,
+        needs_keys=rules.compacted,
+    )
 
 
 def with_append_time(records: bytes, header: BatchHeader, now: int) -> bytes:
@@ -286,13 +314,15 @@ def _close_on_failure(outcomes: list[list[_Staged | _Refused]]) -> None:
 
 def _answer(a: Answers, hints: LeaderHints, index: int, outcome: _Staged | _Refused) -> Any:
     if isinstance(outcome, _Refused):
-        return _failure(a, hints, index, outcome.topic, outcome.code, outcome.message)
+        return _failure(a, hints, index, outcome.topic, outcome)
     if not outcome.result.done():
         message = "not acknowledged in time; it may be in the log, now or later"
-        return _failure(a, hints, index, outcome.topic, ErrorCode.request_timed_out, message)
+        code = ErrorCode.not_enough_replicas_after_append if outcome.replicas else ErrorCode.request_timed_out
+        late = AppendFailed(code, message)
+        return _failure(a, hints, index, outcome.topic, late)
     result = outcome.result.result()
     if isinstance(result, AppendFailed):
-        return _failure(a, hints, index, outcome.topic, result.code, result.message)
+        return _failure(a, hints, index, outcome.topic, result)
     time = outcome.append_time
     return a.PartitionProduceResponse(
         index=index,
@@ -310,18 +340,20 @@ def _failure(
     hints: LeaderHints,
     index: int,
     topic: Topic | ErrorCode,
-    code: ErrorCode,
-    message: str | None,
+    why: _Refused | AppendFailed,
 ) -> Any:
     return a.PartitionProduceResponse(
         index=index,
-        error_code=code,
+        error_code=why.code,
         base_offset=-1,
         log_append_time=None,
         log_start_offset=-1,
-        record_errors=(),
-        error_message=message,
-        **hints.fields(code, topic, index),
+        record_errors=tuple(
+            a.BatchIndexAndErrorMessage(batch_index=record, batch_index_error_message=_KEYLESS)
+            for record in why.records
+        ),
+        error_message=why.message,
+        **hints.fields(why.code, topic, index),
     )
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from node.config import NodeConfig
+from node.config import GroupsSection, NodeConfig
 from node.coordinator.table import REPLICAS
-from statemachine.topic_config import SETTINGS, Configs, Setting
+from statemachine.settings import Configs, Setting
+from statemachine.topic_config import SETTINGS
 
 # DescribeConfigsResponse.ConfigSource
 TOPIC_SOURCE: Final = 1
 STATIC_BROKER_SOURCE: Final = 4
 DEFAULT_SOURCE: Final = 5
+GROUP_SOURCE: Final = 8
 
 CONFIG_TYPES: Final = MappingProxyType(
     {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
@@ -50,6 +52,8 @@ _SAME_NAME: Final = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
+_OF_TOPICS_ONLY: Final = ("remote.", "leader.replication.", "follower.replication.")
+"""Kafka's brokers have no config for all topics of these: the default stands under the topic's own name."""
 _IN_HOURS: Final = {
     "retention.ms": "log.retention.hours",
     "segment.ms": "log.roll.hours",
@@ -65,7 +69,7 @@ def _broker_setting(setting: Setting[object]) -> BrokerSetting:
         return BrokerSetting(_IN_HOURS[name], str(setting.default // _HOUR), "INT", DEFAULT_SOURCE)
     if name == "flush.ms":
         return BrokerSetting("log.flush.scheduler.interval.ms", text, "LONG", DEFAULT_SOURCE)
-    same = name.startswith(_SAME_NAME)
+    same = name.startswith((*_SAME_NAME, *_OF_TOPICS_ONLY))
     broker_name = name if same else _OTHERWISE_NAMED.get(name, f"log.{name}")
     return BrokerSetting(broker_name, text, setting.type, DEFAULT_SOURCE)
 
@@ -96,15 +100,42 @@ def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
     }
     own |= _of_coordinators(config)
     settings = [BrokerSetting(name, text, kind, STATIC_BROKER_SOURCE) for name, (kind, text) in own.items()]
-    return sorted((*settings, *DEFAULTS.values()))
+    defaults = [one for one in DEFAULTS.values() if not one.name.startswith(_OF_TOPICS_ONLY)]
+    return sorted((*settings, *defaults))
+
+
+class Limits(NamedTuple):
+    """What a group may set one of its times to, in seconds."""
+
+    shortest: float
+    longest: float
+
+
+def group_limits(groups: GroupsSection) -> tuple[Limits, Limits]:
+    """Of the session timeout and of the heartbeat interval of groups: Kafka's, and what brokers themselves
+    are set to is always allowed."""
+    session, heartbeat = groups.consumer_session_seconds, groups.consumer_heartbeat_seconds
+    return (
+        Limits(min(_SESSION.shortest, session), max(_SESSION.longest, session)),
+        Limits(min(_HEARTBEAT.shortest, heartbeat), max(_HEARTBEAT.longest, heartbeat)),
+    )
+
+
+_SESSION: Final = Limits(45.0, 60.0)
+_HEARTBEAT: Final = Limits(5.0, 15.0)
 
 
 def _of_coordinators(config: NodeConfig) -> dict[str, tuple[str, str]]:
     """What a broker tells of groups and transactions, in Kafka's names and units."""
     groups, transactions = config.groups, config.transactions
     replicas = min(REPLICAS, len(config.cluster.nodes))
+    session, heartbeat = group_limits(groups)
     times = {
         "group.consumer.heartbeat.interval.ms": groups.consumer_heartbeat_seconds,
+        "group.consumer.max.heartbeat.interval.ms": heartbeat.longest,
+        "group.consumer.max.session.timeout.ms": session.longest,
+        "group.consumer.min.heartbeat.interval.ms": heartbeat.shortest,
+        "group.consumer.min.session.timeout.ms": session.shortest,
         "group.consumer.session.timeout.ms": groups.consumer_session_seconds,
         "group.initial.rebalance.delay.ms": groups.initial_rebalance_delay_seconds,
         "group.max.session.timeout.ms": groups.max_session_seconds,

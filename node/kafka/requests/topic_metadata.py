@@ -1,17 +1,20 @@
 """A topic as Metadata tells it, encoded once for as long as nothing about it changes.
 
 Clients ask for the same topics again and again, every few minutes and after every error. Building and
-encoding a thousand partitions takes milliseconds, in which no other request is served; asking who leads them
-takes a tenth of one. So what was encoded is kept, and compared with the leaders of the moment.
+encoding a partition takes 25 µs, asking who leads it one. So what was encoded is kept, each partition for
+itself, and only those are encoded anew whose leader is another one. Ten thousand partitions would still hold
+up everything else for a quarter of a second, heartbeats included: the work is cut into slices.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from kio.schema.errors import ErrorCode
@@ -29,15 +32,39 @@ from statemachine.internal_topics import INTERNAL_TOPICS
 INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
 """Topics that Kafka's clients take for the broker's own; the last one only there."""
 NO_LEADER: Final = -1
+SLICE: Final = 2_500
+"""In units of ASKED; some three milliseconds."""
+ASKED: Final = 1
+ENCODED: Final = 25
 _LENGTH: Final = Struct(">i")
 
 LeaderOf = Callable[[int], Leader | None]
 
 
-class _Kept(NamedTuple):
+class Breath:
+    """Where long work says how much it has done, so that the loop runs what waits in between."""
+
+    def __init__(self) -> None:
+        self._left = SLICE
+
+    async def spend(self, amount: int) -> None:
+        """So much was done; a slice of it is a few milliseconds."""
+        self._left -= amount
+        if self._left <= 0:
+            self._left = SLICE
+            await asyncio.sleep(0)
+
+
+@dataclass(slots=True)
+class _Kept:
     topic: Topic
+    empty: Any
+    """The topic without partitions, as an entity."""
     leaders: list[Leader | None]
-    encoded: bytes
+    rows: list[bytes]
+    """Each partition, encoded as its leader says."""
+    whole: bytes | None
+    """All of it; None when a row is newer."""
 
 
 class EncodedTopics:
@@ -50,20 +77,36 @@ class EncodedTopics:
         self._live: frozenset[int] = frozenset()
         self._kept: dict[tuple[bytes, int, bool], _Kept] = {}
 
-    def encode(self, a: Answers, version: int, topic: Topic, leader_of: LeaderOf, operations: bool) -> bytes:
-        """The topic in the response's `version`; `operations`: whether the client asked what it may do."""
+    async def encode(
+        self, a: Answers, version: int, topic: Topic, leader_of: LeaderOf, operations: bool, breath: Breath
+    ) -> bytes:
+        """The topic in the response's `version`; `operations`: whether the client asked what it may do.
+
+        Encodes anew the partitions whose leader is another one than the last time, in slices: each is told as
+        it is at its moment, and so may two partitions be by one node.
+        """
         machine = self._machine()
         assert machine is not None, "who asks has the machine"
         if machine.version != self._version:
             self._catch_up(machine)
-        leaders = [leader_of(partition.group) for partition in topic.partitions]
-        key = (topic.topic_id, version, operations)
+        live, key = self._live, (topic.topic_id, version, operations)
         kept = self._kept.get(key)
-        if kept is not None and kept.leaders == leaders:
-            return kept.encoded
-        encoded = encode_topic(topic_answer(a, version, topic, leaders, self._live, operations))
-        self._kept[key] = _Kept(topic, leaders, encoded)
-        return encoded
+        if kept is None:
+            size = len(topic.partitions)
+            kept = _Kept(topic, topic_answer(a, topic, operations), [None] * size, [b""] * size, None)
+            self._kept[key] = kept
+        leaders, rows = kept.leaders, kept.rows
+        for number, partition in enumerate(topic.partitions):
+            leader = leader_of(partition.group)
+            if leader != leaders[number] or not rows[number]:
+                leaders[number], kept.whole = leader, None
+                rows[number] = encoded(partition_answer(a, version, number, partition, leader, live))
+                await breath.spend(ENCODED)
+            else:
+                await breath.spend(ASKED)
+        if kept.whole is None:
+            kept.whole = with_elements(kept.empty, "partitions", rows)
+        return kept.whole
 
     def _catch_up(self, machine: Controller) -> None:
         """Forget what a change of the cluster has made wrong: all if nodes came or went, or a topic's own."""
@@ -89,31 +132,22 @@ def encoded_topics(machine: Controller) -> EncodedTopics:
     return kept
 
 
-def topic_answer(
-    a: Answers,
-    version: int,
-    topic: Topic,
-    leaders: Sequence[Leader | None],
-    live: frozenset[int],
-    operations: bool,
-) -> Any:
-    """A topic that exists, as an entity."""
+def topic_answer(a: Answers, topic: Topic, operations: bool) -> Any:
+    """A topic that exists, as an entity without its partitions."""
     return a.MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=uuid.UUID(bytes=topic.topic_id),
         is_internal=topic.name in INTERNAL,
-        partitions=tuple(
-            _partition(a, version, number, partition, leader, live)
-            for number, (partition, leader) in enumerate(zip(topic.partitions, leaders, strict=True))
-        ),
+        partitions=(),
         topic_authorized_operations=TOPIC_OPERATIONS if operations else NOT_ASKED,
     )
 
 
-def _partition(
+def partition_answer(
     a: Answers, version: int, number: int, partition: Partition, leader: Leader | None, live: frozenset[int]
 ) -> Any:
+    """One partition, as an entity of the response's `version`; `live`: nodes that clients may be told of."""
     replicas = partition.replicas
     alive = replicas if live.issuperset(replicas) else tuple(node for node in replicas if node in live)
     code = ErrorCode.none
@@ -133,27 +167,32 @@ def _partition(
     )
 
 
-def encode_topic(entity: Any) -> bytes:
-    """One element of the response's topics."""
+def encoded(entity: Any) -> bytes:
+    """One element of an array of the response."""
     return b"".join(encode(entity, b""))
+
+
+def with_elements(entity: Any, field: str, elements: Sequence[bytes]) -> bytes:
+    """An entity whose array `field` is empty, encoded with these elements in it."""
+    (empty,) = encode(entity, b"")
+    flexible, behind = _behind(entity_layout(type(entity)), field)
+    count = write_varint(len(elements) + 1) if flexible else _LENGTH.pack(len(elements))
+    start = len(empty) - behind
+    none = 1 if flexible else _LENGTH.size
+    return b"".join((empty[: start - none], count, *elements, empty[start:]))
 
 
 def with_topics(response: Any, topics: Sequence[bytes]) -> EncodedBody:
     """A response that has no topics yet, with these."""
-    (empty,) = encode(response, b"")
-    flexible, behind = _behind_topics(entity_layout(type(response)))
-    count = write_varint(len(topics) + 1) if flexible else _LENGTH.pack(len(topics))
-    start = len(empty) - behind
-    none = 1 if flexible else _LENGTH.size
-    return EncodedBody([b"".join((empty[: start - none], count, *topics, empty[start:]))])
+    return EncodedBody([with_elements(response, "topics", topics)])
 
 
 @cache
-def _behind_topics(layout: EntityLayout) -> tuple[bool, int]:
-    """Whether lengths are compact, and how many bytes follow the topics: all of fixed size, and no tags."""
-    names = [field.name for field in layout.plain]
-    behind = layout.plain[names.index("topics") + 1 :]
+def _behind(layout: EntityLayout, field: str) -> tuple[bool, int]:
+    """Whether lengths are compact, and how many bytes follow the array: all of fixed size, and no tags."""
+    names = [plain.name for plain in layout.plain]
+    behind = layout.plain[names.index(field) + 1 :]
     assert not layout.tagged
-    sizes = [field.fixed_bytes for field in behind if not field.array]
+    sizes = [plain.fixed_bytes for plain in behind if not plain.array]
     assert len(sizes) == len(behind)
     return layout.flexible, sum(size for size in sizes if size is not None) + layout.flexible

@@ -78,7 +78,7 @@ async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) ->
         number,
         rows.offsets,
     )
-    return outcome(await coordinator.execute(command))
+    return outcome(await coordinator.commit(command))
 
 
 async def _number(context: BrokerContext, coordinator: GroupCoordinator, request: Request) -> int | ErrorCode:

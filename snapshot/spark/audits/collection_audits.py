@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from snapshot.spark.audits.audit import Answer, Frames
+from snapshot.spark.audits.audit import Answer, Frames, broken
 from snapshot.spark.audits.document_audits import going_back
 from statemachine.controller_state import CONTROLLER_GROUP
 
 _RISING = {
     "max_collectable": "M(p), the highest collectable epoch,",
     "last_reconciled": "the last reconciled offset",
+    "last_reconciled_log_index": "the log index of the last reconciled offset",
     "start_offset": "the start offset",
     "next_offset": "the high watermark",
 }
@@ -27,6 +28,7 @@ _SAID = "root int, `group` long, log_index long, problem string"
 def collectable_epochs_monotone(frames: Frames) -> Answer:
     readable = frames.documents.where("error is null and kind = 'partition'")
     steps, of_partitions = going_back(readable, _RISING)
+    of_partitions = of_partitions.union(_reconciled_without_its_entry(steps))
     said, summary = [], []
     for root, history in enumerate(frames.histories):
         rounds = history.rounds()
@@ -43,6 +45,37 @@ def collectable_epochs_monotone(frames: Frames) -> Answer:
         .join(f.broadcast(_local(frames, summary, "root int, rounds long, M long")), "root")
     )
     return Answer(counts, "checkpoints", of_partitions.union(_local(frames, said, _SAID)))
+
+
+def _reconciled_without_its_entry(steps: DataFrame) -> DataFrame:
+    """The last reconciled offset moves with its entry's log index, which lies between the checkpoints."""
+    offset, index = "last_reconciled", "last_reconciled_log_index"
+    before = Window.partitionBy("root", "group").orderBy("log_index")
+    pairs = steps.select(
+        "root", "group", "log_index", offset, index,
+        *(f.lag(name).over(before).alias(f"{name}_before") for name in ("log_index", offset, index)),
+    )  # fmt: skip
+    rules = [
+        (
+            (f.col(offset) > f.col(f"{offset}_before")) != (f.col(index) > f.col(f"{index}_before")),
+            f.concat(
+                f.lit("the last reconciled offset went from "), f"{offset}_before", f.lit(" to "), offset,
+                f.lit(", and its log index from "), f"{index}_before", f.lit(" to "), index,
+            ),
+        ),
+        (
+            (f.col(index) > f.col(f"{index}_before")) & (f.col(index) <= f.col("log_index_before")),
+            f.concat(
+                f.lit("the last reconciled offset came with entry "), index,
+                f.lit(", which the checkpoint before, at "), "log_index_before", f.lit(", has not seen"),
+            ),
+        ),
+        (
+            f.col(index) > f.col("log_index"),
+            f.concat(f.lit("the last reconciled offset came later, with entry "), index),
+        ),
+    ]  # fmt: skip
+    return broken(pairs, rules, "log_index")
 
 
 def nothing_deleted_above_m(frames: Frames) -> Answer:

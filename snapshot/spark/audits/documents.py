@@ -46,6 +46,7 @@ SCALARS = (
     "max_applied_epoch_index",
     "start_offset",
     "next_offset",
+    "last_reconciled_log_index",
     "cluster_epoch",
     "next_group",
 )

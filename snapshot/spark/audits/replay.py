@@ -28,7 +28,7 @@ from snapshot.spark.audits.written import WRITTEN_FIELDS, WrittenBatches
 from snapshot.storage import ObjectMissing, Storage, StorageError
 from statemachine.controller import Controller
 from statemachine.groups import GroupsMachine
-from statemachine.machine import StateMachine
+from statemachine.machine import Captured, StateMachine
 from statemachine.partition import PartitionStateMachine
 from statemachine.transactions import TransactionsMachine
 
@@ -189,11 +189,11 @@ def new_machine(kind: str, creation_epoch: int) -> StateMachine:
     return _KINDS[kind](_nobody)
 
 
-def _nobody(index: int, state: bytes) -> None:
+def _nobody(index: int, captured: Captured) -> None:
     """What is replayed publishes nothing."""
 
 
-_KINDS: Mapping[str, Callable[[Callable[[int, bytes], None]], StateMachine]] = {
+_KINDS: Mapping[str, Callable[[Callable[[int, Captured], None]], StateMachine]] = {
     Controller.kind: Controller,
     GroupsMachine.kind: GroupsMachine,
     TransactionsMachine.kind: TransactionsMachine,

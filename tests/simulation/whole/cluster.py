@@ -28,8 +28,10 @@ from node.config import (
 from node.level_zero.retries import RetryingStore
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings
+from node.raft.wal import WalConfig
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
+from tests.simulation.leases import holds_lease
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
 from tests.simulation.whole.ledger import Ledger
@@ -112,8 +114,10 @@ class WholeCluster:
     def _main(self, sim: SimNode) -> None:
         loop, plan = sim.loop, self.plan
 
-        def settings(config: NodeConfig, *more: Any) -> HostSettings:
-            return replace(host_settings(config, *more), raft=plan.raft, mesh=plan.mesh)
+        def settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSettings:
+            # All at once: limits are checked against each other.
+            made = host_settings(config, boot_id, WalConfig())
+            return replace(made, raft=plan.raft, wal=wal, mesh=plan.mesh)
 
         store = RetryingStore(self.store.client(sim), plan.retries, loop=loop, rng=sim.rng("retries"))
         with patch.object(broker_module, "_host_settings", settings):
@@ -150,6 +154,25 @@ class WholeCluster:
             tell(group, error)
 
         broker.host._on_group_failed = failed
+        create = broker.host.create_group
+
+        def created(*arguments: Any, **named: Any) -> RaftGroup:
+            group = create(*arguments, **named)
+            group.on_leadership(lambda leading, term: self._check_leases(broker, group) if leading else None)
+            return group
+
+        broker.host.create_group = created  # type: ignore[method-assign]
+
+    def _check_leases(self, elected: SimBroker, group: RaftGroup) -> None:
+        """Nobody is elected while the lease of an earlier leader runs: a read there would be stale."""
+        for broker in self.brokers.values():
+            other = broker.host.groups.get(group.id)
+            if other is not None and other.term < group.term and holds_lease(broker.host, other):
+                self.ledger.broken(
+                    "leases",
+                    f"group {group.id}: node {elected.node_id} leads term {group.term} while the lease of"
+                    f" node {broker.node_id} runs",
+                )
 
     def _config(self, sim: SimNode) -> NodeConfig:
         plan = self.plan

@@ -74,6 +74,10 @@ class Ledger:
         """Hears of each partition's command when the first replica, (node, group), applies it."""
         self.on_decision: Callable[[int, int, str, int], None] = lambda node, group, which, kind: None
         """As `on_first`, for commands of coordinators: of which kind of coordinator, and which command."""
+        self.on_controller: Callable[[bytes], None] = lambda command: None
+        """Hears of each of the controller's commands before the first replica applies it."""
+        self.on_replica: Callable[[Any, Any], None] = lambda broker, place: None
+        """Hears of each replica, as a broker and a PartitionGroup, before it is created."""
         self._logs: dict[int, _Log] = {}
         self._epochs: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._cluster_epoch: tuple[int, int] = (0, 0)
@@ -161,6 +165,8 @@ class Ledger:
                         "cluster epoch", f"it was {known} at entry {known_at}, {epoch} before {index}"
                     )
                 self._cluster_epoch = (index, epoch)
+            if first:
+                self.on_controller(command)
         if machine is not None and index % STATE_EVERY == 0:
             self.state(group, index - 1, machine.snapshot(), f"node {replica[1]}")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
+from node.level_zero import store_watch
 from node.raft.messages import EntryKind
 from snapshot.level_one_format import parse
 from snapshot.names import SnapshotName, parse_name
@@ -231,7 +232,7 @@ class Objects:
         elif name.startswith(LEVEL_ONE_PREFIX):
             self.level_one_deleted += name in self.store.objects
             self._deleting_level_one(name)
-        else:
+        elif not name.startswith(store_watch.PREFIX):
             self.snapshots_deleted += name in self.store.objects
             self._deleting_snapshot(name)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Literal
 
 from node.config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
 from node.level_zero.batcher import BatcherConfig
@@ -25,6 +26,9 @@ FAULTS = (
     "deaf replica", "crash at a store's answer", "crash at a command", "clock jump", "clock drift",
     "transfer", "checkpoint", "fence held", "epoch advanced",
 )  # fmt: skip
+
+WIPED = "wiped folder"
+"""A fault that is drawn by itself; see wiped_folders.py and lost_cluster.py."""
 
 ADMIN = ("create", "grow", "delete", "recreate", "delete_records")
 
@@ -84,6 +88,10 @@ class Plan:
     coordinators: int = 16
     """Partitions of each internal topic."""
     groups: GroupsSection = field(default_factory=GroupsSection)
+    lost_folders: Literal["none", "one", "all"] = "none"
+    """Whether single folders are wiped among the other faults, or all of them when these are over."""
+    full_disks: tuple[str, float] | None = None
+    """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
 
 def anything(rng: random.Random, theme: str) -> Plan:
@@ -146,7 +154,7 @@ def anything(rng: random.Random, theme: str) -> Plan:
             max_wal_segments=chance((2, 4)),
         ),
         wal=WalConfig(
-            segment_bytes=1024 * chance((8, 16, 64)), max_buffered_bytes=1 << 22, full_retry_seconds=0.2
+            segment_bytes=1024 * chance((8, 16, 64)), max_buffered_bytes=9 << 20, full_retry_seconds=0.2
         ),
         mesh=MeshConfig(
             connect_seconds=1.0,

@@ -26,8 +26,10 @@ from node.partition.gaps import Gaps
 from node.partition.lanes import Lane, Pending, placeholder
 from node.partition.partition import Partition
 from node.partition.writer import Writer
+from node.raft.group import RaftGroup
 from statemachine.controller_commands import ProducerIdBlock
 from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
+from statemachine.machine import Captured
 from statemachine.object_names import parse_object_name
 from statemachine.partition import PartitionStateMachine
 from statemachine.partition_commands import Append, Appended, encode
@@ -36,6 +38,7 @@ from tests.partition import sabotages as of_partition
 from tests.partition.sabotages import JudgesOnlyOnce, KeptOverTerms
 from tests.simulation.all_of import all_of
 from tests.simulation.whole.collection_sabotages import COLLECTION
+from tests.simulation.whole.folder_sabotages import FOLDERS
 
 Broken = AbstractContextManager[Any]
 
@@ -202,7 +205,7 @@ def _captures_late(self: PartitionStateMachine, index: int, lease: int) -> Any:
     """As PartitionStateMachine._checkpoint, but the state is taken when the turn is over."""
     late: list[int] = []
 
-    def on_checkpoint(at: int, _: bytes) -> None:
+    def on_checkpoint(at: int, _: Captured) -> None:
         late.append(at)
 
     tell, self._on_checkpoint = self._on_checkpoint, on_checkpoint
@@ -402,7 +405,12 @@ _ALL = (
         "a registered node says nothing more",
         lambda: (patch.object(Registration, "_beat", _beats_never),),
     ),
-    *(Sabotage(*hole) for hole in COLLECTION),
+    Sabotage(
+        "followers-not-asked",
+        "a leader takes it for granted that its followers hear it",
+        lambda: (patch.object(RaftGroup, "acked_at", lambda leader, _: leader.host.now()),),
+    ),
+    *(Sabotage(*hole) for hole in (*COLLECTION, *FOLDERS)),
 )
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
@@ -416,24 +424,25 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "old-epoch-kept": (1, 9, 17),
     "no-turns": (0, 1, 2),
     "fails-alone": (3, 11, 19),
-    "gaps-forgotten": (43, 115, 171),
+    "gaps-forgotten": (9, 17),
     "judged-on-arrival": (3,),
-    "unknown-is-refusal": (66, 210),
+    "unknown-is-refusal": (106, 214),
     "answered-early": (0, 1, 2),
     "unknown-put-is-stored": (3, 11, 19),
     "fetch-before-barrier": (2, 50, 58),
     "stored-groups-kept": (4,),
-    "begun-before-caught-up": (60, 164, 212),
+    "begun-before-caught-up": (28, 31),
     "topic-by-name": (4, 12, 28),
     "captured-late": (5, 13, 21),
     "own-producer-ids": (0, 1, 2),
     "staged-bytes-kept": (0,),
     "watchers-kept": (0,),
     "no-heartbeats": (0,),
+    "followers-not-asked": (8, 10),
     "collectable-from-seen": (8, 30, 33),
     "unheard-skipped": (4, 12, 20),
     "grace-hides-it": (14,),
-    "not-capped": (78, 206),
+    "not-capped": (26,),
     "one-too-far": (6, 14, 22),
     "last-word-counts": (6, 14, 22),
     "advances-unfenced": (6, 14, 22),
@@ -442,10 +451,16 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "reader-hold-dropped": (150, 182, 262),
     "undecided-swept": (1, 2, 3),
     "leased-removed": (37, 125, 173),
-    "gone-by-old-state": (62,),
+    "gone-by-old-state": (22, 24),
     "gone-topics-kept": (0,),
     "orphans-kept": (1,),
     "idle-epochs-stay": (0,),
+    "any-folder": (3, 12, 13),
+    "folders-in-memory": (24, 125, 222),
+    "joins-as-a-founder": (3, 12, 13),
+    "left-too-early": (12, 13, 33),
+    "newcomers-count": (121, 136, 192),
+    "founds-anyway": (121, 136, 192),
 }
 
 SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}

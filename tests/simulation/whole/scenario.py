@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from statemachine.internal_topics import INTERNAL_TOPICS
 from tests.simulation.loop import DEAD
@@ -24,6 +24,7 @@ from tests.simulation.whole.client import Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.consumers import Consumer
 from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.lost_cluster import LostCluster
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.pace import paced
@@ -32,12 +33,14 @@ from tests.simulation.whole.producers import Producer
 from tests.simulation.whole.service import Service
 from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.themes import plan_of
+from tests.simulation.whole.wiped_folders import LET_IN_SECONDS, WipedFolders
 from tests.simulation.world import World
 
 STARTS_SECONDS = 8.0
 AFTERMATH_SECONDS = 1.6
 """Until the latest message has arrived, and clocks that were put back show again what they did."""
 SERVES_SECONDS = 20.0
+ENDURES_THINK_SECONDS = 3.0
 FINISHES_SECONDS = 20.0
 CALM_SECONDS = 12.0
 DRAINS_SECONDS = 40.0
@@ -74,12 +77,16 @@ class Scenario:
         self.consumers: list[Consumer] = []
         self.operator: Operator | None = None
         self.faults: Faults | None = None
+        self.wiped: WipedFolders | None = None
         self.totals: Counter[str] = Counter()
         self.cluster.on_crash = self._count
         self._machines = CLIENTS_FROM
 
     def run(self) -> None:
-        for phase in (self._begin, self._suffer, self._recover, self._look_back):
+        ending = [self._endure, self._recover, self._look_back]
+        if self.plan.lost_folders == "all":
+            ending = [self._lose_all]
+        for phase in (self._begin, self._suffer, *ending):
             if not self._failed():
                 self.world.record(0, f"phase: {phase.__name__}")
                 phase()
@@ -121,16 +128,51 @@ class Scenario:
             self.consumers.append(Consumer(self.cluster, self.directory, f"c{number}", self._machine()))
         self.faults = Faults(self.cluster, self.clients)
         self.faults.start()
+        if plan.lost_folders == "one":
+            self.wiped = WipedFolders(self.cluster, self.faults.counts)
+            self.wiped.start()
         self.world.run(self.world.now + plan.fault_seconds)
+
+    def _endure(self) -> None:
+        """Disks are full for minutes, with clients that have little to do; `_recover` makes space again."""
+        if self.plan.full_disks is None:
+            return
+        assert self.faults is not None
+        assert self.operator is not None
+        which, seconds = self.plan.full_disks
+        self.faults.heal()
+        self.operator.stop()
+        self.world.run(self.world.now + AFTERMATH_SECONDS)
+        self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
+        rng = self.world.rng("full disks")
+        nodes = self.plan.nodes
+        self.cluster.plan = replace(self.plan, think_seconds=ENDURES_THINK_SECONDS)
+        for node in rng.sample(nodes, len(nodes) // 2 + 1 if which == "majority" else 1):
+            self.world.nodes[node].disk.fill(rng.choice((0, 3000)), overwrites_count=rng.random() < 0.7)
+        self.faults.counts[f"disks full for long: {which}"] += 1
+        self.world.run(self.world.now + seconds)
+        self.cluster.plan = self.plan
+
+    def _lose_all(self) -> None:
+        """The run ends without its cluster: clients meet no node that serves."""
+        assert self.faults is not None
+        self.faults.heal()
+        self.faults.counts["all folders lost"] += 1
+        self.world.run(self.world.now + AFTERMATH_SECONDS)
+        LostCluster(self.cluster).run()
 
     def _recover(self) -> None:
         assert self.faults is not None
         assert self.operator is not None
+        if self.wiped is not None:
+            self.wiped.heal()
         self.faults.heal()
         self.operator.stop()
         self.world.run(self.world.now + AFTERMATH_SECONDS)
         for producer in self.producers:
             producer.stop()
+        if self.wiped is not None:
+            self._until("wiped folders are replaced", self.wiped.missing, LET_IN_SECONDS)
         self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
         self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
         self._until("producers end", self._done(self.producers), FINISHES_SECONDS)
@@ -201,6 +243,8 @@ class Scenario:
         check_reader(self.ledger, found, self.consumers[-1])
         self.totals["documents"] = check_documents(self.cluster)
         check_epochs(self.cluster)
+        if self.wiped is not None:
+            self.wiped.check()
         self.totals["records"] = sum(
             batch.records for content in found.values() for _, batch in content.batches
         )

@@ -19,6 +19,7 @@ from node.partition.partition import Partition
 from node.partition.writer import Writer
 from statemachine.controller import PartitionGroup
 from statemachine.epoch_window import StaleClusterEpoch
+from statemachine.machine import Captured
 from statemachine.object_names import PREFIX
 from tests.simulation.node import SimNode
 from tests.simulation.whole.ledger import Ledger
@@ -56,9 +57,9 @@ class WatchedRecorder(CheckpointRecorder):
         self.broker.entry_applied(self.group, index, term, command)
         super().applied(index, term, command)
 
-    def checkpoint(self, index: int, state: bytes) -> None:
-        self.broker.ledger.checkpoint(self.group, index, state, self.broker.node_id)
-        super().checkpoint(index, state)
+    def checkpoint(self, index: int, captured: Captured) -> None:
+        self.broker.ledger.checkpoint(self.group, index, captured(), self.broker.node_id)
+        super().checkpoint(index, captured)
 
 
 class SimBroker(Broker):
@@ -93,6 +94,7 @@ class SimBroker(Broker):
 
     def _create_replica(self, place: PartitionGroup) -> None:
         self.places[place.group] = Place(place.topic_id, place.partition)
+        self.ledger.on_replica(self, place)
         super()._create_replica(place)
         partition = self.partitions.by_group(place.group)
         if partition is not None:  # else a coordinator

@@ -4,20 +4,50 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Literal
 
-from tests.simulation.whole.plan import Plan, anything
+from tests.simulation.whole.plan import WIPED, Plan, anything
 
 THEMES = (
     "anything", "windows", "handover", "retries", "topics", "checkpoints", "collector", "level one",
 )  # fmt: skip
 """What a seed is about, each in turn: some rules are broken only where much of one kind meets."""
 
+FULL_DISKS_EVERY = 32
+"""One seed in so many has disks that are full for long."""
+
+
+WIPED_SHARE = 1 / 8
+"""Of the seeds, those in which folders are wiped one after the other."""
+WIPED_MORE_SECONDS = 8.0
+"""For so much longer they have faults: a folder is noticed, counts as dead and is replaced in that time."""
+ALL_LOST_SHARE = 1 / 40
+"""Those that end with all folders lost."""
+
 
 def plan_of(seed: int) -> Plan:
     """The plan of a seed; a function of the seed alone."""
     plan = anything(random.Random(f"{seed} whole plan"), THEMES[seed % len(THEMES)])
+    plan = replace(plan, full_disks=_full_disks(random.Random(f"{seed} full disks")))
     shape = _SHAPES.get(plan.theme)
-    return plan if shape is None else shape(plan, random.Random(f"{seed} whole theme"))
+    if shape is not None:
+        plan = shape(plan, random.Random(f"{seed} whole theme"))
+    return _with_lost_folders(plan, random.Random(f"{seed} {WIPED}"))
+
+
+def _with_lost_folders(plan: Plan, rng: random.Random) -> Plan:
+    drawn = rng.random()
+    if plan.full_disks is not None or drawn >= WIPED_SHARE + ALL_LOST_SHARE:
+        return plan
+    lost: Literal["one", "all"] = "one" if drawn < WIPED_SHARE else "all"
+    longer = WIPED_MORE_SECONDS if lost == "one" else 0.0
+    return replace(plan, lost_folders=lost, fault_seconds=plan.fault_seconds + longer)
+
+
+def _full_disks(rng: random.Random) -> tuple[str, float] | None:
+    if rng.random() >= 1 / FULL_DISKS_EVERY:
+        return None
+    return rng.choice(("one", "majority")), rng.choice((30.0, 30.0, 30.0, 30.0, 60.0, 60.0, 60.0, 180.0))
 
 
 def _with_faults(plan: Plan, *kinds: str) -> tuple[str, ...]:

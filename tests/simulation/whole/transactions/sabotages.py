@@ -167,19 +167,19 @@ _ALL = (
         "number-ignored",
         "a partition does not look at the transaction's number: a batch may follow its own marker",
         lambda: (_judging(number=False),),
-        (6,),
+        (0, 12),
     ),
     Sabotage(
         "sequences-ignored",
         "a partition does not look at sequences",
         lambda: (_judging(sequence=False),),
-        (9,),
+        (3, 10),
     ),
     Sabotage(
         "abort-before-raise",
         "a transaction that took too long is aborted, and its producer keeps its epoch",
         lambda: (patch.dict(TransactionsMachine.HANDLERS, {Kind.ABORT: _aborts_unraised}),),
-        (48, 104),
+        (2, 31),
     ),
     Sabotage(
         "verified-blindly",
@@ -191,7 +191,7 @@ _ALL = (
         "generation-ignored",
         "offsets of a transaction are taken from members that are none any more",
         lambda: (patch.object(group_offsets, "_refuse_commit", _none),),
-        (2, 4),
+        (3, 37),
     ),
     Sabotage(
         "unstable-offsets-given",

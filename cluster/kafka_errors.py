@@ -1,0 +1,164 @@
+"""What goes wrong between the command line and brokers, as one line with the cause and the cure.
+
+librdkafka tries again what it can, so of a store that fails or a partition without a leader it only tells
+that time ran out. Why it did is asked of the nodes themselves, at /health, where their addresses are known.
+"""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from cluster.admin_client import AdminClient, Answer, Unreachable
+from cluster.failure import CommandFailed, one_line
+from cluster.target import Target
+from statemachine.internal_topics import INTERNAL_TOPICS
+
+_REACH_SECONDS: Final = 2.0
+_HEALTH_SECONDS: Final = 1.0
+_NO_BROKER: Final = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE))
+_TIMED_OUT: Final = frozenset(
+    (
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+    )
+)
+_LEADERLESS: Final = frozenset(
+    (
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    )
+)
+
+_STORED: Final = frozenset((KafkaError.KAFKA_STORAGE_ERROR, KafkaError.INVALID_MSG))
+"""The store takes or gives nothing; what it gives is not what was stored, or is gone."""
+
+
+def reach(where: Target) -> None:
+    """CommandFailed at once when nothing takes connections there, where librdkafka would keep trying."""
+    if not _answers(where.bootstrap):
+        raise unreachable(where)
+
+
+def unreachable(where: Target) -> CommandFailed:
+    """No broker answered."""
+    return CommandFailed(
+        f"no Kafka broker answers at {where.bootstrap}",
+        "start a cluster with `strandline cluster up`, or name one with --bootstrap or --cluster",
+    )
+
+
+def failed(where: Target, what: str, error: KafkaError) -> CommandFailed:
+    """A broker, or the client, refused, or nothing came of it in time."""
+    code = error.code()
+    if code in _NO_BROKER | _TIMED_OUT and not _answers(where.bootstrap):
+        return unreachable(where)
+    if code in _NO_BROKER | _TIMED_OUT | _LEADERLESS | _STORED:
+        told = troubles(where)
+        name = "" if code in _NO_BROKER | _TIMED_OUT else f" ({error.name()})"
+        if told is not None:
+            return CommandFailed(f"{what}{name}: {told}", "see `strandline cluster status`")
+    if code in _STORED:
+        fails = "fails" if code == KafkaError.KAFKA_STORAGE_ERROR else "does not give what was stored"
+        return CommandFailed(
+            f"{what}: the cluster's object storage {fails}: {one_line(error.str())} ({error.name()})",
+            "see the nodes' /health and logs; the cluster goes on by itself when its storage does",
+        )
+    if code in _NO_BROKER | _TIMED_OUT:
+        return CommandFailed(
+            f"{what}: a broker takes connections at {where.bootstrap}, and this was not done in time",
+            "see with `strandline cluster status` whether the object storage fails or a leader is missing",
+        )
+    return CommandFailed(f"{what}: {one_line(error.str())} ({error.name()})", _cure(error))
+
+
+def troubles(where: Target) -> str | None:
+    """What the nodes say is wrong with them, storage first; None when they say nothing, or are not known."""
+    if not where.admin_known:
+        return None
+    with ThreadPoolExecutor(len(where.admin)) as threads:
+        found = list(threads.map(_problems, where.admin))
+    away = [address for address, problems in zip(where.admin, found, strict=True) if problems is None]
+    told: dict[str, str] = {}
+    for problems in found:
+        for each in problems or ():
+            reason = str(each.get("reason", ""))
+            if reason.startswith("storage") and reason in told.values():
+                continue  # there is one store: what one node tells of it is enough
+            told.setdefault(str(each.get("detail") or each.get("meaning") or each), reason)
+    texts = sorted(told, key=lambda text: not told[text].startswith("storage"))
+    if away:
+        texts.append(f"no node answers at {', '.join(away)}")
+    return one_line("; ".join(texts[:3])) if texts else None
+
+
+def error_of(exception: KafkaException) -> KafkaError:
+    """The error a KafkaException carries."""
+    error = exception.args[0]
+    assert isinstance(error, KafkaError)
+    return error
+
+
+def is_internal(topic: str, error: KafkaError) -> bool:
+    """Whether a broker refused because the topic is one of its own, or is to be once it is needed."""
+    own = (KafkaError.TOPIC_EXCEPTION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    return topic in INTERNAL_TOPICS and error.code() in own
+
+
+def _answers(bootstrap: str) -> bool:
+    for address in bootstrap.split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+        except (OSError, UnicodeError):  # the latter: a name that cannot be one in DNS
+            continue
+        return True
+    return False
+
+
+def _problems(address: str) -> list[dict[str, Any]] | None:
+    """Of one node; None when it does not answer."""
+    try:
+        answer: Answer = AdminClient(address).request("GET", "/health", timeout=_HEALTH_SECONDS)
+    except Unreachable:
+        return None
+    found = answer.body.get("problems") if isinstance(answer.body, dict) else None
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _cure(error: KafkaError) -> str:
+    match error.code():
+        case KafkaError.UNKNOWN_TOPIC_OR_PART | KafkaError._UNKNOWN_TOPIC:
+            return "see the topics there are with `strandline topic list`, or create it"
+        case KafkaError.TOPIC_ALREADY_EXISTS:
+            return "choose another name, or add --if-not-exists"
+        case KafkaError.INVALID_REPLICATION_FACTOR:
+            return "ask for no more replicas than there are live nodes (`strandline cluster status`)"
+        case (
+            KafkaError.INVALID_CONFIG
+            | KafkaError.INVALID_PARTITIONS
+            | KafkaError.TOPIC_EXCEPTION
+            | KafkaError.OFFSET_OUT_OF_RANGE
+            | KafkaError._INVALID_ARG
+        ):
+            return "correct the value"
+        case KafkaError._UNKNOWN_PARTITION:
+            return "see the topic's partitions with `strandline topic describe`"
+        case KafkaError.GROUP_ID_NOT_FOUND:
+            return "see the groups there are with `strandline group list`"
+        case KafkaError.NON_EMPTY_GROUP | KafkaError.UNKNOWN_MEMBER_ID:
+            return "stop the group's members first: see them with `strandline group describe`"
+        case KafkaError.MSG_SIZE_TOO_LARGE:
+            return "send less at a time, or raise the topic's max.message.bytes"
+        case KafkaError._AUTO_OFFSET_RESET:
+            return "begin where the partition has records: --from beginning, end, or an offset between"
+        case KafkaError.INVALID_RECORD:
+            return "correct the record: a compacted topic, for one, takes none without a key"
+        case _:
+            return "try again; if it stays, see the nodes with `strandline cluster status` and their logs"

@@ -1,0 +1,108 @@
+"""The paths about nodes: which there are, which data folders knock and are not let in, and letting one in."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from node.admin import views
+from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
+from node.admin.pages import only
+from node.admin.slices import Slices
+from node.admin.source import AdminSource
+from node.controller.client import Unavailable
+from statemachine.controller_commands import Refused, ReplaceNode
+from statemachine.controller_state import CONTROLLER_GROUP
+
+SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
+
+
+class NodesApi:
+    """Answers requests about the nodes of the cluster."""
+
+    def __init__(self, source: AdminSource) -> None:
+        self._source = source
+
+    def routes(self) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+        """Method, path, and what answers it."""
+        return [
+            ("GET", "/api/nodes", self.nodes),
+            ("POST", "/api/nodes/replace", self.replace),
+        ]
+
+    async def nodes(self, request: Request) -> Response:
+        """All registered nodes; those that knock with another data folder; the replacement under way."""
+        source, slices = self._source, Slices()
+        machine = source.controller.machine
+        replicas = dict.fromkeys(machine.nodes, 0)
+        leads = dict.fromkeys(machine.nodes, 0)
+        for topic in machine.topics:
+            for partition in topic.partitions:
+                for node in partition.replicas:
+                    replicas[node] = replicas.get(node, 0) + 1
+                leader = source.leaders.leader_of(partition.group)
+                if leader is not None:
+                    leads[leader.node] = leads.get(leader.node, 0) + 1
+            await slices.breathe()
+        rows = [
+            views.node(source, known, replicas.get(known.node, 0), leads.get(known.node, 0))
+            for known in machine.nodes.values()
+        ]
+        strangers = [
+            {"node": node, "folder": f"{stranger.folder:016x}"}
+            for node, stranger in source.host.mesh.knocking().items()
+        ]
+        return Json({"nodes": rows, "strangers": strangers, "replacement": self._replacement()})
+
+    async def replace(self, request: Request) -> Response:
+        """Let the data folder that a node knocks with take the place of the one it had."""
+        only(request)
+        body = await json_body(request)
+        node, folder = (body.get("node"), body.get("folder")) if isinstance(body, dict) else (None, None)
+        known = isinstance(body, dict) and set(body) <= {"node", "folder"}
+        if not known or type(node) is not int or not (folder is None or _is_folder(folder)):
+            return refusal(
+                400, 'the body is {"node": id}, with "folder": "sixteen hexadecimal digits" if wanted'
+            )
+        if node not in self._members():
+            return refusal(404, f"there is no node {node} in this cluster")
+        source = self._source
+        if node == source.host.node_id:
+            return refusal(503, f"this is node {node} itself, and it takes another node to let its folder in")
+        if folder is None:
+            stranger = source.host.mesh.knocking().get(node)
+            if stranger is None:
+                return refusal(
+                    409,
+                    f"no process comes to this node as node {node} with another data folder: start node"
+                    f" {node} with an empty data folder first",
+                )
+            folder = f"{stranger.folder:016x}"
+        result = await source.controller.submit(ReplaceNode(node, int(folder, 16)), SUBMIT_SECONDS)
+        if isinstance(result, Unavailable):
+            return refusal(503, result.reason)
+        if isinstance(result, Refused):
+            return refusal(409, result.message)
+        return Json({"node": node, "folder": folder, "replacement": self._replacement()})
+
+    def _members(self) -> set[int]:
+        group = self._source.host.groups.get(CONTROLLER_GROUP)
+        return {*self._source.controller.machine.nodes, *(group.voters if group is not None else ())}
+
+    def _replacement(self) -> dict[str, Any] | None:
+        present = self._source.controller.machine.replacement
+        if present is None:
+            return None
+        return {
+            "node": present.node,
+            "folder": f"{present.folder:016x}",
+            "leaving": len(present.leaving),
+            "joining": len(present.joining),
+        }
+
+
+def _is_folder(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 16 and all(digit in "0123456789abcdef" for digit in text)

@@ -1,0 +1,50 @@
+"""Compares what a node's configuration says of the cluster with what the cluster is.
+
+`cluster.nodes` makes a cluster when it is new; afterwards the controller's own log says who belongs to it. A
+list that was changed later changes nothing, so a node says that it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from node.config import Peer
+from statemachine.controller_state import NodeRegistration
+
+
+def differences(
+    configured: Sequence[Peer], voters: Collection[int], registered: Mapping[int, NodeRegistration]
+) -> list[str]:
+    """Half a line for each difference between cluster.nodes and the cluster; none where there is none.
+
+    `voters` are those of the controller's group, `registered` the nodes that the controller knows.
+    """
+    known, belong = {peer.id: peer for peer in configured}, {*voters, *registered}
+    told = []
+    if extra := sorted(known.keys() - belong):
+        told.append(
+            f"{_nodes(extra)} in cluster.nodes and no part of the cluster, whose members are "
+            f"{_listed(sorted(belong))}: the list adds no node to a cluster; correct cluster.nodes"
+        )
+    if missing := sorted(belong - known.keys()):
+        told.append(
+            f"{_nodes(missing)} part of the cluster and not in cluster.nodes: this node does not connect "
+            "there; correct cluster.nodes"
+        )
+    for node, there in sorted(registered.items()):
+        peer = known.get(node)
+        if peer is None or there.fenced or (peer.host, peer.port) == (there.mesh_host, there.mesh_port):
+            continue
+        told.append(
+            f"node {node} says that its address is {there.mesh_host}:{there.mesh_port}, and cluster.nodes "
+            f"has {peer.host}:{peer.port}: give all nodes the same list"
+        )
+    return told
+
+
+def _nodes(ids: Sequence[int]) -> str:
+    return f"nodes {_listed(ids)} are" if len(ids) > 1 else f"node {ids[0]} is"
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids))

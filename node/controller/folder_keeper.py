@@ -1,0 +1,239 @@
+"""Keeps this node's data folder and its storage in step with what the controller's log says of them.
+
+A node with a new folder cannot tell by itself whether its id ever had another one. The storage tells whether
+the cluster has lived before: if it belongs to nobody, this node is one of those that found the cluster; if it
+belongs to somebody, the node is a newcomer, without a vote, until the controller's log names its folder
+(docs/raft.md, "Folders"). And nothing is read, written or deleted in storage that belongs to another
+incarnation than the one in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from node.controller.client import ControllerClient
+from node.level_zero.store import ObjectStore, StoreError
+from node.raft.folder import NOBODY, FolderKey
+from node.raft.host import RaftHost
+from node.storage_owner import (
+    KEY,
+    ForeignStorage,
+    OwnedStore,
+    Owner,
+    check_cluster,
+    check_owner,
+    claim,
+    read_owner,
+)
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+"""Pause between two looks at a storage whose owner is not known yet."""
+AGAIN_SECONDS: Final = 60.0
+"""And between two looks at one that was seen to be this cluster's."""
+DISOWNED_SECONDS: Final = 15.0
+"""For so long the last word of a peer that it knows this node by another folder is news."""
+START_SECONDS: Final = 5.0
+"""How long a start waits for the store to say whose it is."""
+ANSWER_SECONDS: Final = 30.0
+"""And how long each look after that: an answer may have been lost."""
+
+
+class FolderKeeper:
+    """Everything belongs on `loop`; `on_fatal` hears of storage, or a folder, that is not this cluster's."""
+
+    def __init__(
+        self,
+        host: RaftHost,
+        controller: ControllerClient,
+        store: ObjectStore,
+        owned: OwnedStore,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_owned: Callable[[], None],
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        """`on_owned()` is called once, when `owned` may be used."""
+        self.stored: Owner | None = None
+        """What the storage says that it belongs to, as last seen."""
+        self._host = host
+        self._controller = controller
+        self._store = store
+        self._owned = owned
+        self._loop = loop
+        self._on_owned = on_owned
+        self._on_fatal = on_fatal
+        self._task: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._woken = asyncio.Event()
+
+    async def begin(self) -> None:
+        """Find out before the node speaks to others whether it has a vote. Raises ForeignStorage, OSError."""
+        folder = self._host.folder
+        folder.newcomer = not folder.votes
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self._look()
+        except (StoreError, TimeoutError) as error:
+            self._owned.trouble = str(error) or f"the store did not answer within {START_SECONDS:g} s"
+            told = self._owned.trouble
+            log.warning("storage does not say whose it is, and this node goes on without it: %s", told)
+        if folder.newcomer:
+            log.warning("%s", self.waits_for())
+
+    def start(self) -> None:
+        """Follow the controller, and look at the storage now and then."""
+        self._controller.on_change(self._follow)
+        self._task = self._loop.create_task(self._run())
+        self._follow()
+
+    def close(self) -> None:
+        """Stop; everything stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+
+    @property
+    def may_register(self) -> bool:
+        """Whether this process, or an earlier one on this folder, saw that the storage is this cluster's."""
+        return self._owned.owner is not None or self._host.folder.generation > 0
+
+    def waits_for(self) -> str | None:
+        """Why this node has no vote yet and what can be done, in one line; None when it has one."""
+        if not self._host.folder.newcomer:
+            return None
+        if self.stored is None:
+            cause = f" ({self._owned.trouble})" if self._owned.trouble is not None else ""
+            return (
+                "this node's data folder is new, and the storage does not answer whether the cluster has"
+                f" lived before: the node waits for the storage{cause}"
+            )
+        return (
+            f"this node's data folder is new, and the storage already belongs to {self.stored}: it waits for"
+            " the nodes that have that cluster's log. If this node had another folder, bring it back, or let"
+            f" this one in with `strandline node replace {self._host.node_id}`. If all nodes lost theirs,"
+            " what is stored cannot be served: name another folder or prefix as storage.url to begin anew;"
+            " nothing there is changed or deleted"
+        )
+
+    def unseen(self) -> str:
+        """Why this node may not register yet: what it knows of the storage, in one line."""
+        return self._owned.trouble or "it does not say yet that it belongs to this cluster"
+
+    def why_waiting(self) -> str:
+        """What keeps the controller from answering this node, as far as it can know."""
+        return (
+            self.disowned()
+            or self.waits_for()
+            or (
+                "it has no leader that this node hears: a majority of the nodes in cluster.nodes must run,"
+                " with their own data folders"
+            )
+        )
+
+    def disowned(self) -> str | None:
+        """That others know this node by another data folder, in one line; None if no peer said so lately."""
+        disowned_at = self._host.mesh.disowned_at
+        if disowned_at is not None and self._loop.time() - disowned_at < DISOWNED_SECONDS:
+            node = self._host.node_id
+            return (
+                f"the other nodes know node {node} by another data folder, whose votes and acknowledged"
+                " entries this one lacks: bring that folder back, or let this one in with `strandline node"
+                f" replace {node}`"
+            )
+        return None
+
+    # The storage.
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._look()
+                self._owned.trouble = None
+            except ForeignStorage as error:
+                self._owned.trouble = str(error)
+                self._on_fatal(error)
+                return
+            except (StoreError, OSError) as error:
+                self._owned.trouble = str(error) or f"the store did not answer within {ANSWER_SECONDS:g} s"
+                log.debug("whose the storage is: %s", error)
+            if self._owned.owner is None:
+                self._woken.clear()
+                pause = LOOK_SECONDS
+            else:
+                pause = AGAIN_SECONDS
+            try:
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+            self._woken.clear()
+
+    async def _look(self) -> None:
+        folder, cluster = self._host.folder, self._host.cluster_id
+        incarnation = folder.incarnation or self._controller.machine.incarnation
+        found = self.stored = await read_owner(self._store)
+        if found is not None:
+            check_cluster(found, cluster)
+        if not incarnation:
+            if found is None and folder.newcomer:
+                log.info(
+                    "the storage belongs to nobody yet: this node is one of those that found the cluster"
+                )
+                self._host.give_vote()
+            return
+        if found is None:
+            if folder.generation:
+                raise ForeignStorage(
+                    f"storage.url: nothing there says that it belongs to cluster {cluster!r}, and this node"
+                    " has served from storage that did: name the folder or prefix that the cluster was made"
+                    f" with, or bring the object {KEY!r} back there"
+                )
+            await claim(self._store, Owner(cluster, incarnation))
+            found = self.stored = await read_owner(self._store)
+        if found is not None:
+            check_owner(found, cluster, incarnation)
+            if self._owned.owner is None:
+                self._owned.open_for(found)
+                self._on_owned()
+
+    # The controller's log.
+
+    def _follow(self) -> None:
+        """The controller said something new: keep what it says of folders."""
+        self._retry = None
+        machine, host = self._controller.machine, self._host
+        own = machine.folders.get(host.node_id)
+        if own is not None and own.folder != host.folder.id and own.generation > host.folder.generation > 0:
+            self._on_fatal(
+                RuntimeError(
+                    f"data folder {own.folder:016x} has taken the place of this one, {host.folder.id:016x},"
+                    f" as node {host.node_id}: start this node with that folder"
+                )
+            )
+            return
+        try:
+            host.know_folders(self._known())
+            if own is not None and own.folder == host.folder.id:
+                host.give_vote(own.generation, machine.incarnation or "")
+        except OSError as error:
+            log.error("what the controller says of data folders cannot be kept: %s: mend the disk", error)
+            self._retry = self._loop.call_later(LOOK_SECONDS, self._follow)
+        if self._owned.owner is None and machine.incarnation:
+            self._woken.set()
+
+    def _known(self) -> dict[int, FolderKey]:
+        """Of every other node; no folder at all while groups have still to leave the one before out."""
+        machine = self._controller.machine
+        locked = machine.replacement.node if machine.replacement and machine.replacement.leaving else None
+        return {
+            node: FolderKey(folder.generation, NOBODY if node == locked else folder.folder)
+            for node, folder in machine.folders.items()
+            if node != self._host.node_id
+        }

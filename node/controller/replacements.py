@@ -1,0 +1,145 @@
+"""Puts a new data folder into a node's place, group by group: what `strandline node replace` begins.
+
+The controller's log says how far it is, so it goes on after any crash. Each leader looks after the groups it
+leads: while the node is to be left out, it removes the node from their members (Raft §6, one change at a
+time); once every group has done so and the new folder was let in, it adds the node again, which catches up as
+a learner and is then a voter. Leaders report what is committed, in batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from node.controller.client import ControllerClient, Unavailable
+from node.raft.group import RaftGroup
+from node.raft.host import RaftHost
+from node.raft.outcome import Applied, Outcome
+from statemachine.controller_commands import ReplicasJoined, ReplicasLeft
+from statemachine.controller_state import CONTROLLER_GROUP, Replacement
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.5
+AT_ONCE: Final = 32
+"""Groups that change their members at the same time on one node."""
+BATCH: Final = 1000
+"""Groups that one report names."""
+SUBMIT_SECONDS: Final = 10.0
+
+
+class Replacements:
+    """This node's part in every replacement. Everything belongs on `loop`."""
+
+    def __init__(
+        self, host: RaftHost, controller: ControllerClient, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._host = host
+        self._controller = controller
+        self._loop = loop
+        self._task: asyncio.Task[None] | None = None
+        self._phase: tuple[int, int, bool] | None = None
+        """Node, folder, and whether it is being left out: what the changes below are for."""
+        self._changes: dict[int, asyncio.Task[bool]] = {}
+        """By group, the changes of members under way."""
+
+    def start(self) -> None:
+        """Look, now and then, whether there is something to do."""
+        self._task = self._loop.create_task(self._run())
+
+    def close(self) -> None:
+        """Stop; what is under way goes on at the groups' next leaders."""
+        self._turn_to(None)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            present = self._controller.machine.replacement
+            if present is None:
+                self._turn_to(None)
+                continue
+            self._turn_to(_phase(present))
+            try:
+                await self._go_on(present)
+            except Exception:
+                log.exception("the replacement of node %d goes on later", present.node)
+
+    def _turn_to(self, phase: tuple[int, int, bool] | None) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            for change in self._changes.values():
+                change.cancel()
+            self._changes.clear()
+
+    async def _go_on(self, present: Replacement) -> None:
+        """Report the groups that got there, then begin with others."""
+        ended = [group for group, change in self._changes.items() if change.done()]
+        done = [
+            group for group in ended if not self._changes[group].cancelled() and self._changes[group].result()
+        ]
+        for group in ended:
+            del self._changes[group]
+        kind = ReplicasLeft if present.leaving else ReplicasJoined
+        for start in range(0, len(done), BATCH):
+            await self._report(kind(present.node, present.folder, done[start : start + BATCH]))
+        ready = self._ready(present)
+        if not ready or not await self._controller.catch_up(SUBMIT_SECONDS):
+            return
+        # What the local replica of the controller said may be long over, and another leader of the group may
+        # have done the next step meanwhile. It is not over for one that led before the look and leads now.
+        now = self._controller.machine.replacement
+        if now is None or _phase(now) != self._phase:
+            return
+        still = self._ready(now)
+        for group_id, term in ready.items():
+            if len(self._changes) >= AT_ONCE:
+                break
+            if still.get(group_id) == term:
+                replica = self._host.groups[group_id]
+                change = replica.remove_member if now.leaving else replica.add_member
+                self._changes[group_id] = self._loop.create_task(_changed(replica, change(now.node)))
+
+    def _ready(self, present: Replacement) -> dict[int, int]:
+        """The groups that this node may change the members of, each with the term it leads it in."""
+        found = {}
+        for group_id in sorted(present.leaving or self._may_join(present)):
+            replica = self._host.groups.get(group_id)
+            if (
+                replica is not None
+                and replica.is_leader
+                and group_id not in self._changes
+                and (not present.leaving or replica.members_held_without(present.node))
+            ):
+                found[group_id] = replica.term
+        return found
+
+    def _may_join(self, present: Replacement) -> frozenset[int]:
+        """Groups that the node may be added to now; the controller's group tells it which others it has."""
+        if not self._host.connected(present.node):
+            return frozenset()
+        known = self._controller.machine.nodes.get(present.node)
+        serves = known is not None and not known.fenced and known.boot_id != present.boot_id
+        return present.joining if serves else present.joining & {CONTROLLER_GROUP}
+
+    async def _report(self, command: ReplicasLeft | ReplicasJoined) -> None:
+        result = await self._controller.submit(command, SUBMIT_SECONDS)
+        if isinstance(result, Unavailable):
+            log.debug("not reported yet: %s", result.reason)
+        elif isinstance(result, int):
+            done = "left out by" if isinstance(command, ReplicasLeft) else "back in"
+            log.info(
+                "node %d is %s %d more groups, %d to go", command.node, done, len(command.groups), result
+            )
+
+
+def _phase(present: Replacement) -> tuple[int, int, bool]:
+    return present.node, present.folder, bool(present.leaving)
+
+
+async def _changed(group: RaftGroup, change: asyncio.Future[Outcome]) -> bool:
+    """Whether the members are as wanted and committed: an answer without a change says only the first."""
+    done = isinstance(await change, Applied)
+    return done and group.is_leader and group.configuration.index <= group.commit

@@ -1,0 +1,134 @@
+"""How many groups and offsets one coordinator takes, judged by its leader before anything goes into the log.
+
+Whoever commits under a random group id for each run, or chooses ids whose hash is one coordinator's, would
+fill the memory of all its replicas otherwise, and every snapshot. Idle groups are not forgotten sooner
+instead, as transactional ids are: an offset is what a consumer must not lose.
+
+What is on its way is counted too, so a bound is exceeded by no more than one command brings.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from node.coordinator.replica import NotDone
+from statemachine.group_commands import CommitOffsets, CommitTransactionOffsets
+from statemachine.group_state import size_of_group
+from statemachine.offsets import Offsets, size_of_name, size_of_offset
+
+if TYPE_CHECKING:
+    from node.coordinator.groups.coordinator import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+MAX_GROUPS: Final = 32_768
+MAX_OFFSETS: Final = 131_072
+"""Of all groups together. A replica that restores a snapshot of so many is held for 0.35 s."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of ids, names and metadata, about; see `Totals.bytes`."""
+TRANSIENT: Final = 2
+"""As many times the bounds of offsets and bytes hold for what adds no partition: a transaction's offset is
+there beside the one whose place it takes, until its marker comes, and metadata may grow."""
+SAY_SECONDS: Final = 600.0
+"""Between two words to the operator."""
+
+_NOTHING: Final = Offsets()
+
+
+class Growth(NamedTuple):
+    """What a commit would add."""
+
+    partitions: int
+    """That the group has no offset of yet."""
+    offsets: int
+    bytes: int
+
+
+class Bounds:
+    """Of one coordinator; asked only while it leads."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+        self._new: Counter[str] = Counter()
+        """Groups that commits on their way would create."""
+        self._offsets = self._bytes = 0
+        """On their way."""
+        self._said = float("-inf")
+        self.refused = 0
+        """How many requests were refused for a bound."""
+
+    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | NotDone:
+        """Execute a commit, unless it would exceed a bound: INVALID_COMMIT_OFFSET_SIZE, and no retry."""
+        coordinator = self._coordinator
+        held = coordinator.machine.groups.get(command.group)
+        growth = growth_by(_NOTHING if held is None else held.offsets, command)
+        size = growth.bytes + (size_of_group(command.group) if held is None else 0)
+        code = ErrorCode.invalid_commit_offset_size
+        if not self.takes_group(command.group):
+            return NotDone(code, self._refuse(command.group, f"{MAX_GROUPS} groups"))
+        totals, times = coordinator.machine.totals, 1 if growth.partitions else TRANSIENT
+        if growth.offsets > 0 and totals.offsets + self._offsets + growth.offsets > times * MAX_OFFSETS:
+            return NotDone(code, self._refuse(command.group, f"{MAX_OFFSETS} offsets"))
+        if size > 0 and totals.bytes + self._bytes + size > times * MAX_BYTES:
+            return NotDone(code, self._refuse(command.group, f"{MAX_BYTES} bytes of offsets"))
+        if held is None:
+            self._new[command.group] += 1
+        self._offsets += growth.offsets
+        self._bytes += size
+        try:
+            return await coordinator.execute(command)
+        finally:
+            self._offsets -= growth.offsets
+            self._bytes -= size
+            if held is None:
+                self._new -= Counter((command.group,))
+
+    def takes_group(self, group_id: str) -> bool:
+        """Whether the group is there, or may come into being. What is not there yet counts too."""
+        groups = self._coordinator.machine.groups
+        if group_id in groups or group_id in self._new:
+            return True
+        coming = (self._coordinator.classic.group_ids, self._coordinator.consumer.changing)
+        known = len(groups) + len(self._new)
+        if known + sum(map(len, coming)) < MAX_GROUPS:
+            return True
+        return known + sum(one not in groups for ids in coming for one in ids) < MAX_GROUPS
+
+    def refuse_group(self, group_id: str) -> str:
+        """A member of a group that is not there is refused: the reason; count it, and say it now and then."""
+        return self._refuse(group_id, f"{MAX_GROUPS} groups")
+
+    def _refuse(self, group_id: str, what: str) -> str:
+        self.refused += 1
+        coordinator = self._coordinator
+        now = coordinator.loop.time()
+        if now - self._said >= SAY_SECONDS:
+            self._said = now
+            log.warning(
+                "%s-%d has %s, as many as a coordinator takes: group %r is refused; delete groups that are "
+                "unused, or lower groups.offset_retention_seconds: does a client make an id for each run?",
+                coordinator.replica.place.topic, coordinator.number, what, group_id,
+            )  # fmt: skip
+        return f"The coordinator has {what}, as many as it takes."
+
+
+def growth_by(present: Offsets, command: CommitOffsets | CommitTransactionOffsets) -> Growth:
+    """What a commit adds to a group's offsets when it is applied to these."""
+    pending = None
+    if isinstance(command, CommitTransactionOffsets):
+        pending = present.pending.get(command.producer_id, {})
+    partitions = offsets = size = 0
+    for topic_id, topic, rows in command.offsets:
+        committed = present.committed.get(topic_id, {})
+        if topic_id not in present.names:
+            size += size_of_name(topic)
+        for partition, _, _, metadata in rows:
+            partitions += partition not in committed
+            former = committed.get(partition) if pending is None else pending.get((topic_id, partition))
+            offsets += former is None
+            size += size_of_offset(metadata) - (0 if former is None else size_of_offset(former.metadata))
+    return Growth(partitions, offsets, size)

@@ -1,0 +1,46 @@
+"""When a node's garbage is collected: not all of it each time, where nearly all of it lives on.
+
+A full collection looks at every object there is: half a second with ten thousand partitions, in which the
+loop does nothing else, again and again while they come. What has come to stay is therefore set aside
+(`gc.freeze`). Where much of it has gone since, everything is looked at once, and set aside again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Final
+
+LOOK_SECONDS: Final = 0.2
+CAME: Final = 128
+"""Groups that came since the last time for which it is worth to set aside what is there."""
+GONE: Final = 256
+GONE_SHARE: Final = 0.25
+"""Groups that went since, at least so many and as many of all that are left, whose memory is wanted back."""
+
+
+class Garbage:
+    """One per process. `groups()` gives how many groups are here, and how many have ever come."""
+
+    def __init__(self, groups: Callable[[], tuple[int, int]]) -> None:
+        self._groups = groups
+        self._came = self._gone = 0
+
+    async def run(self) -> None:
+        """Look for as long as the process lives."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Set aside, or collect, if it is time."""
+        here, came = self._groups()
+        gone = came - here
+        if gone - self._gone >= max(GONE, GONE_SHARE * here):
+            gc.unfreeze()
+            gc.collect()
+        elif came - self._came < CAME:
+            return
+        gc.freeze()
+        self._came, self._gone = came, gone

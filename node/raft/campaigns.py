@@ -1,0 +1,47 @@
+"""How many elections a node begins at a time.
+
+When a node dies, or a whole cluster comes back, thousands of groups are without a leader at once. If all
+their elections began together they would take so long that the first leaders are not heard in time, and it
+would all begin anew. So a partition's group stands only when a place is free; the controller's and the
+coordinators', which others wait for, always may.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from node.raft.group_rank import Rank
+
+AT_ONCE: Final = 64
+AT_ONCE_LATE: Final = 8
+"""Where the loop stood still just now: what it has to do already comes first, but elections never stop."""
+
+
+class Campaigns:
+    """Groups of one node that stand for election now."""
+
+    def __init__(self, hold_seconds: float) -> None:
+        """A place is free again once its election has ended, or after `hold_seconds`: it may never end."""
+        self._hold_seconds = hold_seconds
+        self._since: dict[int, float] = {}
+
+    def admit(self, group: int, rank: Rank, now: float, *, late: bool) -> bool:
+        """Whether a group may stand now; it keeps its place when it stands again.
+
+        `late`: the loop stood still just now.
+        """
+        if rank is not Rank.PARTITION:
+            return True
+        since = self._since
+        if group not in since and len(since) >= (AT_ONCE_LATE if late else AT_ONCE):
+            oldest, began = next(iter(since.items()))
+            if now - began < self._hold_seconds:
+                return False
+            del since[oldest]
+        since.pop(group, None)
+        since[group] = now
+        return True
+
+    def ended(self, group: int) -> None:
+        """A group has a leader, or is gone."""
+        self._since.pop(group, None)

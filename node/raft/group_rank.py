@@ -1,0 +1,13 @@
+"""Which groups come first where a node has more to do than it can."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Rank(IntEnum):
+    """The lower one's timers, work and elections come first."""
+
+    CONTROLLER = 0
+    COORDINATOR = 1
+    PARTITION = 2

@@ -1,0 +1,97 @@
+"""Rules about data folders taken out again: what sabotages.py opens, by name.
+
+Each hole is (name, what is wrong, how it is opened). Nothing here is ever imported by the product.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from unittest.mock import patch
+
+from node.controller import replacements
+from node.controller.folder_keeper import FolderKeeper
+from node.raft.folder import Folder, Standing
+from node.raft.group import RaftGroup
+from node.raft.handshake import Handshake
+from node.raft.host import RaftHost
+from node.raft.outcome import Outcome
+from statemachine.controller import Controller, PartitionGroup
+from tests.simulation.whole.collection_sabotages import Hole
+
+
+def _lets_anything_in(self: Folder, peer: int, claim: Standing) -> str | None:
+    return None
+
+
+def _is_what_is_known(self: Handshake) -> str | None:
+    return None
+
+
+def _knows_nobody(self: Folder, *arguments: Any) -> None:
+    """As Folder.__init__, but what was written of others is not read back."""
+    _made(self, *arguments)
+    self.known = {}
+
+
+_made = Folder.__init__
+
+
+def _begins_as_a_founder(self: Controller, group: int, joins: bool) -> PartitionGroup:
+    return _partition_group(self, group, False)
+
+
+_partition_group = Controller._partition_group
+
+
+async def _done_at_once(group: RaftGroup, change: asyncio.Future[Outcome]) -> bool:
+    """As _changed, but it does not wait until the members are committed."""
+    return True
+
+
+async def _founds_anyway(self: FolderKeeper) -> None:
+    """As FolderKeeper.begin, but whose the storage is does not matter."""
+    await _begin(self)
+    self._host.give_vote()
+
+
+_begin = FolderKeeper.begin
+
+FOLDERS: Final = (
+    Hole(
+        "any-folder",
+        "data folders are not compared",
+        lambda: (
+            patch.object(Folder, "judges", _lets_anything_in),
+            patch.object(Handshake, "disowned", _is_what_is_known),
+        ),
+    ),
+    Hole(
+        "folders-in-memory",
+        "a process that starts does not know the others' data folders",
+        lambda: (patch.object(Folder, "__init__", _knows_nobody),),
+    ),
+    Hole(
+        "joins-as-a-founder",
+        "a new folder begins old groups with their members",
+        lambda: (patch.object(Controller, "_partition_group", _begins_as_a_founder),),
+    ),
+    Hole(
+        "left-too-early",
+        "a group is reported to have left a node out before that is committed",
+        lambda: (patch.object(replacements, "_changed", _done_at_once),),
+    ),
+    Hole(
+        "newcomers-count",
+        "a folder that may have had a predecessor votes",
+        lambda: (
+            patch.object(RaftHost, "newcomer", property(lambda self: False)),
+            patch.object(RaftHost, "is_newcomer", lambda self, peer: False),
+        ),
+    ),
+    Hole(
+        "founds-anyway",
+        "a new folder founds a cluster although the storage has an owner",
+        lambda: (patch.object(FolderKeeper, "begin", _founds_anyway),),
+    ),
+)

@@ -1,0 +1,148 @@
+"""Which data folder a node has, and how another takes its place, in the controller's log."""
+
+from __future__ import annotations
+
+from statemachine.controller_commands import (
+    DeleteTopic,
+    FenceNode,
+    Heartbeat,
+    ReplaceNode,
+    ReplicasJoined,
+    ReplicasLeft,
+)
+from statemachine.controller_state import NodeFolder
+from statemachine.kafka_errors import KafkaError
+from tests.statemachine.controller_harness import Log, registration, topic_id
+
+OLD, NEW, NEWER = 503, 903, 913
+
+
+def with_a_dead_node() -> Log:
+    """Three nodes, two topics of three replicas (groups 1 to 3), and node 3 is dead."""
+    log = Log(nodes=3)
+    log.do(log.creation(1, "a", partitions=2, replication_factor=3))
+    log.do(log.creation(2, "b", partitions=1, replication_factor=3))
+    log.do(FenceNode(3, log.machine.nodes[3].heard_index, 1_000))
+    return log
+
+
+def test_first_registration_names_the_folder_and_another_folder_is_refused() -> None:
+    log = Log(nodes=3)
+    assert log.machine.folders[3] == NodeFolder(1, OLD)
+    error, message = log.refused(registration(3, 999, replaces=103, folder=NEW))
+    assert error == KafkaError.INVALID_REGISTRATION
+    assert f"has data folder {OLD:016x}, not {NEW:016x}" in message
+    assert "`strandline node replace 3`" in message
+    assert log.do(registration(3, 999, replaces=103)) == log.machine.nodes[3], "the same folder comes again"
+
+
+def test_replacement_goes_through_every_group_and_ends() -> None:
+    log = with_a_dead_node()
+    assert log.do(ReplaceNode(3, NEW)) == 4, "the controller's own group is one of them"
+    assert log.machine.folders[3] == NodeFolder(2, NEW)
+    assert all(place.joins for place in log.machine.group_changes(3, ()).create)
+    assert not any(place.joins for place in log.machine.group_changes(1, ()).create)
+    assert log.do(ReplicasLeft(3, NEW, (1, 2))) == 2
+    assert log.do(ReplicasLeft(3, NEW, (1, 2))) == 2, "told twice"
+    assert log.do(ReplicasLeft(3, NEW, (0, 3, 77))) == 0, "one that is not asked for"
+    present = log.machine.replacement
+    assert present is not None
+    assert present.joining == {0, 1, 2, 3}
+    assert log.do(ReplicasJoined(3, NEW, (0, 1))) == 2
+    assert [place.joins for place in log.machine.group_changes(3, (1,)).create] == [True, True]
+    assert log.do(ReplicasJoined(3, NEW, (2, 3))) == 0
+    assert log.machine.replacement is None
+    assert not any(place.joins for place in log.machine.group_changes(3, ()).create)
+    assert log.do(registration(3, 999, replaces=103, folder=NEW)) == log.machine.nodes[3]
+    assert log.refused(registration(3, 998, replaces=999, folder=OLD))[0] == KafkaError.INVALID_REGISTRATION
+
+
+def test_a_command_is_tried_again_without_harm() -> None:
+    log = with_a_dead_node()
+    assert log.do(ReplaceNode(3, NEW)) == 4
+    log.do(ReplicasLeft(3, NEW, (1,)))
+    assert log.do(ReplaceNode(3, NEW)) == 3
+    assert log.machine.folders[3] == NodeFolder(2, NEW)
+
+
+def test_a_node_that_lives_is_not_replaced() -> None:
+    log = Log(nodes=3)
+    assert "Node 3 is alive with its data folder: stop" in log.refused(ReplaceNode(3, NEW))[1]
+
+
+def test_the_folder_that_is_in_force_is_no_other_one() -> None:
+    log = with_a_dead_node()
+    assert f"{OLD:016x} is the one that node 3 has" in log.refused(ReplaceNode(3, OLD))[1]
+
+
+def test_one_node_is_replaced_at_a_time() -> None:
+    """Two folders without a history in one group could elect a leader that lacks what was acknowledged."""
+    log = with_a_dead_node()
+    log.do(FenceNode(2, log.machine.nodes[2].heard_index, 1_000))
+    log.do(ReplaceNode(3, NEW))
+    assert log.refused(ReplaceNode(2, 902))[1] == "Node 3 is being replaced: wait until that is over."
+
+
+def test_the_only_replica_of_a_partition_is_not_given_up() -> None:
+    log = Log(nodes=3)
+    log.do(log.creation(9, "alone", assignments=[[3], [1]]))
+    log.do(log.creation(1, "a", replication_factor=3))
+    log.do(FenceNode(3, log.machine.nodes[3].heard_index, 1_000))
+    error, message = log.refused(ReplaceNode(3, NEW))
+    assert error == KafkaError.INVALID_REQUEST
+    assert "Node 3 had one of only one or two replicas of partitions of alone, which have no" in message
+    assert "bring its data folder back, or delete these topics first" in message
+    log.do(DeleteTopic(topic_id(9)))
+    assert log.do(ReplaceNode(3, NEW)) == 2
+
+
+def test_partition_of_two_replicas_cannot_leave_one_out() -> None:
+    """Its other replica is no majority: the replacement would go on for ever, and admit neither folder."""
+    log = with_a_dead_node()
+    log.do(Heartbeat(3, 103, 2_000))
+    log.do(log.creation(8, "pair", assignments=[[1, 3]]))
+    log.do(FenceNode(3, log.machine.nodes[3].heard_index, 3_000))
+    assert "partitions of pair, which have no majority without it" in log.refused(ReplaceNode(3, NEW))[1]
+    assert log.machine.replacement is None
+    assert log.machine.folders[3] == NodeFolder(1, OLD)
+
+
+def test_the_process_before_counts_as_dead_whatever_it_says() -> None:
+    log = with_a_dead_node()
+    log.do(ReplaceNode(3, NEW))
+    error, message = log.refused(Heartbeat(3, 103, 2_000))
+    assert error == KafkaError.STALE_BROKER_EPOCH
+    assert "is being replaced" in message
+    assert log.machine.nodes[3].fenced
+
+
+def test_a_new_folder_that_is_lost_as_well_begins_again() -> None:
+    log = with_a_dead_node()
+    log.do(ReplaceNode(3, NEW))
+    log.do(ReplicasLeft(3, NEW, (0, 1, 2, 3)))
+    log.do(registration(3, 999, replaces=103, folder=NEW))
+    log.do(ReplicasJoined(3, NEW, (0, 1)))
+    assert "is alive" in log.refused(ReplaceNode(3, NEWER))[1]
+    log.do(FenceNode(3, log.machine.nodes[3].heard_index, 3_000))
+    assert log.do(ReplaceNode(3, NEWER)) == 4
+    assert log.machine.folders[3] == NodeFolder(3, NEWER)
+    assert log.refused(ReplicasJoined(3, NEW, (2,)))[0] == KafkaError.INVALID_REQUEST
+
+
+def test_nobody_waits_for_the_groups_of_a_deleted_topic() -> None:
+    log = with_a_dead_node()
+    log.do(ReplaceNode(3, NEW))
+    log.do(ReplicasLeft(3, NEW, (0, 3)))
+    log.do(ReplicasJoined(3, NEW, (0, 3)))
+    log.do(DeleteTopic(topic_id(1)))
+    assert log.machine.replacement is None
+
+
+def test_a_topic_made_meanwhile_counts_the_new_folder_from_the_start() -> None:
+    log = with_a_dead_node()
+    log.do(ReplaceNode(3, NEW))
+    log.do(ReplicasLeft(3, NEW, (0, 1, 2, 3)))
+    log.do(registration(3, 999, replaces=103, folder=NEW))
+    log.do(log.creation(5, "later", assignments=[[1, 2, 3]]))
+    joins = {place.topic: place.joins for place in log.machine.group_changes(3, ()).create}
+    assert joins == {"a": True, "b": True, "later": False}

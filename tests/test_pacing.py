@@ -1,0 +1,153 @@
+"""What keeps a node with thousands of groups from deposing its leaders because it is busy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.raft import host as host_module
+from node.raft.attention import SLACK_SECONDS, Attention
+from node.raft.campaigns import AT_ONCE, Campaigns
+from node.raft.group import RaftGroup
+from node.raft.group_rank import Rank
+from node.raft.host import RaftHost
+from node.raft.sweeps import SLICE, Sweeps
+from tests.manual_loop import manual_loop
+from tests.small_cluster import BUSY, SmallCluster
+
+TICK = 0.05
+
+
+def _note(seen: list[int], number: int, _: RaftGroup) -> None:
+    seen.append(number)
+
+
+def test_time_in_which_the_loop_stood_still_is_no_silence() -> None:
+    attention = Attention(10.0, TICK)
+    attention.ticked(10.05)
+    assert attention.clock(10.05) == pytest.approx(10.05)
+    assert attention.since(10.0, 10.05) == pytest.approx(0.05)
+    # Two seconds without a tick count as one tick, while they last and afterwards.
+    assert attention.clock(12.05) == pytest.approx(10.05 + TICK + SLACK_SECONDS)
+    assert attention.ticked(12.05) == pytest.approx(2.0 - TICK - SLACK_SECONDS)
+    assert attention.since(10.05, 12.05) == pytest.approx(TICK + SLACK_SECONDS)
+    assert attention.since(12.05, 12.05) == 0.0
+    assert attention.since(float("-inf"), 12.05) == float("inf")
+
+
+@given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=40))
+def test_attention_is_never_more_than_the_time_nor_than_the_ticks(pauses: list[float]) -> None:
+    now = started = 5.0
+    attention = Attention(now, TICK)
+    moments = [(now, 0)]
+    for ticks, pause in enumerate(pauses, 1):
+        before = attention.clock(now)
+        now += pause
+        assert attention.clock(now) >= before
+        attention.ticked(now)
+        moments.append((now, ticks))
+    for moment, ticks in moments:
+        since = attention.since(moment, now)
+        assert -1e-9 <= since <= now - moment + 1e-9
+        assert since <= (len(pauses) - ticks) * (TICK + SLACK_SECONDS) + 1e-9
+    assert attention.clock(now) - started == pytest.approx(attention.since(started, now))
+
+
+def test_partitions_stand_a_few_at_a_time_and_what_others_wait_for_at_once() -> None:
+    campaigns = Campaigns(0.1)
+    assert all(campaigns.admit(group, Rank.PARTITION, 1.0, late=False) for group in range(AT_ONCE))
+    assert not campaigns.admit(1000, Rank.PARTITION, 1.0, late=False)
+    assert campaigns.admit(5, Rank.PARTITION, 1.0, late=False), "it has its place"
+    assert campaigns.admit(1001, Rank.COORDINATOR, 1.0, late=False)
+    assert campaigns.admit(0, Rank.CONTROLLER, 1.0, late=False)
+    assert not campaigns.admit(1002, Rank.PARTITION, 1.0, late=True)
+    campaigns.ended(7)
+    assert campaigns.admit(1000, Rank.PARTITION, 1.0, late=False)
+    assert not campaigns.admit(1002, Rank.PARTITION, 1.05, late=False)
+    assert not campaigns.admit(1002, Rank.PARTITION, 1.05, late=True), "far more than may stand then"
+    # An election that does not end keeps nobody waiting for good.
+    assert campaigns.admit(1002, Rank.PARTITION, 1.1, late=False)
+
+
+def test_a_walk_takes_turns_with_the_loop_and_the_next_one_waits_for_it() -> None:
+    loop = manual_loop()
+    sweeps = Sweeps(loop)
+    groups = [cast(RaftGroup, number) for number in range(2 * SLICE + 1)]
+    seen: list[tuple[str, RaftGroup]] = []
+    sweeps.begin(lambda group: seen.append(("gone", group)), groups)
+    assert len(seen) == SLICE
+    sweeps.begin(lambda group: seen.append(("back", group)), groups)
+    assert len(seen) == SLICE
+    loop.run()
+    assert seen == [(what, group) for what in ("gone", "back") for group in groups]
+
+
+def test_the_order_of_walks_does_not_depend_on_when_they_begin() -> None:
+    loop, rng = manual_loop(), random.Random(3)
+    sweeps = Sweeps(loop)
+    seen: list[int] = []
+    for number in range(6):
+        sweeps.begin(partial(_note, seen, number), [cast(RaftGroup, 0)] * 100)
+        if rng.random() < 0.5:
+            loop.run()
+    loop.run()
+    assert seen == [number for number in range(6) for _ in range(100)]
+
+
+def test_a_node_that_stops_hands_its_groups_over_a_part_at_a_time() -> None:
+    with SmallCluster(groups=tuple(range(3, 603, 3))) as cluster:  # all led by one node at first
+        cluster.serve()
+        cluster.run(1.0)
+        leader = cluster.leader(3)
+        host = cluster.hosts[leader]
+        assert sum(group.is_leader for group in host.groups.values()) == 200
+        stopping = cluster.world.nodes[leader].spawn(host.hand_over(5.0))
+        most = 0
+        while not stopping.done():
+            cluster.run(0.0005)
+            most = max(most, sum(group.transfer_target is not None for group in host.groups.values()))
+        assert 32 < most <= 64
+        assert not any(group.is_leader for group in host.groups.values())
+        assert cluster.all_led()
+
+
+class CountsMoved(RaftHost):
+    """Counts the snapshots that one look at the log's segments begins."""
+
+    most = moved = 0
+    _looking = False
+
+    def _retain(self) -> None:
+        self.moved, self._looking = 0, True
+        super()._retain()
+        self._looking = False
+        self.most = max(self.most, self.moved)
+
+    def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None:
+        self.moved += self._looking and call == group.take_snapshot
+        super().guard(group, call, *args)
+
+
+def test_groups_that_pin_the_oldest_segment_are_snapshotted_a_part_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_module, "_MOVED_AT_ONCE", 5)
+    raft = replace(BUSY, snapshot_entries=10_000)
+    with SmallCluster(groups=tuple(range(1, 25)), raft=raft, host_class=CountsMoved) as cluster:
+        cluster.serve()
+        cluster.load(pause=0.05, size=200)
+        cluster.run(10.0)
+        cluster.unload()
+        cluster.run(20.0)
+        for host in cluster.hosts.values():
+            assert isinstance(host, CountsMoved)
+            assert host.most == 5
+            assert host.wal.first_segment > 1
+            assert host.wal.current_segment - host.wal.first_segment <= raft.max_wal_segments

@@ -1,0 +1,405 @@
+"""A data folder that was wiped and started again under its old node id neither votes nor counts.
+
+The scene of the first tests lost, without a word, what two untouched disks of three held: entries that nodes
+2 and 3 acknowledged while node 1 was down, then node 3's folder wiped, then nodes 1 and 3 started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
+
+from node.raft.folder import Folder, FolderError, FolderKey, Standing
+from node.raft.host import RaftHost
+from node.raft.link import Link
+from node.raft.outcome import Applied
+from node.raft.progress import NEVER
+from node.raft.wal import WalError
+from tests.folders import memory_folder
+from tests.simulation.disk import SimCrash, SimDisk
+from tests.small_cluster import SmallCluster
+
+
+def wipe(cluster: SmallCluster, node: int) -> None:
+    """The node is down, and comes back with nothing."""
+    cluster.stop(node)
+    cluster.world.nodes[node].replace_disk()
+    cluster.start(node)
+
+
+def acknowledged_by_two_and_one_of_them_wiped(cluster: SmallCluster) -> None:
+    """Until nodes 1 and 3 run, of which neither holds the newest entries."""
+    cluster.serve()
+    cluster.load()
+    cluster.run(1.0)
+    cluster.stop(1)
+    cluster.run(3.0)
+    cluster.unload()
+    cluster.run(0.5)
+    assert all(len(acked) > 100 for acked in cluster.acked.values())
+    cluster.stop(2)
+    cluster.start(1)
+    wipe(cluster, 3)
+    cluster.run(10.0)
+
+
+def lost(cluster: SmallCluster, node: int) -> list[int]:
+    machine = cluster.machine(node)
+    return [command for command in cluster.acked[1] if command not in machine.applied]
+
+
+def test_majority_with_a_wiped_folder_elects_no_leader_and_says_why_on_both_sides() -> None:
+    with SmallCluster() as cluster:
+        acknowledged_by_two_and_one_of_them_wiped(cluster)
+        assert not any(cluster.leaders(group) for group in cluster.group_ids)
+        [there] = [line for line in cluster.problems[1] if "other_folder" in line]
+        assert "and node 3 of this cluster had another" in there
+        assert "`strandline node replace 3`" in there
+        [here] = [line for line in cluster.problems[3] if "other_folder" in line]
+        assert "it knows this node by another data folder" in here or "knows this node by data folder" in here
+        assert cluster.hosts[1].mesh.strangers.keys() == {3}
+        assert cluster.hosts[3].mesh.disowned_at is not None
+        cluster.start(2)
+        cluster.run(5.0)
+        leader = cluster.leader()
+        assert leader in (1, 2)
+        assert lost(cluster, leader) == []
+        assert not cluster.group(3).journal.last, "the wiped node got nothing"
+
+
+def test_wiped_folder_is_known_as_such_after_every_node_restarted() -> None:
+    with SmallCluster() as cluster:
+        acknowledged_by_two_and_one_of_them_wiped(cluster)
+        for node in (1, 3):
+            cluster.stop(node, "power")
+        cluster.start(1, 3)
+        cluster.run(5.0)
+        assert not cluster.leaders()
+        cluster.start(2)
+        cluster.run(5.0)
+        assert lost(cluster, cluster.leader()) == []
+
+
+def folders_not_compared() -> contextlib.AbstractContextManager[object]:
+    return patch.object(Folder, "judges", lambda *_: None)
+
+
+def folders_kept_in_memory() -> contextlib.AbstractContextManager[object]:
+    """What a node knows of the others is gone with its process."""
+
+    def remember(folder: Folder, known: dict[int, FolderKey]) -> None:
+        folder.known = dict(known)
+
+    return patch.object(Folder, "set_known", remember)
+
+
+@pytest.mark.parametrize("hole", [folders_not_compared, folders_kept_in_memory])
+def test_the_scene_loses_what_was_acknowledged_when_a_hole_is_open(
+    hole: Callable[[], contextlib.AbstractContextManager[object]],
+) -> None:
+    """The tests above prove something: each hole, opened again, makes the wiped folder's vote count."""
+    with hole(), SmallCluster() as cluster:
+        acknowledged_by_two_and_one_of_them_wiped(cluster)
+        assert lost(cluster, cluster.leader()) != []
+
+
+def test_wiped_node_is_let_in_by_way_of_the_members_and_then_counts() -> None:
+    """What `strandline node replace` does to the log: removed from every group, let in, added again."""
+    with SmallCluster() as cluster:
+        cluster.serve()
+        cluster.load()
+        cluster.run(1.0)
+        cluster.voters_of[3] = ()
+        wipe(cluster, 3)
+        cluster.run(2.0)
+        for group in cluster.group_ids:
+            leading = cluster.group(cluster.leader(group), group)
+            removed = leading.host.loop.create_task(ended(leading.remove_member(3)))
+            assert cluster.world.run_until(removed.done, timeout=5.0)
+            assert isinstance(removed.result(), Applied)
+        folder = cluster.hosts[3].folder
+        for node in (1, 2):
+            cluster.world.nodes[node].call(cluster.hosts[node].know_folders, {3: FolderKey(1, folder.id)})
+        cluster.run(2.0)
+        assert not cluster.group(3).voters, "connected, and no member yet"
+        for group in cluster.group_ids:
+            leading = cluster.group(cluster.leader(group), group)
+            added = leading.host.loop.create_task(ended(leading.add_member(3)))
+            assert cluster.world.run_until(added.done, timeout=10.0)
+            assert isinstance(added.result(), Applied)
+        # And now it counts: with it alone each of the others serves.
+        for away in (1, 2):
+            cluster.stop(away)
+            cluster.run(3.0)
+            assert cluster.all_led()
+            cluster.start(away)
+            cluster.run(2.0)
+        cluster.settle()
+
+
+def as_newcomer(host: RaftHost) -> None:
+    """Its folder may have had a predecessor, and nothing gives it a vote."""
+    opened = host.open
+
+    def open_as_newcomer() -> None:
+        opened()
+        host.folder.newcomer = True
+
+    host.open = open_as_newcomer  # type: ignore[method-assign]
+
+
+def test_newcomer_follows_and_counts_for_nothing() -> None:
+    """Not for a commit, a lease, an election or a transfer, whichever of these is looked at alone."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.prepare[3] = as_newcomer
+        cluster.serve()
+        cluster.load()
+        cluster.run(2.0)
+        leader = cluster.leader()
+        assert leader != 3
+        other = 3 - leader
+        leading = cluster.group(leader)
+        assert leading.progress[3].match > 100, "it follows"
+        assert leading.match_of(3) == 0
+        assert leading.acked_at(3) == NEVER
+        assert not leading.has_majority({leader, 3})
+        assert leading.has_majority({leader, other})
+        assert not leading.takes_votes(3)
+        assert not leading.transfer(3)
+        assert not cluster.group(3).has_vote()
+        cluster.stop(other)
+        cluster.run(0.02)
+        known = len(cluster.acked[1])
+        cluster.run(5.0)
+        assert len(cluster.acked[1]) == known, "nothing is committed with a newcomer"
+        assert not cluster.leaders()
+
+
+def test_node_is_left_out_once_a_majority_of_the_others_has_the_present_members() -> None:
+    """A voter that still has fewer members needs fewer votes: one of four, and the new folder's, would do."""
+    with SmallCluster(groups=(1,), nodes=(1, 2, 3, 4)) as cluster:
+        cluster.serve()
+        cluster.run(1.0)
+        leading = cluster.group(cluster.leader())
+        back, late, lost = cluster.followers()
+
+        def change(future: object) -> None:
+            task = leading.host.loop.create_task(ended(future))
+            assert cluster.world.run_until(task.done, timeout=10.0)
+            assert isinstance(task.result(), Applied)
+
+        change(leading.remove_member(back))
+        cluster.run(1.0)
+        assert leading.members_held_without(lost), "all have them"
+        cluster.stop(late)
+        change(leading.add_member(back))
+        assert len(leading.voters) == 4
+        assert not leading.members_held_without(lost), "the late one still counts three members"
+        cluster.start(late)
+        cluster.run(3.0)
+        assert leading.is_leader
+        assert leading.members_held_without(lost)
+
+
+async def ended(future: object) -> object:
+    return await future  # type: ignore[misc]
+
+
+def test_replica_that_knows_no_members_votes_for_nobody() -> None:
+    """It may have belonged to the group before: a candidate with an old log must not win by its vote."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.voters_of[3] = ()
+        cluster.start(1, 3)
+        cluster.run(10.0)
+        assert not cluster.leaders()
+        assert not cluster.group(3).vote
+
+
+# The file.
+
+
+def test_folder_keeps_its_identity_and_what_it_knows() -> None:
+    folder = memory_folder(3)
+    folder.meet(1, Standing(FolderKey(0, 11)))
+    folder.meet(2, Standing(FolderKey(2, 22)))
+    folder.settle(votes=True, generation=1, incarnation="i")
+    again = reopened(folder)
+    assert (again.id, again.generation, again.incarnation, again.votes) == (folder.id, 1, "i", True)
+    assert again.known == {1: FolderKey(0, 11), 2: FolderKey(2, 22)}
+
+
+def reopened(folder: Folder, *, logged: bool = True, node: int = 3, cluster: str = "blue") -> Folder:
+    return Folder.open(folder._disk, "/data", node, cluster, random.Random(9), logged=logged)
+
+
+def test_crash_at_any_step_of_a_change_keeps_the_old_or_the_new() -> None:
+    steps = 0
+    while True:
+        steps += 1
+        folder = memory_folder(3)
+        disk = folder._disk
+        assert isinstance(disk, SimDisk)
+        folder.meet(1, Standing(FolderKey(0, 11)))
+        disk.on_crash = lambda kind, disk=disk: disk.crash(kind)
+        disk.crash_at(steps)
+        try:
+            folder.meet(2, Standing(FolderKey(0, 22)))
+        except SimCrash:
+            disk.turn_on()
+            again = reopened(folder)
+            assert again.id == folder.id
+            assert again.known in ({1: FolderKey(0, 11)}, {1: FolderKey(0, 11), 2: FolderKey(0, 22)})
+            continue
+        break
+    assert steps > 4
+
+
+def test_peer_is_not_known_when_the_disk_did_not_take_it() -> None:
+    folder = memory_folder(3)
+    assert isinstance(folder._disk, SimDisk)
+    folder._disk.fill(0)
+    with pytest.raises(OSError, match="No space left"):
+        folder.meet(1, Standing(FolderKey(0, 11)))
+    assert folder.known == {}
+    folder._disk.empty()
+    folder.meet(1, Standing(FolderKey(0, 11)))
+    assert reopened(folder).known == {1: FolderKey(0, 11)}
+
+
+def test_folder_that_was_replaced_is_let_go_of_at_once() -> None:
+    """Its process may still run where the controller does not hear it."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.run(1.0)
+        host = cluster.hosts[1]
+        assert host.connected(3)
+        host.know_folders({3: FolderKey(2, 0xD)})
+        assert not host.connected(3)
+        cluster.run(3.0)
+        assert not host.connected(3)
+
+
+def test_folder_that_was_replaced_counts_no_more_though_the_disk_cannot_note_it() -> None:
+    """A leader whose disk is full would count the old folder's word where the new one is a member."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.run(1.0)
+        host, disk = cluster.hosts[1], cluster.world.nodes[1].disk
+        disk.fill(0)
+        with pytest.raises(OSError, match="No space left"):
+            host.know_folders({3: FolderKey(2, 0xD)})
+        cluster.run(3.0)
+        assert not host.mesh.connected(3)
+        assert "cannot be noted here: mend this node's disk" in str(
+            host.folder.judges(3, Standing(FolderKey(2, 0xD)))
+        )
+        disk.empty()
+        host.know_folders({3: FolderKey(2, 0xD)})
+        cluster.run(3.0)
+        assert not host.mesh.connected(3), "it is not the one in force"
+        assert host.folder.judges(3, Standing(FolderKey(2, 0xD))) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "is damaged"),
+        (b"{}", "is damaged"),
+        (b'{"crc32": 1, "identity": "{}"}', "its checksum does not match"),
+    ],
+)
+def test_damaged_identity_is_refused_with_the_cure(data: bytes, text: str) -> None:
+    folder = memory_folder(3)
+    folder._disk.unlink("/data/identity")
+    file = folder._disk.open("/data/identity", create=True)
+    file.pwrite(data, 0)
+    with pytest.raises(FolderError, match=text) as caught:
+        reopened(folder)
+    assert str(caught.value).startswith("/data/identity is damaged")
+    assert "strandline node replace" in str(caught.value)
+
+
+def test_identity_of_another_node_or_cluster_is_refused() -> None:
+    folder = memory_folder(3)
+    for node, cluster in ((2, "blue"), (3, "green")):
+        with pytest.raises(FolderError, match="belongs to node 3 of cluster 'blue', this is node"):
+            reopened(folder, node=node, cluster=cluster)
+
+
+def test_log_without_an_identity_and_identity_without_a_log_are_refused() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        cluster.load()
+        cluster.run(1.0)
+        cluster.stop(3)
+        disk = cluster.world.nodes[3].disk
+        disk.turn_on()
+        disk.unlink("/data/identity")
+        cluster.start(3)
+        cluster.run(0.1)
+        assert isinstance(cluster.refusals[3], FolderError)
+        assert "/data/identity is missing while the write-ahead log is there" in str(cluster.refusals[3])
+        cluster.stop(2)
+        disk = cluster.world.nodes[2].disk
+        disk.turn_on()
+        for path in list(disk.snapshot()):
+            if path != "/data/identity":
+                disk.unlink(path)
+        cluster.start(2)
+        cluster.run(0.1)
+        assert isinstance(cluster.refusals[2], WalError)
+        assert "/data/wal holds no log while /data/identity exists" in str(cluster.refusals[2])
+
+
+def test_a_folder_of_a_higher_generation_takes_the_place_of_an_earlier_one() -> None:
+    """A node that was away while another was replaced lets the new folder in, and the old one no more."""
+    folder = memory_folder(1)
+    folder.meet(3, Standing(FolderKey(1, 0xC)))
+    assert folder.judges(3, Standing(FolderKey(0, 0xD))) is not None
+    assert folder.judges(3, Standing(FolderKey(1, 0xD))) is not None
+    assert folder.judges(3, Standing(FolderKey(2, 0xD))) is None
+    folder.meet(3, Standing(FolderKey(2, 0xD)))
+    assert folder.judges(3, Standing(FolderKey(1, 0xC))) is not None
+    assert folder.judges(3, Standing(FolderKey(0, 0xD))) is None, "it was let in, and has not heard of it"
+
+
+def test_a_folder_of_another_incarnation_is_refused() -> None:
+    folder = memory_folder(1)
+    folder.settle(votes=True, generation=1, incarnation="first")
+    assert folder.judges(3, Standing(FolderKey(0, 0xD), "")) is None
+    refusal = folder.judges(3, Standing(FolderKey(0, 0xD), "second"))
+    assert refusal is not None
+    assert "another incarnation of this cluster (second, here first)" in refusal
+
+
+@pytest.mark.parametrize("node", [1, 3], ids=["it is dialled", "it dials"])
+def test_vote_that_comes_during_a_handshake_is_known_to_the_peers(node: int) -> None:
+    """What the hello said was true when it was sent, and would hold for as long as the connection does."""
+
+    def newcomer(host: RaftHost) -> None:
+        opened, link_opened = host.open, host.mesh.link_opened
+
+        def open_as_newcomer() -> None:
+            opened()
+            host.folder.newcomer = True
+
+        def then_a_vote(link: Link) -> None:
+            link_opened(link)
+            host.loop.call_soon(host.give_vote)
+
+        host.open = open_as_newcomer  # type: ignore[method-assign]
+        host.mesh.link_opened = then_a_vote  # type: ignore[method-assign]
+
+    with SmallCluster() as cluster:
+        cluster.prepare[node] = newcomer
+        cluster.start()
+        cluster.run(5.0)
+        assert not cluster.hosts[node].newcomer
+        for other in cluster.voters:
+            if other != node:
+                assert cluster.hosts[other].mesh.connected(node)
+                assert not cluster.hosts[other].is_newcomer(node)
