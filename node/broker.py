@@ -57,9 +57,9 @@ from node.partition.partition import Partition
 from node.partition_table import PartitionTable
 from node.raft.disk import Disk
 from node.raft.group import RaftGroup
-from node.raft.group_rank import Rank
 from node.raft.host import HostSettings, RaftHost
-from node.raft.wal import WalConfig
+from node.raft.rank import Rank
+from node.raft.wal.write_ahead_log import WalConfig
 from node.replica_machine import ReplicaMachine
 from node.storage_owner import OwnedStore, draw_incarnation
 from statemachine.controller import Controller, PartitionGroup

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from node.raft.host import RaftHost
-from node.raft.messages import BadMessage
+from node.raft.rules.messages import BadMessage
 
 log = logging.getLogger(__name__)
 

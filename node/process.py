@@ -46,11 +46,11 @@ from node.level_one.worker_link import WorkerBuilder
 from node.level_zero.opening import StorePlace, open_store
 from node.level_zero.retries import RetryPolicy
 from node.level_zero.store import NotDone, ObjectStore
+from node.raft.data_folder import FolderError
 from node.raft.disk import RealDisk
-from node.raft.folder import FolderError
-from node.raft.journal import JournalDamaged
-from node.raft.transport import MeshListenError
-from node.raft.wal import WalError, WalLocked, WalMismatch
+from node.raft.mesh.mesh import MeshListenError
+from node.raft.wal.raft_log import JournalDamaged
+from node.raft.wal.write_ahead_log import WalError, WalLocked, WalMismatch
 from node.storage_owner import ForeignStorage
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from node.raft.attention import Attention
 from node.raft.config import RaftConfig
 from node.raft.group import RaftGroup
 from node.raft.host import RaftHost
-from node.raft.messages import MessageKind, check
-from node.raft.pairs import Pair
-from node.raft.progress import NEVER
-from node.raft.quiet_heartbeats import QuietHeartbeats
-from node.raft.snapshot_store import SnapshotStore
-from node.raft.wal import Kind
+from node.raft.rules.messages import MessageKind, check
+from node.raft.rules.peer_heartbeat import Pair
+from node.raft.rules.progress import NEVER
+from node.raft.rules.shared_heartbeats import QuietHeartbeats
+from node.raft.snapshots.store import SnapshotStore
+from node.raft.wal.write_ahead_log import Kind
 from tests.manual_loop import ManualLoop
 from tests.simulation.disk import SimDisk
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from node.raft.config import RaftConfig
 from node.raft.group import RaftGroup
-from node.raft.group_state import Configuration
-from node.raft.journal import GroupJournal, RecoveredLog
-from node.raft.messages import Entry, EntryKind, MessageKind, pack_entries, pack_members
 from node.raft.outcome import Outcome
 from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+from node.raft.rules.messages import Entry, EntryKind, MessageKind, pack_entries, pack_members
+from node.raft.rules.replica_state import Configuration
+from node.raft.wal.raft_log import GroupJournal, RecoveredLog
 from snapshot.document import SnapshotDocument
 from tests.fake_host import FakeHost, Sent
 from tests.manual_loop import ManualLoop, manual_loop

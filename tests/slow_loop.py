@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from node.controller.hosting import PAUSE_SECONDS, SLICE
 from node.raft.group import RaftGroup
 from node.raft.host import RaftHost
-from node.raft.wal import WalConfig
+from node.raft.wal.write_ahead_log import WalConfig
 from tests.register_map import RegisterMap
 from tests.simulation.node import SimNode
 from tests.small_cluster import BUSY, SmallCluster

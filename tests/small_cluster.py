@@ -15,7 +15,7 @@ from node.raft.config import RaftConfig
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings, RaftHost
 from node.raft.outcome import Applied, Outcome, Unknown
-from node.raft.wal import WalConfig
+from node.raft.wal.write_ahead_log import WalConfig
 from tests.register_map import RegisterMap, set_register
 from tests.simulation.node import SimNode
 from tests.simulation.world import World

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from node.raft.host import HostSettings, RaftHost
-from node.raft.journal import JournalDamaged
 from node.raft.stored_groups import StoredGroups
-from node.raft.wal import Kind, WalCorruption, WalError
+from node.raft.wal.raft_log import JournalDamaged
+from node.raft.wal.write_ahead_log import Kind, WalCorruption, WalError
 from tests.register_map import RegisterMap
 from tests.simulation.disk import SimDisk
 from tests.small_cluster import BUSY, WAL, SmallCluster

@@ -18,11 +18,11 @@ import pytest
 
 from node.raft.config import RaftConfig
 from node.raft.disk import RealDisk
-from node.raft.handshake import Identity
 from node.raft.host import HostSettings, RaftHost
-from node.raft.messages import MessageKind, pack_entries
+from node.raft.mesh.handshake import Identity
 from node.raft.outcome import Applied
-from node.raft.wal import WalConfig, WalError
+from node.raft.rules.messages import MessageKind, pack_entries
+from node.raft.wal.write_ahead_log import WalConfig, WalError
 from tests.mesh_nodes import HOST, PATIENCE, QUICK, SECRET, RawPeer, on_loop
 from tests.register_map import RegisterMap, set_register
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from node.raft.carrying import Carrying, GroupLog
-from node.raft.group_state import Configuration
-from node.raft.journal import GroupJournal, RecoveredLog
-from node.raft.messages import EntryKind
-from node.raft.retention import SegmentUse
+from node.raft.rules.messages import EntryKind
+from node.raft.rules.replica_state import Configuration
 from node.raft.stored_groups import StoredGroups
-from node.raft.wal import Kind
+from node.raft.wal.carrying import Carrying, GroupLog
+from node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from node.raft.wal.segment_use import SegmentUse
+from node.raft.wal.write_ahead_log import Kind
 from statemachine.machine import StateMachine
 from tests.raft_harness import Replica, entry, membership
 from tests.register_map import RegisterMap, set_register

@@ -26,7 +26,7 @@ def test_every_guard_and_every_hole_shown_on_stock_is_named() -> None:
 
 
 def test_every_file_and_method_that_is_named_exists() -> None:
-    source = "".join(file.read_text() for file in sorted((TESTS.parent / "node" / "raft").glob("*.py")))
+    source = "".join(file.read_text() for file in sorted((TESTS.parent / "node" / "raft").rglob("*.py")))
     for cls, method in re.findall(r"`([A-Z]\w+)\.(\w+)`", PAGE):
         if cls not in ("FileJournal", "MetaStorer"):
             assert re.search(rf"^class {cls}\b", source, re.MULTILINE), cls

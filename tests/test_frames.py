@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft.frames import (
+from node.raft.mesh.frames import (
     FrameKind,
     FrameReader,
     GarbageFrame,

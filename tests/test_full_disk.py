@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.raft.host import RaftHost
-from node.raft.messages import MessageKind
+from node.raft.rules.messages import MessageKind
 from tests.small_cluster import BUSY, WAL, SmallCluster
 
 BUSY_GROUPS = (1, 2)

@@ -10,8 +10,8 @@ import pytest
 
 from node.mesh_calls import FRAME, MAX_SERVED, CallFailed, MeshCalls
 from node.raft.host import HostSettings, RaftHost
-from node.raft.messages import BadMessage
-from node.raft.wal import WalConfig
+from node.raft.rules.messages import BadMessage
+from node.raft.wal.write_ahead_log import WalConfig
 from tests.simulation.node import SimNode
 from tests.simulation.world import World
 

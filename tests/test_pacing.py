@@ -16,8 +16,8 @@ from node.raft import host as host_module
 from node.raft.attention import SLACK_SECONDS, Attention
 from node.raft.campaigns import AT_ONCE, Campaigns
 from node.raft.group import RaftGroup
-from node.raft.group_rank import Rank
 from node.raft.host import RaftHost
+from node.raft.rank import Rank
 from node.raft.sweeps import SLICE, Sweeps
 from tests.manual_loop import manual_loop
 from tests.small_cluster import BUSY, SmallCluster

@@ -8,8 +8,8 @@ import pytest
 
 from node.raft.config import RaftConfig
 from node.raft.host import HostSettings
-from node.raft.mesh_config import MeshConfig
-from node.raft.wal import WalConfig
+from node.raft.mesh.config import MeshConfig
+from node.raft.wal.write_ahead_log import WalConfig
 
 CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     ("heartbeat_seconds", {"heartbeat_seconds": 0.0}),

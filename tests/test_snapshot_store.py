@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.raft.snapshot_store import SnapshotStore
+from node.raft.snapshots.store import SnapshotStore
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 from tests.simulation.disk import SimCrash, SimDisk
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.raft.disk import DiskFile
-from node.raft.snapshot_transfer import Receiver, Sender
+from node.raft.snapshots.transfer import Receiver, Sender
 from tests.simulation.disk import SimDisk
 
 CHUNK, WINDOW = 10, 3

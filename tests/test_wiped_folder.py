@@ -13,12 +13,12 @@ from unittest.mock import patch
 
 import pytest
 
-from node.raft.folder import Folder, FolderError, FolderKey, Standing
+from node.raft.data_folder import Folder, FolderError, FolderKey, Standing
 from node.raft.host import RaftHost
-from node.raft.link import Link
+from node.raft.mesh.link import Link
 from node.raft.outcome import Applied
-from node.raft.progress import NEVER
-from node.raft.wal import WalError
+from node.raft.rules.progress import NEVER
+from node.raft.wal.write_ahead_log import WalError
 from tests.folders import memory_folder
 from tests.simulation.disk import SimCrash, SimDisk
 from tests.small_cluster import SmallCluster

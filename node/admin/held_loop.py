@@ -25,7 +25,13 @@ OTHER: Final = "other"
 _PACKAGE: Final = "node."
 _CARRIERS: Final = frozenset(
     f"{_PACKAGE}{module}"
-    for module in ("process", "raft.link", "raft.transport", "kafka.connection", "kafka.requests.handler")
+    for module in (
+        "process",
+        "raft.mesh.link",
+        "raft.mesh.mesh",
+        "kafka.connection",
+        "kafka.requests.handler",
+    )
 )
 """Modules that only bring what others work on: named where nothing of another runs."""
 

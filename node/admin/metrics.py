@@ -19,7 +19,7 @@ from node.kafka.server_config import CloseReason
 from node.level_one.block_cache import BlockCache
 from node.level_zero.cache import BatchCache
 from node.level_zero.retries import RetryingStore
-from node.raft.problems import Reason
+from node.raft.mesh.problems import Reason
 from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from statemachine.controller_state import CONTROLLER_GROUP
 from statemachine.epoch_window import WindowCounters

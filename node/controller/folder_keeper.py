@@ -16,7 +16,7 @@ from typing import Final
 
 from node.controller.client import ControllerClient
 from node.level_zero.store import ObjectStore, StoreError
-from node.raft.folder import NOBODY, FolderKey
+from node.raft.data_folder import NOBODY, FolderKey
 from node.raft.host import RaftHost
 from node.storage_owner import (
     KEY,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from node.raft.group_state import SafetyViolation
-from node.raft.messages import EntryKind, MessageKind
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
 from node.raft.pysyncobj_seam import FOLLOWER, LEADER
-from node.raft.replication import read_run
-from node.raft.snapshot_receiving import SnapshotReceiving
+from node.raft.rules.messages import EntryKind, MessageKind
+from node.raft.rules.replica_state import SafetyViolation
+from node.raft.rules.replication import read_run
+from node.raft.snapshots.receiving import SnapshotReceiving
 
 _REGULAR = bytes([EntryKind.REGULAR])
 

@@ -17,31 +17,31 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from node.raft.after_sync import AfterSync
 from node.raft.attention import Attention
 from node.raft.campaigns import Campaigns
-from node.raft.carrying import Carrying, GroupLog
 from node.raft.config import RaftConfig
+from node.raft.data_folder import NAME as FOLDER_FILE
+from node.raft.data_folder import Folder, FolderKey
 from node.raft.disk import Disk
-from node.raft.folder import NAME as FOLDER_FILE
-from node.raft.folder import Folder, FolderKey
 from node.raft.group import RaftGroup
-from node.raft.group_rank import Rank
-from node.raft.journal import JournalDamaged
-from node.raft.messages import BadMessage, MessageKind, check
-from node.raft.outbox import FRAME_BYTES, Outbox
-from node.raft.pairs import Pair
-from node.raft.progress import NEVER
+from node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem
+from node.raft.mesh.outbox import FRAME_BYTES, Outbox
 from node.raft.pysyncobj_seam import LEADER, check_internals
-from node.raft.quiet_heartbeats import QuietHeartbeats
-from node.raft.retention import SegmentUse
-from node.raft.snapshot_store import SnapshotStore
+from node.raft.rank import Rank
+from node.raft.rules.messages import BadMessage, MessageKind, check
+from node.raft.rules.peer_heartbeat import Pair
+from node.raft.rules.progress import NEVER
+from node.raft.rules.shared_heartbeats import QuietHeartbeats
+from node.raft.snapshots.store import SnapshotStore
 from node.raft.stored_groups import StoredGroups
 from node.raft.sweeps import Sweeps
-from node.raft.transport import Mesh, MeshConfig, MeshProblem
-from node.raft.wal import Kind, WalConfig, WalError, WalFailed, WriteAheadLog
-from node.raft.wal_format import REPLACE
-from node.raft.wal_segment import was_started
+from node.raft.wal.after_sync import AfterSync
+from node.raft.wal.carrying import Carrying, GroupLog
+from node.raft.wal.format import REPLACE
+from node.raft.wal.raft_log import JournalDamaged
+from node.raft.wal.segment import was_started
+from node.raft.wal.segment_use import SegmentUse
+from node.raft.wal.write_ahead_log import Kind, WalConfig, WalError, WalFailed, WriteAheadLog
 from statemachine.machine import StateMachine
 
 log = logging.getLogger(__name__)

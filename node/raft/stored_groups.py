@@ -10,13 +10,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.raft.carrying import GroupLog
-from node.raft.group_state import Configuration
-from node.raft.journal import GroupJournal, Record, RecoveredLog
-from node.raft.messages import Entry, EntryKind
-from node.raft.retention import SegmentUse
-from node.raft.snapshot_store import SnapshotStore
-from node.raft.wal import Kind
+from node.raft.rules.messages import Entry, EntryKind
+from node.raft.rules.replica_state import Configuration
+from node.raft.snapshots.store import SnapshotStore
+from node.raft.wal.carrying import GroupLog
+from node.raft.wal.raft_log import GroupJournal, Record, RecoveredLog
+from node.raft.wal.segment_use import SegmentUse
+from node.raft.wal.write_ahead_log import Kind
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 from statemachine.machine import StateMachine
 

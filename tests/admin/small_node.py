@@ -36,7 +36,7 @@ from node.raft.disk import RealDisk
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings, RaftHost
 from node.raft.outcome import Applied
-from node.raft.wal import WalConfig
+from node.raft.wal.write_ahead_log import WalConfig
 from statemachine.controller import Controller, PartitionGroup
 from statemachine.controller_commands import (
     Bootstrap,

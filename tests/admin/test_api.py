@@ -25,7 +25,7 @@ from node.admin.server import AdminListenError, AdminServer
 from node.checkpoints.coordinator import UnknownTopic
 from node.level_zero.batcher import Stored, UploadFailed
 from node.level_zero.store import StoreError
-from node.raft.transport import STRANGER_SECONDS, Stranger
+from node.raft.mesh.mesh import STRANGER_SECONDS, Stranger
 from statemachine.epoch_window import StaleClusterEpoch, Verdict
 from statemachine.group_state import Group
 from statemachine.groups import GroupsMachine

@@ -77,9 +77,9 @@ def test_what_only_brings_the_work_is_not_named_for_it() -> None:
         part: str = call()
         return part
 
-    assert called_from("node.raft.link", "node.raft.transport", "node.raft.host") == "raft.host.call"
+    assert called_from("node.raft.mesh.link", "node.raft.mesh.mesh", "node.raft.host") == "raft.host.call"
     assert called_from("node.kafka.connection", "node.kafka.requests.fetch", "node.partition.lanes") == (
         "kafka.requests.fetch.call"
     )
-    assert called_from("node.raft.link") == "raft.link.call"
+    assert called_from("node.raft.mesh.link") == "raft.mesh.link.call"
     assert called_from("asyncio.events") == SYSTEM

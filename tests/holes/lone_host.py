@@ -8,7 +8,7 @@ from typing import Any
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings, RaftHost
 from node.raft.outcome import Applied
-from node.raft.wal import WalConfig
+from node.raft.wal.write_ahead_log import WalConfig
 from statemachine.machine import StateMachine
 from tests.fake_host import CLUSTER
 from tests.manual_loop import manual_loop

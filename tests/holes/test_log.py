@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from node.raft.group import RaftGroup
-from node.raft.group_state import SafetyViolation
-from node.raft.messages import EntryKind, MessageKind
 from node.raft.outcome import Applied
-from node.raft.progress import Progress
 from node.raft.pysyncobj_seam import LEADER
+from node.raft.rules.messages import EntryKind, MessageKind
+from node.raft.rules.progress import Progress
+from node.raft.rules.replica_state import SafetyViolation
 from tests.holes.hole import hole
 from tests.raft_harness import CONFIG, Cluster, Replica
 

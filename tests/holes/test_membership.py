@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from node.raft.group import RaftGroup
-from node.raft.group_state import Configuration
-from node.raft.messages import Entry
 from node.raft.outcome import Applied, Outcome, Overloaded
+from node.raft.rules.messages import Entry
+from node.raft.rules.replica_state import Configuration
 from tests.holes.hole import hole
 from tests.raft_harness import GROUP, Replica, entry, membership
 

@@ -11,12 +11,12 @@ import pytest
 
 from node.raft.group import RaftGroup
 from node.raft.host import RaftHost
-from node.raft.journal import RecoveredLog
-from node.raft.messages import MessageKind
-from node.raft.snapshot_store import SnapshotStore
-from node.raft.snapshot_transfer import Receiver, Status
+from node.raft.rules.messages import MessageKind
+from node.raft.snapshots.store import SnapshotStore
+from node.raft.snapshots.transfer import Receiver, Status
 from node.raft.stored_groups import StoredGroups
-from node.raft.wal import WalCorruption
+from node.raft.wal.raft_log import RecoveredLog
+from node.raft.wal.write_ahead_log import WalCorruption
 from snapshot.document import SnapshotDamaged, SnapshotDocument, decode
 from tests.fake_host import CLUSTER, FOLDER
 from tests.holes.hole import hole

@@ -20,7 +20,7 @@ from node.config import (
     TopicsSection,
 )
 from node.level_zero.batcher import BatcherConfig
-from node.raft.wal import WalConfig
+from node.raft.wal.write_ahead_log import WalConfig
 from statemachine.controller_commands import CreateTopic
 from statemachine.controller_state import Topic
 from tests.simulation.node import SimNode

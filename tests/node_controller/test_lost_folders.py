@@ -15,7 +15,7 @@ import pytest
 from node.controller import replacements
 from node.controller.replacements import Replacements
 from node.level_zero.store import NotDone
-from node.raft.folder import NOBODY, FolderKey
+from node.raft.data_folder import NOBODY, FolderKey
 from node.raft.group import RaftGroup
 from node.raft.outcome import Applied
 from node.storage_owner import KEY, ForeignStorage

@@ -25,7 +25,7 @@ from node.raft.config import RaftConfig
 from node.raft.disk import RealDisk
 from node.raft.host import HostSettings, RaftHost
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
-from node.raft.wal import WalConfig
+from node.raft.wal.write_ahead_log import WalConfig
 from statemachine.machine import StateMachine
 from tests.processes import child
 from tests.processes.counter import Counter, count, grow

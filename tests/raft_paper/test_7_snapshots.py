@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from node.raft.messages import MessageKind
-from node.raft.snapshot_transfer import Status
+from node.raft.rules.messages import MessageKind
+from node.raft.snapshots.transfer import Status
 from snapshot.document import SnapshotDocument
 from statemachine.machine import Captured
 from tests.fake_host import CLUSTER

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from zlib import crc32
 
 from node.raft.group import RaftGroup
-from node.raft.group_state import Configuration
-from node.raft.journal import GroupJournal
-from node.raft.membership import unpack_configuration
-from node.raft.messages import Entry, EntryKind
 from node.raft.pysyncobj_seam import LEADER
+from node.raft.rules.membership import unpack_configuration
+from node.raft.rules.messages import Entry, EntryKind
+from node.raft.rules.replica_state import Configuration
+from node.raft.wal.raft_log import GroupJournal
 from snapshot.document import SnapshotDocument
 from tests.simulation.records import Finding, GroupLedger, Replica
 

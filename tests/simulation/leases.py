@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node.raft.group import RaftGroup
 from node.raft.host import RaftHost
-from node.raft.progress import majority_of
+from node.raft.rules.progress import majority_of
 
 
 def holds_lease(host: RaftHost, group: RaftGroup) -> bool:

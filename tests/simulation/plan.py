@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass
 
 from node.raft.config import RaftConfig
-from node.raft.transport import MeshConfig
-from node.raft.wal import WalConfig
+from node.raft.mesh.mesh import MeshConfig
+from node.raft.wal.write_ahead_log import WalConfig
 
 DRILLS = (
     "calm commits",

@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from node.raft.after_sync import AfterSync, Call
-from node.raft.carrying import Carrying
-from node.raft.folder import Folder, FolderKey, Standing
+from node.raft.data_folder import Folder, FolderKey, Standing
 from node.raft.host import RaftHost
-from node.raft.journal import GroupJournal, RecoveredLog
-from node.raft.messages import MessageKind
-from node.raft.pairs import Pair
-from node.raft.progress import Progress
-from node.raft.quiet_heartbeats import QuietHeartbeats
-from node.raft.retention import SegmentUse
-from node.raft.snapshot_store import SnapshotStore
+from node.raft.rules.messages import MessageKind
+from node.raft.rules.peer_heartbeat import Pair
+from node.raft.rules.progress import Progress
+from node.raft.rules.shared_heartbeats import QuietHeartbeats
+from node.raft.snapshots.store import SnapshotStore
 from node.raft.stored_groups import StoredGroups
-from node.raft.wal import Kind, WalFailed, WriteAheadLog
+from node.raft.wal.after_sync import AfterSync, Call
+from node.raft.wal.carrying import Carrying
+from node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from node.raft.wal.segment_use import SegmentUse
+from node.raft.wal.write_ahead_log import Kind, WalFailed, WriteAheadLog
 from snapshot.document import SnapshotDocument
 
 _VOTING = (MessageKind.VOTE, MessageKind.VOTE_REPLY)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from node.raft.group import RaftGroup
-from node.raft.group_state import Configuration
-from node.raft.messages import Entry, EntryKind, MessageKind
 from node.raft.outcome import Applied, Outcome
-from node.raft.progress import NEVER
 from node.raft.pysyncobj_seam import LEADER
+from node.raft.rules.messages import Entry, EntryKind, MessageKind
+from node.raft.rules.progress import NEVER
+from node.raft.rules.replica_state import Configuration
 from snapshot.document import SnapshotDocument
 
 # Durability and counting.

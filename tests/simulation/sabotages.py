@@ -83,7 +83,7 @@ _ALL = (
         "next-moves-back",
         "an acknowledgement sends everything twice",
         parts.MovesNextBack,
-        ("replication.Progress", "membership.Progress"),
+        ("rules.replication.Progress", "rules.membership.Progress"),
     ),
     Sabotage("commits-on-heartbeat", "appends wait for the heartbeat", rules.CommitsOnHeartbeat),
     Sabotage(
@@ -275,7 +275,7 @@ def reopened(name: str | None) -> Iterator[type[RaftHost]]:
         yield RaftHost
         return
     sabotage = SABOTAGES[name]
-    named = (place.partition(".") for place in sabotage.places)
+    named = (place.rpartition(".") for place in sabotage.places)
     with all_of(
         patch.object(importlib.import_module(f"node.raft.{module}"), attribute, sabotage.broken)
         for module, _, attribute in named

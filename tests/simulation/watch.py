@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from node.raft.group import RaftGroup
-from node.raft.group_rank import Rank
 from node.raft.host import RaftHost
-from node.raft.messages import MessageKind, unpack_entries
+from node.raft.rank import Rank
+from node.raft.rules.messages import MessageKind, unpack_entries
 from snapshot.document import SnapshotDocument
 from statemachine.machine import Captured, StateMachine
 from tests.register_map import RegisterMap

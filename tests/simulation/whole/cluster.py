@@ -28,7 +28,7 @@ from node.config import (
 from node.level_zero.retries import RetryingStore
 from node.raft.group import RaftGroup
 from node.raft.host import HostSettings
-from node.raft.wal import WalConfig
+from node.raft.wal.write_ahead_log import WalConfig
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.leases import holds_lease

@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 from node.controller import replacements
 from node.controller.folder_keeper import FolderKeeper
-from node.raft.folder import Folder, Standing
+from node.raft.data_folder import Folder, Standing
 from node.raft.group import RaftGroup
-from node.raft.handshake import Handshake
 from node.raft.host import RaftHost
+from node.raft.mesh.handshake import Handshake
 from node.raft.outcome import Outcome
 from statemachine.controller import Controller, PartitionGroup
 from tests.simulation.whole.collection_sabotages import Hole

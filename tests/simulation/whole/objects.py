@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from node.level_zero import store_watch
-from node.raft.messages import EntryKind
+from node.raft.rules.messages import EntryKind
 from snapshot.level_one_format import parse
 from snapshot.names import SnapshotName, parse_name
 from statemachine.controller import Controller

@@ -14,8 +14,8 @@ from node.config import CacheSection, CollectorSection, GroupsSection, LevelOneS
 from node.level_zero.batcher import BatcherConfig
 from node.level_zero.retries import RetryPolicy
 from node.raft.config import RaftConfig
-from node.raft.mesh_config import MeshConfig
-from node.raft.wal import WalConfig
+from node.raft.mesh.config import MeshConfig
+from node.raft.wal.write_ahead_log import WalConfig
 from tests.simulation.whole.transactions.load import Load
 
 FAULTS = (

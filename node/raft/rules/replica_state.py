@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 from node.raft.attention import Attention
 from node.raft.config import RaftConfig
-from node.raft.group_rank import Rank
-from node.raft.journal import GroupJournal
 from node.raft.outcome import NotLeader, Outcome, Unknown
-from node.raft.pairs import Pair
-from node.raft.progress import NEVER, Progress
 from node.raft.pysyncobj_seam import FOLLOWER, LEADER, SeamedSyncObj
-from node.raft.snapshot_store import SnapshotStore
+from node.raft.rank import Rank
+from node.raft.rules.peer_heartbeat import Pair
+from node.raft.rules.progress import NEVER, Progress
+from node.raft.snapshots.store import SnapshotStore
+from node.raft.wal.raft_log import GroupJournal
 from statemachine.machine import StateMachine
 
 

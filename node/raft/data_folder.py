@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from node.raft.disk import Disk
-from node.raft.wal_format import REPLACE
+from node.raft.wal.format import REPLACE
 
 NAME: Final = "identity"
 FORMAT: Final = 1

@@ -1,7 +1,7 @@
 """One TCP connection of the mesh: framing, the handshake's life on a socket, and its orderly end.
 
 A Link knows nothing of other connections; what concerns the pair of nodes, such as who is admitted and
-which of two connections wins, is its owner's business (node/raft/transport.py).
+which of two connections wins, is its owner's business (node/raft/mesh/mesh.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import asyncio
 import socket
 from typing import Any, Protocol, cast
 
-from node.raft.folder import Standing
-from node.raft.frames import (
+from node.raft.data_folder import Standing
+from node.raft.mesh.config import MeshConfig
+from node.raft.mesh.frames import (
     HANDSHAKE_FRAME_BYTES,
     FrameError,
     FrameKind,
@@ -21,9 +22,8 @@ from node.raft.frames import (
     pack_frame,
     unpack_message,
 )
-from node.raft.handshake import Handshake, Refused, State
-from node.raft.mesh_config import MeshConfig
-from node.raft.problems import MeshProblem, Reason
+from node.raft.mesh.handshake import Handshake, Refused, State
+from node.raft.mesh.problems import MeshProblem, Reason
 
 _MAX_TOKEN = 2**63 - 1
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from node.raft.carrying import GroupLog
-from node.raft.group_state import Configuration
-from node.raft.membership import Membership
+from node.raft.rules.membership import Membership
+from node.raft.rules.replica_state import Configuration
+from node.raft.wal.carrying import GroupLog
 from snapshot.document import SnapshotDocument
 from statemachine.machine import Captured
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.raft.disk import Disk, DiskFile
-from node.raft.wal_batch import Batch, BatchQueue
-from node.raft.wal_format import (
+from node.raft.wal.batch import Batch, BatchQueue
+from node.raft.wal.format import (
     LAST_GROUP_KIND,
     MAX_CLUSTER_ID_BYTES,
     MAX_SEGMENT_BYTES,
@@ -30,8 +30,8 @@ from node.raft.wal_format import (
     WalError,
     WalMismatch,
 )
-from node.raft.wal_recovery import Recovered, recover
-from node.raft.wal_segment import (
+from node.raft.wal.recovery import Recovered, recover
+from node.raft.wal.segment import (
     NO_SPACE,
     WalFailed,
     create_segment,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgpack
 
-from node.raft.frames import GarbageFrame
+from node.raft.mesh.frames import GarbageFrame
 
 _KIND_OF = itemgetter(0)
 

@@ -12,12 +12,12 @@ import logging
 from functools import partial
 from typing import Any
 
-from node.raft.group_state import SafetyViolation
-from node.raft.messages import MessageKind
 from node.raft.outcome import Unknown
-from node.raft.snapshot_sending import SnapshotSending
-from node.raft.snapshot_taking import note_untidy
-from node.raft.snapshot_transfer import Receiver, Status
+from node.raft.rules.messages import MessageKind
+from node.raft.rules.replica_state import SafetyViolation
+from node.raft.snapshots.sending import SnapshotSending
+from node.raft.snapshots.taking import note_untidy
+from node.raft.snapshots.transfer import Receiver, Status
 from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from node.raft.disk import Disk, DiskFile
-from node.raft.wal_format import Kind, SegmentHeader, WalError, encode_number
+from node.raft.wal.format import Kind, SegmentHeader, WalError, encode_number
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NAME: Final = re.compile(r"wal-(\d{16})\.log")

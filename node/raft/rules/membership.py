@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from node.raft.group_state import Configuration
-from node.raft.messages import Entry, EntryKind, pack_members, unpack_members
 from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
-from node.raft.progress import Progress
 from node.raft.pysyncobj_seam import LEADER
-from node.raft.reads import Reads
+from node.raft.rules.messages import Entry, EntryKind, pack_members, unpack_members
+from node.raft.rules.progress import Progress
+from node.raft.rules.read_index import Reads
+from node.raft.rules.replica_state import Configuration
 
 
 def unpack_configuration(entry: Entry) -> Configuration:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.raft.disk import Disk, DiskFile
-from node.raft.wal_format import (
+from node.raft.wal.format import (
     MARK_BYTES,
     REPLACE,
     SECTOR,
@@ -24,8 +24,8 @@ from node.raft.wal_format import (
     find_mark,
     scan,
 )
-from node.raft.wal_rewrite import finish_rewrite, rewrite
-from node.raft.wal_segment import (
+from node.raft.wal.rewrite import finish_rewrite, rewrite
+from node.raft.wal.segment import (
     drop_segments,
     list_segments,
     mark_synced,

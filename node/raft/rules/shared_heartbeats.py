@@ -1,7 +1,7 @@
 """Sending, answering and missing the one heartbeat that stands for all quiet groups of a pair of nodes.
 
-`pairs.py` says what a heartbeat means; this is who sends it when, and who is woken when it does not come or
-does not match. Both sides say at once which groups leave the set, so that the two stay equal; the digest
+`peer_heartbeat.py` says what a heartbeat means. This module sends it, and wakes groups when it does not come
+or does not match. Both sides say at once which groups leave the set, so that the two stay equal; the digest
 finds what was lost on the way.
 """
 
@@ -11,8 +11,8 @@ from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from node.raft.messages import BadMessage
-from node.raft.pairs import Pair
+from node.raft.rules.messages import BadMessage
+from node.raft.rules.peer_heartbeat import Pair
 
 if TYPE_CHECKING:
     from node.raft.host import RaftHost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.raft.transport import Mesh
+from node.raft.mesh.mesh import Mesh
 
 FRAME_BYTES = 1 << 20
 """Messages of one turn are gathered up to this size; a larger one is a frame of its own."""

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from node.raft.disk import DiskFile
-from node.raft.messages import BadMessage, MessageKind
-from node.raft.progress import NEVER, Phase, Progress
 from node.raft.pysyncobj_seam import LEADER
-from node.raft.snapshot_taking import RETRY_SECONDS, SnapshotTaking, note_untidy
-from node.raft.snapshot_transfer import Sender, Status
+from node.raft.rules.messages import BadMessage, MessageKind
+from node.raft.rules.progress import NEVER, Phase, Progress
+from node.raft.snapshots.taking import RETRY_SECONDS, SnapshotTaking, note_untidy
+from node.raft.snapshots.transfer import Sender, Status
 from snapshot.document import DIGEST_BYTES, MAGIC, SnapshotDamaged
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Final
 from crc32c import crc32c
 
 from node.raft.disk import Disk, DiskFile
-from node.raft.wal_format import decode_header
-from node.raft.wal_segment import segment_path, sync
+from node.raft.wal.format import decode_header
+from node.raft.wal.segment import segment_path, sync
 
 _COPY: Final = "wal.copy"
 _HEAD: Final = struct.Struct("<8sIIQQ")  # magic, checksum of what follows it, seed, segment, offset

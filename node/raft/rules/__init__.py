@@ -1,0 +1,1 @@
+"""Raft's rules: election, replication, leases, reads, quiescence, membership."""

@@ -1,0 +1,1 @@
+"""Taking, storing, sending and installing snapshots of replicas."""
