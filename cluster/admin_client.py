@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cluster.failure import CommandFailed, one_line
+from strandline.cluster.failure import CommandFailed, one_line
 
 _ANSWER_LIMIT: Final = 64 * 1024 * 1024
 

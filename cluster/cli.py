@@ -25,7 +25,7 @@ def main() -> NoReturn:
             print("strandline", metadata.version("strandline"))
             status = 0
         else:
-            from cluster.command_line import run
+            from strandline.cluster.command_line import run
 
             status = run()
     except KeyboardInterrupt:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from cluster.admin_client import AdminClient, Unreachable
-from cluster.failure import CommandFailed
+from strandline.cluster.admin_client import AdminClient, Unreachable
+from strandline.cluster.failure import CommandFailed
 
 PAGE: Final = 1000
 MAX_PAGES: Final = 1000

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from cluster.commands import (
+from strandline.cluster.commands import (
     audit,
     checkpoint,
     clusters,
@@ -27,8 +27,8 @@ from cluster.commands import (
     topics,
     transactions,
 )
-from cluster.failure import FAILED, MISUSED, CommandFailed, ReaderGone, one_line
-from cluster.output import Json, show
+from strandline.cluster.failure import FAILED, MISUSED, CommandFailed, ReaderGone, one_line
+from strandline.cluster.output import Json, show
 
 app = typer.Typer(
     name="strandline",

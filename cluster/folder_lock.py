@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from cluster.failure import CommandFailed
+from strandline.cluster.failure import CommandFailed
 
 _LOCK: Final = "cluster.lock"
 _LOCK_SECONDS: Final = 120.0

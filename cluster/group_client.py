@@ -15,10 +15,10 @@ from confluent_kafka import (
 from confluent_kafka.admin._group import ConsumerGroupDescription, ListConsumerGroupsResult
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
-from cluster.failure import MISUSED, CommandFailed
-from cluster.kafka_client import REQUEST_SECONDS, Topics
-from cluster.kafka_errors import error_of
-from cluster.target import Target
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.kafka_client import REQUEST_SECONDS, Topics
+from strandline.cluster.kafka_errors import error_of
+from strandline.cluster.target import Target
 
 _AT: Any = OffsetSpec
 """Its constructors say nothing of types."""

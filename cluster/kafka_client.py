@@ -14,9 +14,9 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewPartitions
 
-from cluster.failure import MISUSED, CommandFailed, one_line
-from cluster.kafka_errors import error_of, failed, is_internal, reach
-from cluster.target import Target
+from strandline.cluster.failure import MISUSED, CommandFailed, one_line
+from strandline.cluster.kafka_errors import error_of, failed, is_internal, reach
+from strandline.cluster.target import Target
 
 REQUEST_SECONDS: Final = 20.0
 _CONNECT_SECONDS: Final = 5.0

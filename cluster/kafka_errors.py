@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from cluster.admin_client import AdminClient, Answer, Unreachable
-from cluster.failure import CommandFailed, one_line
-from cluster.target import Target
-from statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.cluster.admin_client import AdminClient, Answer, Unreachable
+from strandline.cluster.failure import CommandFailed, one_line
+from strandline.cluster.target import Target
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 _REACH_SECONDS: Final = 2.0
 _HEALTH_SECONDS: Final = 1.0

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from cluster.admin_client import AdminClient
-from cluster.failure import MISUSED, CommandFailed
-from cluster.folder_lock import alone, new_folder
-from cluster.local_files import DESCRIPTION, Description, LocalNode
-from cluster.node_file import check_file
-from cluster.own_process import OwnProcess
-from cluster.ports import Ports, holder, is_free, usual_ports
-from cluster.waiting import FolderRefused, StorageFails, wait_healthy
+from strandline.cluster.admin_client import AdminClient
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.folder_lock import alone, new_folder
+from strandline.cluster.local_files import DESCRIPTION, Description, LocalNode
+from strandline.cluster.node_file import check_file
+from strandline.cluster.own_process import OwnProcess
+from strandline.cluster.ports import Ports, holder, is_free, usual_ports
+from strandline.cluster.waiting import FolderRefused, StorageFails, wait_healthy
 
-NODE_PROGRAM: Final = (sys.executable, "-P", "-m", "node.process")
+NODE_PROGRAM: Final = (sys.executable, "-P", "-m", "strandline.node.process")
 HEALTHY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
 _KILL_SECONDS: Final = 10.0

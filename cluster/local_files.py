@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cluster.failure import MISUSED, CommandFailed, one_line
-from cluster.node_file import NodeFile, write_private
-from cluster.own_process import OwnProcess
-from cluster.ports import LOOPBACK, Ports
+from strandline.cluster.failure import MISUSED, CommandFailed, one_line
+from strandline.cluster.node_file import NodeFile, write_private
+from strandline.cluster.own_process import OwnProcess
+from strandline.cluster.ports import LOOPBACK, Ports
 
 DESCRIPTION: Final = "cluster.json"
 _FORMAT: Final = 2

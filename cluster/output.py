@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.failure import ReaderGone
+from strandline.cluster.failure import ReaderGone
 
 if TYPE_CHECKING:
     from rich.table import Table

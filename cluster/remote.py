@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.admin_client import AdminClient, Answer, Unreachable
-from cluster.failure import CommandFailed
+from strandline.cluster.admin_client import AdminClient, Answer, Unreachable
+from strandline.cluster.failure import CommandFailed
 
 
 def ask(addresses: Sequence[str]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from cluster.failure import CommandFailed, one_line
-from cluster.kafka_errors import troubles
-from cluster.output import plural, warn
-from cluster.target import Target
+from strandline.cluster.failure import CommandFailed, one_line
+from strandline.cluster.kafka_errors import troubles
+from strandline.cluster.output import plural, warn
+from strandline.cluster.target import Target
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError

@@ -9,9 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cluster.failure import MISUSED, CommandFailed
-from cluster.local_files import DESCRIPTION, Description
-from cluster.ports import ADMIN, KAFKA, LOOPBACK
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.local_files import DESCRIPTION, Description
+from strandline.cluster.ports import ADMIN, KAFKA, LOOPBACK
 
 DEFAULT_FOLDER: Final = "strandline-cluster"
 

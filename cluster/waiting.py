@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from cluster.admin_client import AdminClient
-from cluster.failure import CommandFailed
-from cluster.local_files import LocalNode
+from strandline.cluster.admin_client import AdminClient
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.local_files import LocalNode
 
 STORAGE_SECONDS: Final = 10.0
 """How long an object store that fails may do so, where nothing else is wrong any more."""

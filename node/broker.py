@@ -14,59 +14,59 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final
 
-from node import transaction_markers
-from node.checkpoints.coordinator import CheckpointCoordinator
-from node.checkpoints.publisher import Publisher
-from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
-from node.cluster_clock import ClusterClock
-from node.config import NodeConfig
-from node.controller.client import ControllerClient
-from node.controller.cluster_epoch import ClusterEpoch
-from node.controller.cluster_members import differences
-from node.controller.duties import ControllerDuties
-from node.controller.folder_keeper import FolderKeeper
-from node.controller.gone_topics import GoneTopics
-from node.controller.hosting import Hosting
-from node.controller.leaders import LeaderTable
-from node.controller.preferred_leaders import PreferredLeaders
-from node.controller.producer_ids import ProducerIds
-from node.controller.registration import Registration
-from node.controller.replacements import Replacements
-from node.coordinator.replica import CoordinatorReplica
-from node.coordinator.table import Coordinators
-from node.coordinator.transactions.verification import Verifier
-from node.kafka.requests import elect_leaders
-from node.kafka.requests.handler import BrokerHandler
-from node.kafka.server import KafkaServer
-from node.kafka.server_config import Problem, ServerConfig
-from node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
-from node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from node.level_one.upkeep import LevelOneUpkeep
-from node.level_zero.batcher import Batcher
-from node.level_zero.cache import BatchCache
-from node.level_zero.collectable_epochs import CollectableEpochs
-from node.level_zero.collector import Collector
-from node.level_zero.idle_epochs import IdleEpochs
-from node.level_zero.reader import Reader, ReaderConfig
-from node.level_zero.retries import RetryingStore
-from node.level_zero.store import ObjectStore
-from node.level_zero.store_watch import StoreWatch
-from node.mesh_calls import MeshCalls
-from node.partition.fence_log import FenceLog
-from node.partition.partition import Partition
-from node.partition_table import PartitionTable
-from node.raft.disk import Disk
-from node.raft.group import RaftGroup
-from node.raft.host import HostSettings, RaftHost
-from node.raft.rank import Rank
-from node.raft.wal.write_ahead_log import WalConfig
-from node.replica_machine import ReplicaMachine
-from node.storage_owner import OwnedStore, draw_incarnation
-from statemachine.controller import Controller, PartitionGroup
-from statemachine.controller_commands import FEATURE_LEVEL, RegisterNode
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.internal_topics import coordinator_kind
-from statemachine.partition import PartitionStateMachine
+from strandline.node.checkpoints.coordinator import CheckpointCoordinator
+from strandline.node.checkpoints.publisher import Publisher
+from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from strandline.node.cluster_clock import ClusterClock
+from strandline.node.config import NodeConfig
+from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.cluster_epoch import ClusterEpoch
+from strandline.node.controller.cluster_members import differences
+from strandline.node.controller.duties import ControllerDuties
+from strandline.node.controller.folder_keeper import FolderKeeper
+from strandline.node.controller.hosting import Hosting
+from strandline.node.controller.leaders import LeaderTable
+from strandline.node.controller.preferred_leaders import PreferredLeaders
+from strandline.node.controller.producer_ids import ProducerIds
+from strandline.node.controller.registration import Registration
+from strandline.node.controller.replacements import Replacements
+from strandline.node.coordinator.replica import CoordinatorReplica
+from strandline.node.coordinator.table import Coordinators
+from strandline.node.coordinator.transactions.verification import Verifier
+from strandline.node.gc.collectable_epochs import CollectableEpochs
+from strandline.node.gc.collector import Collector
+from strandline.node.gc.gone_topics import GoneTopics
+from strandline.node.gc.idle_epochs import IdleEpochs
+from strandline.node.kafka.handlers import elect_leaders
+from strandline.node.kafka.handlers.handler import BrokerHandler
+from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server_config import Problem, ServerConfig
+from strandline.node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
+from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
+from strandline.node.level_one.upkeep import LevelOneUpkeep
+from strandline.node.level_zero.batcher import Batcher
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader, ReaderConfig
+from strandline.node.objectstore.retries import RetryingStore
+from strandline.node.objectstore.storage_owner import OwnedStore, draw_incarnation
+from strandline.node.objectstore.store import ObjectStore
+from strandline.node.objectstore.store_watch import StoreWatch
+from strandline.node.partition import transaction_markers
+from strandline.node.partition.fence_log import FenceLog
+from strandline.node.partition.partition import Partition
+from strandline.node.partition.partition_table import PartitionTable
+from strandline.node.raft.disk import Disk
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.rank import Rank
+from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.replica_machine import ReplicaMachine
+from strandline.node.rpc import MeshCalls
+from strandline.statemachine.controller.controller import Controller, PartitionGroup
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.internal_topics import coordinator_kind
+from strandline.statemachine.partition.partition import PartitionStateMachine
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied
-from node.watchers import Watchers
-from statemachine.controller import PartitionGroup
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied
+from strandline.node.watchers import Watchers
+from strandline.statemachine.controller.controller import PartitionGroup
 
 
 class LedReplica:

@@ -2,7 +2,7 @@
 
 The wall clock, the system's randomness, threads, signals, files outside the data's format, and the exit code:
 2 when the configuration or an address cannot be used, 1 when the node had to stop by itself, 0 after a clean
-stop. `python -m node.process --config FILE`.
+stop. `python -m strandline.node.process --config FILE`.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if __name__ == "__main__":
 
 from kio.index import load_request_schema
 
-from node import logs
-from node.admin.server import AdminListenError, AdminServer
-from node.allocator import keep_freed_memory
-from node.broker import Broker, CannotListen
-from node.config import ConfigError, NodeConfig, load
-from node.disk_threads import DiskThreads, NodeLoop
-from node.garbage import Garbage
-from node.kafka.answers import answers
-from node.kafka.apis import APIS
-from node.level_one.builder import BuilderConfig
-from node.level_one.worker_link import WorkerBuilder
-from node.level_zero.opening import StorePlace, open_store
-from node.level_zero.retries import RetryPolicy
-from node.level_zero.store import NotDone, ObjectStore
-from node.raft.data_folder import FolderError
-from node.raft.disk import RealDisk
-from node.raft.mesh.mesh import MeshListenError
-from node.raft.wal.raft_log import JournalDamaged
-from node.raft.wal.write_ahead_log import WalError, WalLocked, WalMismatch
-from node.storage_owner import ForeignStorage
+from strandline.node import logs
+from strandline.node.admin.server import AdminListenError, AdminServer
+from strandline.node.allocator import keep_freed_memory
+from strandline.node.broker import Broker, CannotListen
+from strandline.node.config import ConfigError, NodeConfig, load
+from strandline.node.disk_threads import DiskThreads, NodeLoop
+from strandline.node.garbage import Garbage
+from strandline.node.kafka.wire.answers import answers
+from strandline.node.kafka.wire.apis import APIS
+from strandline.node.level_one.builder import BuilderConfig
+from strandline.node.level_one.worker_link import WorkerBuilder
+from strandline.node.objectstore.opening import StorePlace, open_store
+from strandline.node.objectstore.retries import RetryPolicy
+from strandline.node.objectstore.storage_owner import ForeignStorage
+from strandline.node.objectstore.store import NotDone, ObjectStore
+from strandline.node.raft.data_folder import FolderError
+from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.mesh.mesh import MeshListenError
+from strandline.node.raft.wal.raft_log import JournalDamaged
+from strandline.node.raft.wal.write_ahead_log import WalError, WalLocked, WalMismatch
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Unusable(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until it is told to stop; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m node.process", description="Run one node.")
+    parser = argparse.ArgumentParser(prog="python -m strandline.node.process", description="Run one node.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the node's TOML file")
     parser.add_argument(
         "--set",

@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from statemachine.machine import Captured, StateMachine
+from strandline.statemachine.machine import Captured, StateMachine
 
 Plain = TypeVar("Plain", bound=StateMachine)
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from statemachine.aborted_transactions import chunk_places
-from statemachine.extents import ROW_BYTES
-from statemachine.level_one import LEVEL_ONE_ROW, UNIQUE_BYTES
-from statemachine.object_names import OBJECT_ID_BYTES
+from strandline.statemachine.object_names import OBJECT_ID_BYTES
+from strandline.statemachine.partition.aborted_transactions import chunk_places
+from strandline.statemachine.partition.extents import ROW_BYTES
+from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW, UNIQUE_BYTES
 
 EXTENT_ROWS: Final = np.dtype(
     [
@@ -24,7 +24,7 @@ EXTENT_ROWS: Final = np.dtype(
         ("object_id", f"V{OBJECT_ID_BYTES}"),
     ]
 )
-"""A row of `statemachine.extents.ROW`: a batch in level zero, or inline."""
+"""A row of `strandline.statemachine.partition.extents.ROW`: a batch in level zero, or inline."""
 assert EXTENT_ROWS.itemsize == ROW_BYTES
 
 LEVEL_ONE_ROWS: Final = np.dtype(
@@ -38,7 +38,7 @@ LEVEL_ONE_ROWS: Final = np.dtype(
         ("unique", f"V{UNIQUE_BYTES}"),
     ]
 )
-"""A row of `statemachine.level_one.LEVEL_ONE_ROW`: an object in level one."""
+"""A row of `strandline.statemachine.partition.level_one.LEVEL_ONE_ROW`: an object in level one."""
 assert LEVEL_ONE_ROWS.itemsize == LEVEL_ONE_ROW.size
 
 ABORTED_ROWS: Final = np.dtype(

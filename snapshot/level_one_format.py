@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from snapshot.level_zero_format import BATCH, BATCH_HEADER_BYTES, CHECKED_FROM, MAGIC_2
-from snapshot.object_frame import HEADER, TAIL, BadObject, Buffer, Frame
-from statemachine.extents import Extent
-from statemachine.level_one import LevelOneExtent, level_one_name
+from strandline.snapshot.level_zero_format import BATCH, BATCH_HEADER_BYTES, CHECKED_FROM, MAGIC_2
+from strandline.snapshot.object_frame import HEADER, TAIL, BadObject, Buffer, Frame
+from strandline.statemachine.partition.extents import Extent
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 
 MAGIC: Final = b"strandL1"
 FORMAT_VERSION: Final = 1

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from snapshot.object_frame import HEADER, TAIL, BadObject, Buffer, Frame, NewerFormat
-from statemachine.object_names import object_name
+from strandline.snapshot.object_frame import HEADER, TAIL, BadObject, Buffer, Frame, NewerFormat
+from strandline.statemachine.object_names import object_name
 
 __all__ = [
     "BATCH",

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from node.raft.attention import Attention
-from node.raft.config import RaftConfig
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from node.raft.rules.messages import MessageKind, check
-from node.raft.rules.peer_heartbeat import Pair
-from node.raft.rules.progress import NEVER
-from node.raft.rules.shared_heartbeats import QuietHeartbeats
-from node.raft.snapshots.store import SnapshotStore
-from node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.attention import Attention
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rules.messages import MessageKind, check
+from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.progress import NEVER
+from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
+from strandline.node.raft.snapshots.store import SnapshotStore
+from strandline.node.raft.wal.write_ahead_log import Kind
 from tests.manual_loop import ManualLoop
 from tests.simulation.disk import SimDisk
 

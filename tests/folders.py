@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from node.raft.data_folder import Folder
+from strandline.node.raft.data_folder import Folder
 from tests.simulation.disk import SimDisk
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.answers import Answers, answers
-from node.kafka.apis import ApiKey
-from node.kafka.handler import Request
-from node.kafka.record_batch import BatchLimits, InvalidBatch, stamped, validate_produced
-from node.kafka.record_lookup import first_at_or_after, newest
-from node.kafka.response_encoder import Buffer, as_records
+from strandline.node.kafka.wire.answers import Answers, answers
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch, stamped, validate_produced
+from strandline.node.kafka.wire.record_lookup import first_at_or_after, newest
+from strandline.node.kafka.wire.response_encoder import Buffer, as_records
 
 NODE = 1
 NO_THROTTLE = timedelta(0)

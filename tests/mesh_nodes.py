@@ -13,9 +13,9 @@ from typing import Any, ParamSpec
 import msgpack
 import uvloop
 
-from node.raft.mesh.frames import FrameKind
-from node.raft.mesh.handshake import NONCE_BYTES, Handshake, Identity, Refused, Role, State
-from node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, Reason
+from strandline.node.raft.mesh.frames import FrameKind
+from strandline.node.raft.mesh.handshake import NONCE_BYTES, Handshake, Identity, Refused, Role, State
+from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, Reason
 from tests.folders import memory_folder
 
 SECRET = b"the secret of the tests"

@@ -10,14 +10,14 @@ import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from node.raft.config import RaftConfig
-from node.raft.group import RaftGroup
-from node.raft.outcome import Outcome
-from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
-from node.raft.rules.messages import Entry, EntryKind, MessageKind, pack_entries, pack_members
-from node.raft.rules.replica_state import Configuration
-from node.raft.wal.raft_log import GroupJournal, RecoveredLog
-from snapshot.document import SnapshotDocument
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Outcome
+from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+from strandline.node.raft.rules.messages import Entry, EntryKind, MessageKind, pack_entries, pack_members
+from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from strandline.snapshot.document import SnapshotDocument
 from tests.fake_host import FakeHost, Sent
 from tests.manual_loop import ManualLoop, manual_loop
 from tests.register_map import RegisterMap, set_register

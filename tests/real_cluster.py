@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local import LocalCluster
-from cluster.local_files import Description
-from cluster.ports import free_ports
+from strandline.cluster.local import LocalCluster
+from strandline.cluster.local_files import Description
+from strandline.cluster.ports import free_ports
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from statemachine.machine import Captured
+from strandline.statemachine.machine import Captured
 
 
 class RegisterMap:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from node.controller.hosting import PAUSE_SECONDS, SLICE
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.controller.hosting import PAUSE_SECONDS, SLICE
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.wal.write_ahead_log import WalConfig
 from tests.register_map import RegisterMap
 from tests.simulation.node import SimNode
 from tests.small_cluster import BUSY, SmallCluster

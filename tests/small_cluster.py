@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
-from node.raft.config import RaftConfig
-from node.raft.group import RaftGroup
-from node.raft.host import HostSettings, RaftHost
-from node.raft.outcome import Applied, Outcome, Unknown
-from node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.outcome import Applied, Outcome, Unknown
+from strandline.node.raft.wal.write_ahead_log import WalConfig
 from tests.register_map import RegisterMap, set_register
 from tests.simulation.node import SimNode
 from tests.simulation.world import World

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from node.raft.rules.messages import MessageKind
-from node.raft.wal.after_sync import AfterSync
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.wal.after_sync import AfterSync
 
 REPLY, VOTE = MessageKind.APPEND_REPLY, MessageKind.VOTE_REPLY
 

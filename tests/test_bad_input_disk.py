@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from node.config import NodeConfig
-from node.process import _disk_failure
-from node.raft.disk import DiskFile, RealDisk
+from strandline.node.config import NodeConfig
+from strandline.node.process import _disk_failure
+from strandline.node.raft.disk import DiskFile, RealDisk
 from tests.small_cluster import WAL, SmallCluster
 
 

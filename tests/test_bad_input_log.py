@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from node.raft.host import HostSettings, RaftHost
-from node.raft.stored_groups import StoredGroups
-from node.raft.wal.raft_log import JournalDamaged
-from node.raft.wal.write_ahead_log import Kind, WalCorruption, WalError
+from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.stored_groups import StoredGroups
+from strandline.node.raft.wal.raft_log import JournalDamaged
+from strandline.node.raft.wal.write_ahead_log import Kind, WalCorruption, WalError
 from tests.register_map import RegisterMap
 from tests.simulation.disk import SimDisk
 from tests.small_cluster import BUSY, WAL, SmallCluster

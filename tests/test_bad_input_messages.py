@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.raft.mesh.frames import FrameError
-from node.raft.rules.messages import (
+from strandline.node.raft.mesh.frames import FrameError
+from strandline.node.raft.rules.messages import (
     FIELDS,
     BadMessage,
     EntryKind,

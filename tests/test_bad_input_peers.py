@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.raft.host import RaftHost
+from strandline.node.raft.host import RaftHost
 from tests.simulation.disk import SimDisk
 from tests.small_cluster import SmallCluster
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from snapshot import document as format_module
-from snapshot.document import decode
+from strandline.snapshot import document as format_module
+from strandline.snapshot.document import decode
 from tests.simulation.disk import SimDisk
 from tests.simulation.inode import Inode
 from tests.small_cluster import SmallCluster

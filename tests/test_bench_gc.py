@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.level_zero.collectable_epochs import Maximum
+from strandline.node.gc.collectable_epochs import Maximum
 from tests.bench import gc_bench, gc_cluster, gc_parts
 from tests.bench.gc_bench import SCALES, cluster, rows
 from tests.bench.gc_cluster import Counted

@@ -50,7 +50,7 @@ def started(config: Path, *arguments: str, file_bytes: int | None = None) -> Ite
     """A node's process; `file_bytes` is the size that its files may have, as on a disk that is full."""
     limit = None if file_bytes is None else (file_bytes, file_bytes)
     process = subprocess.Popen(
-        [sys.executable, "-m", "node.process", "--config", str(config), *arguments],
+        [sys.executable, "-m", "strandline.node.process", "--config", str(config), *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -299,7 +299,7 @@ def test_a_killed_process_leaves_an_address_that_the_next_one_takes_away(tmp_pat
 
 def test_a_thread_that_hangs_does_not_keep_a_process_that_has_to_end() -> None:
     hangs = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
-    ends = "from node.process import end_within; end_within(0.2, 1)"
+    ends = "from strandline.node.process import end_within; end_within(0.2, 1)"
     began = time.monotonic()
     ended = subprocess.run([sys.executable, "-c", f"{hangs}; {ends}"], timeout=SECONDS, check=False)
     assert ended.returncode == 1
@@ -308,7 +308,7 @@ def test_a_thread_that_hangs_does_not_keep_a_process_that_has_to_end() -> None:
 
 def test_a_node_imports_nothing_large_that_it_does_not_use() -> None:
     """kio imports hypothesis where it finds it, PySyncObj cryptography: half of what a node's start costs."""
-    command = [sys.executable, "-X", "importtime", "-m", "node.process", "--help"]
+    command = [sys.executable, "-X", "importtime", "-m", "strandline.node.process", "--help"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stderr
     modules = Counter(line.rpartition("|")[2].strip().partition(".")[0] for line in told.splitlines())
     assert min(modules[name] for name in ("kio", "pysyncobj", "uvloop")) > 1

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from node.raft.rules.messages import EntryKind
-from node.raft.rules.replica_state import Configuration
-from node.raft.stored_groups import StoredGroups
-from node.raft.wal.carrying import Carrying, GroupLog
-from node.raft.wal.raft_log import GroupJournal, RecoveredLog
-from node.raft.wal.segment_use import SegmentUse
-from node.raft.wal.write_ahead_log import Kind
-from statemachine.machine import StateMachine
+from strandline.node.raft.rules.messages import EntryKind
+from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.stored_groups import StoredGroups
+from strandline.node.raft.wal.carrying import Carrying, GroupLog
+from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from strandline.node.raft.wal.segment_use import SegmentUse
+from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.statemachine.machine import StateMachine
 from tests.raft_harness import Replica, entry, membership
 from tests.register_map import RegisterMap, set_register
 from tests.small_cluster import BUSY, WAL, SmallCluster

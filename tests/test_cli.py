@@ -28,7 +28,7 @@ class Interrupt(importlib.abc.MetaPathFinder):
 
 wanted = sys.argv[1]
 sys.meta_path.insert(0, Interrupt())
-from cluster.cli import main
+from strandline.cluster.cli import main
 sys.argv = ["strandline", "topic", "list", "--bootstrap", "127.0.0.1:1"]
 main()
 """
@@ -75,7 +75,7 @@ def test_a_shell_completes_commands() -> None:
     assert asked.stdout.split() == ["describe", "delete"]
 
 
-@pytest.mark.parametrize("module", ["typer", "cluster.commands.produce", "confluent_kafka"])
+@pytest.mark.parametrize("module", ["typer", "strandline.cluster.commands.produce", "confluent_kafka"])
 def test_ctrl_c_within_an_import_ends_it_without_a_word(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", INTERRUPTED_IMPORT, module],

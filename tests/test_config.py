@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config import ConfigError, NodeConfig, Peer, load
+from strandline.node.config import ConfigError, NodeConfig, Peer, load
 
 GOOD = """
 [node]

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from cluster.admin_client import AdminClient
-from cluster.kafka_client import client_config
-from statemachine.object_names import PREFIX
+from strandline.cluster.admin_client import AdminClient
+from strandline.cluster.kafka_client import client_config
+from strandline.statemachine.object_names import PREFIX
 from tests.failover.cluster.load import Load, value_of
 from tests.failover.cluster.nodes import PARTITIONS, TOPIC, Nodes
 from tests.failover.cluster.reading import compare, read_all

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.demo import flights as data
+from strandline.cluster.demo import flights as data
 from tests.exactly_once.compare import Comparison, Made, compare
 from tests.exactly_once.run import Outcome, drive, main
 from tests.exactly_once.task import expected, transform

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from node.raft.host import RaftHost
-from node.raft.rules.messages import MessageKind
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rules.messages import MessageKind
 from tests.register_map import RegisterMap
 from tests.small_cluster import SmallCluster
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft.mesh.frames import (
+from strandline.node.raft.mesh.frames import (
     FrameKind,
     FrameReader,
     GarbageFrame,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.garbage import CAME, GONE, Garbage
+from strandline.node.garbage import CAME, GONE, Garbage
 
 
 class Cycle:

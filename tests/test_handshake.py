@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft.data_folder import FolderKey, Standing
-from node.raft.mesh.frames import FrameKind, pack_frame
-from node.raft.mesh.handshake import MAGIC, NONCE_BYTES, Handshake, Identity, Refused, Role, State
-from node.raft.mesh.problems import Reason
+from strandline.node.raft.data_folder import FolderKey, Standing
+from strandline.node.raft.mesh.frames import FrameKind, pack_frame
+from strandline.node.raft.mesh.handshake import MAGIC, NONCE_BYTES, Handshake, Identity, Refused, Role, State
+from strandline.node.raft.mesh.problems import Reason
 
 SECRET = b"a secret that all nodes of the cluster share"
 HIGH = Identity("blue", node_id=7, boot_id=70, max_frame_bytes=1 << 20)

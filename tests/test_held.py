@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.raft.outcome import Applied
+from strandline.node.raft.outcome import Applied
 from tests.raft_harness import CONFIG, Cluster
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from node.raft.rules.messages import Entry, pack_entries, unpack_entries
-from node.raft.wal.raft_log import GroupJournal, JournalDamaged, RecoveredLog
-from node.raft.wal.segment_use import SegmentUse
-from node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.rules.messages import Entry, pack_entries, unpack_entries
+from strandline.node.raft.wal.raft_log import GroupJournal, JournalDamaged, RecoveredLog
+from strandline.node.raft.wal.segment_use import SegmentUse
+from strandline.node.raft.wal.write_ahead_log import Kind
 
 GROUP = 5
 VOTERS = (1, 2, 3)

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cluster.local import LocalCluster
+from strandline.cluster.local import LocalCluster
 from tests.cluster_cli.command import strandline
 from tests.real_cluster import RealCluster, running_cluster
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from node.mesh_calls import FRAME, MAX_SERVED, CallFailed, MeshCalls
-from node.raft.host import HostSettings, RaftHost
-from node.raft.rules.messages import BadMessage
-from node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.rules.messages import BadMessage
+from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.rpc import FRAME, MAX_SERVED, CallFailed, MeshCalls
 from tests.simulation.node import SimNode
 from tests.simulation.world import World
 

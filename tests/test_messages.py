@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft.rules.messages import (
+from strandline.node.raft.rules.messages import (
     FIELDS,
     MAX_NUMBER,
     BadMessage,

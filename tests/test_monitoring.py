@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from node.admin import metric_names
-from node.admin.exposition import Metric, Type
-from node.admin.health import REASONS
+from strandline.node.admin import metric_names
+from strandline.node.admin.exposition import Metric, Type
+from strandline.node.admin.health import REASONS
 
 FOLDER = Path(__file__).parent.parent / "docs" / "monitoring"
 _SCRAPED = {"up", "job", "instance", "le"}

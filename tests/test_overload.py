@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from node.raft import host
-from node.raft.attention import Attention
+from strandline.node.raft import host
+from strandline.node.raft.attention import Attention
 from tests.slow_loop import SlowCluster
 
 GROUPS = 400

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft import host as host_module
-from node.raft.attention import SLACK_SECONDS, Attention
-from node.raft.campaigns import AT_ONCE, Campaigns
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from node.raft.rank import Rank
-from node.raft.sweeps import SLICE, Sweeps
+from strandline.node.raft import host as host_module
+from strandline.node.raft.attention import SLACK_SECONDS, Attention
+from strandline.node.raft.campaigns import AT_ONCE, Campaigns
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rank import Rank
+from strandline.node.raft.sweeps import SLICE, Sweeps
 from tests.manual_loop import manual_loop
 from tests.small_cluster import BUSY, SmallCluster
 

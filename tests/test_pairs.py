@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft.rules.peer_heartbeat import Pair, QuietSet, fingerprint
+from strandline.node.raft.rules.peer_heartbeat import Pair, QuietSet, fingerprint
 
 SETS = st.dictionaries(st.integers(0, 40), st.integers(1, 6), max_size=12)
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(1, 4)), max_size=40)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft.rules.progress import Phase, Progress, majority_of
+from strandline.node.raft.rules.progress import Phase, Progress, majority_of
 
 
 def replicating(next_index: int = 1) -> Progress:

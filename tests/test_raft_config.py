@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from node.raft.config import RaftConfig
-from node.raft.host import HostSettings
-from node.raft.mesh.config import MeshConfig
-from node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.host import HostSettings
+from strandline.node.raft.mesh.config import MeshConfig
+from strandline.node.raft.wal.write_ahead_log import WalConfig
 
 CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     ("heartbeat_seconds", {"heartbeat_seconds": 0.0}),

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from node.raft.config import RaftConfig
-from node.raft.outcome import Applied
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.outcome import Applied
 from tests.holes.lone_host import LoneHost
 from tests.register_map import RegisterMap, set_register
 from tests.simulation.disk import SimCrash, SimDisk

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.raft.wal.segment_use import SegmentUse
-from node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.segment_use import SegmentUse
+from strandline.node.raft.wal.write_ahead_log import Kind
 
 
 def test_segment_with_entries_no_snapshot_covers_stays() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.disk import SimCrash, SimDisk, differences
 
 if TYPE_CHECKING:
-    from node.raft.disk import Disk
+    from strandline.node.raft.disk import Disk
 
     _is_a_disk: Callable[[SimDisk], Disk] = lambda disk: disk  # noqa: E731
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import ControllerClient
-from node.partition.batch import ProducedBatch
-from statemachine.controller_commands import FEATURE_LEVEL, Command, RegisterNode
+from strandline.node.controller.client import ControllerClient
+from strandline.node.partition.batch import ProducedBatch
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, Command, RegisterNode
 from tests.kafka_requests.admin_harness import run
 from tests.kafka_requests.data_harness import DataNode
 from tests.kafka_wire.batches import build

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.document import MAGIC, SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from strandline.snapshot.document import MAGIC, SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
 
 DOCUMENT = SnapshotDocument("cluster", "register-map", 7, 42, 3, (1, 2, 3), (4,), b"the state" * 5)
 NODES = st.lists(st.integers(1, 65535), max_size=5).map(tuple)

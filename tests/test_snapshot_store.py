@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from node.raft.snapshots.store import SnapshotStore
-from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
+from strandline.node.raft.snapshots.store import SnapshotStore
+from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 from tests.simulation.disk import SimCrash, SimDisk
 
 FOLDER = "/data/snapshots"
@@ -126,7 +126,7 @@ def test_newer_format_is_told_apart_from_damage(monkeypatch: pytest.MonkeyPatch)
     disk = SimDisk(random.Random(0))
     store = SnapshotStore(disk, FOLDER, "c")
     with monkeypatch.context() as patch:
-        patch.setattr("snapshot.document.FORMAT_VERSION", 2)
+        patch.setattr("strandline.snapshot.document.FORMAT_VERSION", 2)
         store.save(OLD)
     with pytest.raises(SnapshotTooNew, match="upgrade this node"):
         store.load(7, 10)

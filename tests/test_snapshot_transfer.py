@@ -7,8 +7,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.raft.disk import DiskFile
-from node.raft.snapshots.transfer import Receiver, Sender
+from strandline.node.raft.disk import DiskFile
+from strandline.node.raft.snapshots.transfer import Receiver, Sender
 from tests.simulation.disk import SimDisk
 
 CHUNK, WINDOW = 10, 3

@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from node.level_zero.store import Buffer, NotDone, ObjectNotFound
-from node.storage_owner import KEY, ForeignStorage, OwnedStore, Owner, claim, draw_incarnation, read_owner
+from strandline.node.objectstore.storage_owner import (
+    KEY,
+    ForeignStorage,
+    OwnedStore,
+    Owner,
+    claim,
+    draw_incarnation,
+    read_owner,
+)
+from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound
 
 HARBOUR = Owner("harbour", "first")
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from node.raft.mesh.frames import FrameKind
-from node.raft.mesh.handshake import Handshake, Identity, Refused, Role
-from node.raft.mesh.mesh import Mesh, MeshConfig, MeshListenError, Reason
+from strandline.node.raft.mesh.frames import FrameKind
+from strandline.node.raft.mesh.handshake import Handshake, Identity, Refused, Role
+from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshListenError, Reason
 from tests.mesh_nodes import HOST, PATIENCE, QUICK, SECRET, Node, RawPeer, on_loop, started
 
 PAYLOADS: list[Any] = [None, True, -1, 2**64 - 1, 1.5, "ü", b"\0\xff", [], [1, [2]], {"a": {b"b": 3}}]

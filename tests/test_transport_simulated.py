@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, Reason
+from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, Reason
 from tests.folders import memory_folder
 from tests.simulation.node import SimNode
 from tests.simulation.world import World

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.raft.rules.messages import MessageKind
-from node.raft.rules.shared_heartbeats import HEARTBEAT
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.shared_heartbeats import HEARTBEAT
 from tests.raft_harness import CONFIG, Replica
 
 LOST = [3600.0, -3600.0]

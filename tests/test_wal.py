@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.raft.disk import RealDisk
-from node.raft.wal.write_ahead_log import Kind, WalConfig, WalFailed, WalFull, WalLocked, WalMismatch
+from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.wal.write_ahead_log import (
+    Kind,
+    WalConfig,
+    WalFailed,
+    WalFull,
+    WalLocked,
+    WalMismatch,
+)
 from tests.wal_harness import FOLDER, FakeDisk, Record, entry, open_log, run
 
 RECORDS = st.tuples(

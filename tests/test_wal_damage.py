@@ -16,8 +16,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.raft.wal.format import MARK_BYTES, RECORD_OVERHEAD, SECTOR, decode_header, scan
-from node.raft.wal.write_ahead_log import Kind, WalConfig, WalCorruption
+from strandline.node.raft.wal.format import MARK_BYTES, RECORD_OVERHEAD, SECTOR, decode_header, scan
+from strandline.node.raft.wal.write_ahead_log import Kind, WalConfig, WalCorruption
 from tests.wal_harness import (
     ROOMY,
     SMALL,

@@ -13,12 +13,12 @@ from unittest.mock import patch
 
 import pytest
 
-from node.raft.data_folder import Folder, FolderError, FolderKey, Standing
-from node.raft.host import RaftHost
-from node.raft.mesh.link import Link
-from node.raft.outcome import Applied
-from node.raft.rules.progress import NEVER
-from node.raft.wal.write_ahead_log import WalError
+from strandline.node.raft.data_folder import Folder, FolderError, FolderKey, Standing
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.mesh.link import Link
+from strandline.node.raft.outcome import Applied
+from strandline.node.raft.rules.progress import NEVER
+from strandline.node.raft.wal.write_ahead_log import WalError
 from tests.folders import memory_folder
 from tests.simulation.disk import SimCrash, SimDisk
 from tests.small_cluster import SmallCluster

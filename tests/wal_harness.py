@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from node.raft.disk import Disk, DiskFile
-from node.raft.wal.write_ahead_log import Kind, WalConfig, WriteAheadLog
+from strandline.node.raft.disk import Disk, DiskFile
+from strandline.node.raft.wal.write_ahead_log import Kind, WalConfig, WriteAheadLog
 
 FOLDER = "/log"
 SMALL = WalConfig(segment_bytes=2048, max_buffered_bytes=1 << 20, full_retry_seconds=0.01)

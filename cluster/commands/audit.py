@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.failure import FAILED, MISUSED, CommandFailed
-from cluster.output import Json, escaped, progress, show, table
-from cluster.target import Cluster, described
+from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
+from strandline.cluster.output import Json, escaped, progress, show, table
+from strandline.cluster.target import Cluster, described
 
 if TYPE_CHECKING:
-    from snapshot.spark.audits.result import AuditRun
+    from strandline.snapshot.spark.audits.result import AuditRun
 
 
 def audit(
@@ -63,10 +63,10 @@ def _run(
     url: str, options: dict[str, str], name: str, grace: float, master: str, html: Path | None
 ) -> AuditRun:
     # Spark takes a second to import, which no other command should pay for.
-    from snapshot.spark.audits.collecting import Grace
-    from snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
-    from snapshot.spark.report import write_report
-    from snapshot.spark.session import NoJava, session
+    from strandline.snapshot.spark.audits.collecting import Grace
+    from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
+    from strandline.snapshot.spark.report import write_report
+    from strandline.snapshot.spark.session import NoJava, session
 
     try:
         check_input(url, options, name)

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.admin_client import first_answer
-from cluster.failure import MISUSED, CommandFailed
-from cluster.output import Json, plural, progress, show
-from cluster.target import Admin, Cluster, target
-from statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.cluster.admin_client import first_answer
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.output import Json, plural, progress, show
+from strandline.cluster.target import Admin, Cluster, target
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 
 def checkpoint(

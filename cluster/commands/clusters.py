@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from cluster.failure import FAILED, MISUSED, CommandFailed
-from cluster.last_lines import lines
-from cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster, NodeStatus
-from cluster.output import Json, escaped, plural, progress, show, table
-from cluster.ports import free_ports, usual_ports
-from cluster.remote import ask
-from cluster.target import DEFAULT_FOLDER, Admin, Cluster, target
+from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
+from strandline.cluster.last_lines import lines
+from strandline.cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster, NodeStatus
+from strandline.cluster.output import Json, escaped, plural, progress, show, table
+from strandline.cluster.ports import free_ports, usual_ports
+from strandline.cluster.remote import ask
+from strandline.cluster.target import DEFAULT_FOLDER, Admin, Cluster, target
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=False)
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cluster.commands.record_text import FORMATS, Writer
-from cluster.failure import MISUSED, CommandFailed, ReaderGone
-from cluster.output import Json
-from cluster.target import Bootstrap, Cluster, Target, target
+from strandline.cluster.commands.record_text import FORMATS, Writer
+from strandline.cluster.failure import MISUSED, CommandFailed, ReaderGone
+from strandline.cluster.output import Json
+from strandline.cluster.target import Bootstrap, Cluster, Target, target
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
-    from cluster.silence import Silence
+    from strandline.cluster.silence import Silence
 
 WHERE: Final = "beginning, end, an offset, a time (2026-01-31T12:00:00Z), or how long ago (90s 15m 2h 7d)."
 _REQUEST_SECONDS: Final = 20.0
@@ -85,8 +85,8 @@ def consume(
     """
     from confluent_kafka import KafkaException
 
-    from cluster.kafka_errors import error_of, failed, reach
-    from cluster.silence import Silence
+    from strandline.cluster.kafka_errors import error_of, failed, reach
+    from strandline.cluster.silence import Silence
 
     if form not in FORMATS:
         raise CommandFailed(f"there is no format {form}", f"use {', '.join(FORMATS)}", MISUSED)
@@ -160,7 +160,7 @@ def _check_group(group: str, partitions: list[int] | None, begin: str | None) ->
 def _consumer(where: Target, group: str | None, begin: str, silence: Silence) -> Consumer:
     from confluent_kafka import Consumer
 
-    from cluster.kafka_client import client_config, refused
+    from strandline.cluster.kafka_client import client_config, refused
 
     reset = {"beginning": "earliest", "end": "latest"}.get(begin, "error") if group is not None else "error"
     return refused(
@@ -194,7 +194,7 @@ def _copy(
     """Print until the end of each partition in `ends`, or of the share in the group where that is None."""
     from confluent_kafka import KafkaError
 
-    from cluster.kafka_errors import failed
+    from strandline.cluster.kafka_errors import failed
 
     left, at_end = most, set[int]()
     while left != 0:
@@ -261,7 +261,7 @@ def _commit(consumer: Consumer, where: Target, topic: str, offsets: dict[int, in
     """Once printed; a failure ends the command, since the next member would print it all again."""
     from confluent_kafka import KafkaException, TopicPartition
 
-    from cluster.kafka_errors import error_of, failed
+    from strandline.cluster.kafka_errors import error_of, failed
 
     rows = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
     try:
@@ -277,8 +277,8 @@ def _subscribe(consumer: Consumer, where: Target, topic: str) -> None:
 
 def _partitions(consumer: Consumer, where: Target, topic: str) -> list[int]:
     """The topic's; CommandFailed when it is not there."""
-    from cluster.kafka_client import refused
-    from cluster.kafka_errors import failed
+    from strandline.cluster.kafka_client import refused
+    from strandline.cluster.kafka_errors import failed
 
     what = f"topic {topic} cannot be read"
     listed = refused(where, what, lambda: consumer.list_topics(topic, timeout=_REQUEST_SECONDS / 4))
@@ -294,7 +294,7 @@ def _assign(
     """Assign the partitions; each one's end, of those that have anything to read. Raises KafkaException."""
     from confluent_kafka import OFFSET_END, TopicPartition
 
-    from cluster.kafka_errors import failed
+    from strandline.cluster.kafka_errors import failed
 
     there = _partitions(consumer, where, topic)
     missing = set(wanted or ()) - set(there)

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.admin_client import AdminClient, Unreachable, first_answer
-from cluster.collection import NodeAnswers, ask, collectable, lowest, problems, why
-from cluster.failure import FAILED, CommandFailed
-from cluster.output import Json, escaped, plural, show, table
-from cluster.target import Admin, Cluster, target
+from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
+from strandline.cluster.collection import NodeAnswers, ask, collectable, lowest, problems, why
+from strandline.cluster.failure import FAILED, CommandFailed
+from strandline.cluster.output import Json, escaped, plural, show, table
+from strandline.cluster.target import Admin, Cluster, target
 
 app = typer.Typer(help="See, pause, resume and reset the collecting of garbage.")
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.commands.consume import parse_start
-from cluster.failure import CommandFailed
-from cluster.output import Json, escaped, plural, show, table
-from cluster.target import Bootstrap, Cluster, target
+from strandline.cluster.commands.consume import parse_start
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.output import Json, escaped, plural, show, table
+from strandline.cluster.target import Bootstrap, Cluster, target
 
 if TYPE_CHECKING:
-    from cluster.group_client import Groups, Position
+    from strandline.cluster.group_client import Groups, Position
 
 app = typer.Typer(help="List, describe and delete consumer groups, and set where they go on.")
 
@@ -170,6 +170,6 @@ def _plain(position: Position) -> dict[str, Any]:
 
 
 def _groups(bootstrap: str | None, cluster: Cluster) -> Groups:
-    from cluster.group_client import Groups
+    from strandline.cluster.group_client import Groups
 
     return Groups(target(bootstrap=bootstrap, folder=cluster))

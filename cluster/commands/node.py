@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cluster.admin_client import AdminClient, Unreachable, first_answer
-from cluster.failure import MISUSED, CommandFailed
-from cluster.local import NODE_PROGRAM
-from cluster.output import Json, progress, show
-from cluster.target import Admin, Cluster, target
+from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.local import NODE_PROGRAM
+from strandline.cluster.output import Json, progress, show
+from strandline.cluster.target import Admin, Cluster, target
 
 # Its help is the docstring of `node`, which has the examples.
 app = typer.Typer(invoke_without_command=True)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cluster.commands.record_input import LINE_LIMIT, BadLine, Record, lines, reader
-from cluster.failure import MISUSED, CommandFailed
-from cluster.output import Json, plural, progress, show, warn
-from cluster.target import Bootstrap, Cluster, Target, target
+from strandline.cluster.commands.record_input import LINE_LIMIT, BadLine, Record, lines, reader
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.output import Json, plural, progress, show, warn
+from strandline.cluster.target import Bootstrap, Cluster, Target, target
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -120,8 +120,8 @@ def produce(
     """
     from confluent_kafka import Producer
 
-    from cluster.kafka_client import client_config, refused
-    from cluster.kafka_errors import failed, reach
+    from strandline.cluster.kafka_client import client_config, refused
+    from strandline.cluster.kafka_errors import failed, reach
 
     record_of = reader(form, key, key_separator, headers or [], tombstone)
     where = target(bootstrap=bootstrap, folder=cluster)
@@ -194,7 +194,7 @@ class _Watch:
 
     def look(self) -> None:
         """Once in a while, while records are under way."""
-        from cluster.kafka_errors import troubles
+        from strandline.cluster.kafka_errors import troubles
 
         deliveries, now = self._deliveries, time.monotonic()
         self._tell(f"{deliveries.done:,} of {self.sent:,} records acknowledged")
@@ -218,7 +218,7 @@ def _send(
     """Hand all lines to the producer, or those until something fails. CommandFailed for a bad line."""
     from confluent_kafka import KafkaException
 
-    from cluster.kafka_errors import error_of, failed
+    from strandline.cluster.kafka_errors import error_of, failed
 
     poll_at = 0.0
     for number, line in enumerate(read, 1):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.failure import MISUSED, CommandFailed
 
 LINE_LIMIT: Final = 64 * 1024 * 1024
 FORMATS: Final = ("value", "json")

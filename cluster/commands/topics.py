@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.commands.consume import WHERE, parse_start
-from cluster.failure import MISUSED, CommandFailed
-from cluster.output import Json, escaped, plural, show, table, warn
-from cluster.target import Bootstrap, Cluster, target
+from strandline.cluster.commands.consume import WHERE, parse_start
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.output import Json, escaped, plural, show, table, warn
+from strandline.cluster.target import Bootstrap, Cluster, target
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from confluent_kafka import Node
 
-    from cluster.kafka_client import Topics
+    from strandline.cluster.kafka_client import Topics
 
 app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.")
 
@@ -49,7 +49,7 @@ def create(
     """
     from confluent_kafka.cimpl import NewTopic
 
-    from cluster.kafka_client import refused
+    from strandline.cluster.kafka_client import refused
 
     configs = _configs(config)
     topics = _topics(bootstrap, cluster)
@@ -194,7 +194,7 @@ def trim(
       strandline topic trim orders --before 7d --dry-run
       strandline topic trim orders --before 1200 --partition 2
     """
-    from cluster.group_client import Groups
+    from strandline.cluster.group_client import Groups
 
     start = parse_start(before, time.time())
     where = target(bootstrap=bootstrap, folder=cluster)
@@ -232,7 +232,7 @@ def delete(
     Example:
       strandline topic delete orders
     """
-    from cluster.kafka_client import refused
+    from strandline.cluster.kafka_client import refused
 
     topics = _topics(bootstrap, cluster)
     names = list(dict.fromkeys(names))
@@ -273,7 +273,7 @@ def _leader(node: Node | None) -> int | None:
 
 
 def _topics(bootstrap: str | None, cluster: Cluster) -> Topics:
-    from cluster.kafka_client import Topics
+    from strandline.cluster.kafka_client import Topics
 
     return Topics(target(bootstrap=bootstrap, folder=cluster))
 

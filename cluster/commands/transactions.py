@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import typer
 
-from cluster.admin_client import AdminClient, Unreachable
-from cluster.failure import FAILED, MISUSED, CommandFailed
-from cluster.output import Json, escaped, plural, show, table
-from cluster.target import Admin, Cluster, target
+from strandline.cluster.admin_client import AdminClient, Unreachable
+from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
+from strandline.cluster.output import Json, escaped, plural, show, table
+from strandline.cluster.target import Admin, Cluster, target
 
 app = typer.Typer(help="List and describe transactions, abort one that hangs.")
 

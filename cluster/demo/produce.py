@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from cluster.demo.flights import Flight
-from cluster.kafka_client import client_config
+from strandline.cluster.demo.flights import Flight
+from strandline.cluster.kafka_client import client_config
 
 ROW_HEADER = "row"
 _POLL_EVERY = 100

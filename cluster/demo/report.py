@@ -10,8 +10,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from cluster.demo.produce import Produced
-from cluster.demo.verify import Comparison
+from strandline.cluster.demo.produce import Produced
+from strandline.cluster.demo.verify import Comparison
 
 _BIN_SECONDS = 0.25
 _STYLE = """

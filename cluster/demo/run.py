@@ -26,17 +26,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cluster.admin_client import first_answer
-from cluster.demo import flights as data
-from cluster.demo import report
-from cluster.demo.produce import Produced, produce
-from cluster.demo.verify import Comparison, read_back
-from cluster.failure import CommandFailed
-from cluster.kafka_client import client_config
-from cluster.local import LocalCluster
-from cluster.ports import free_ports
-from snapshot.spark.audits import AuditRun, Verdict, run_audits, write_report
-from snapshot.spark.session import session
+from strandline.cluster.admin_client import first_answer
+from strandline.cluster.demo import flights as data
+from strandline.cluster.demo import report
+from strandline.cluster.demo.produce import Produced, produce
+from strandline.cluster.demo.verify import Comparison, read_back
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.kafka_client import client_config
+from strandline.cluster.local import LocalCluster
+from strandline.cluster.ports import free_ports
+from strandline.snapshot.spark.audits import AuditRun, Verdict, run_audits, write_report
+from strandline.snapshot.spark.session import session
 
 TOPIC = "flights"
 PARTITIONS = 12

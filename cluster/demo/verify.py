@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-from cluster.demo.flights import Flight
-from cluster.demo.produce import NO_PLACE, ROW_HEADER
-from cluster.kafka_client import client_config
+from strandline.cluster.demo.flights import Flight
+from strandline.cluster.demo.produce import NO_PLACE, ROW_HEADER
+from strandline.cluster.kafka_client import client_config
 
 _BATCH = 10_000
 _EXAMPLES = 5

@@ -14,21 +14,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from node.admin import checkpoint_bodies, views
-from node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
-from node.admin.collection import CollectionApi
-from node.admin.consumer_groups import ConsumerGroupsApi
-from node.admin.exposition import CONTENT_TYPE
-from node.admin.health import problems, status
-from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
-from node.admin.metrics import Metrics
-from node.admin.nodes import NodesApi
-from node.admin.openapi import OPENAPI
-from node.admin.pages import after_group, limit, only, page
-from node.admin.slices import Slices
-from node.admin.source import AdminSource
-from node.admin.transactions import TransactionsApi
-from node.checkpoints.coordinator import UnknownTopic
+from strandline.node.admin import checkpoint_bodies, views
+from strandline.node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
+from strandline.node.admin.collection import CollectionApi
+from strandline.node.admin.consumer_groups import ConsumerGroupsApi
+from strandline.node.admin.exposition import CONTENT_TYPE
+from strandline.node.admin.health import problems, status
+from strandline.node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
+from strandline.node.admin.metrics import Metrics
+from strandline.node.admin.nodes import NodesApi
+from strandline.node.admin.openapi import OPENAPI
+from strandline.node.admin.pages import after_group, limit, only, page
+from strandline.node.admin.slices import Slices
+from strandline.node.admin.source import AdminSource
+from strandline.node.admin.transactions import TransactionsApi
+from strandline.node.checkpoints.coordinator import UnknownTopic
 
 SECONDS: Final = dict.fromkeys(
     ("/api/checkpoints", "/api/checkpoints/renew"), MAX_CHECKPOINT_SECONDS + REQUEST_SECONDS

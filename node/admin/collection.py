@@ -13,16 +13,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
-from node.admin.pages import after_group, limit, only, page
-from node.admin.slices import Slices
-from node.admin.source import AdminSource
-from node.controller.client import Unavailable
-from node.level_zero.collectable_epochs import HeldBack
-from node.level_zero.store import StoreError
-from statemachine.controller_commands import SetCollection
-from statemachine.controller_state import Partition
-from statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
+from strandline.node.admin.pages import after_group, limit, only, page
+from strandline.node.admin.slices import Slices
+from strandline.node.admin.source import AdminSource
+from strandline.node.controller.client import Unavailable
+from strandline.node.gc.collectable_epochs import HeldBack
+from strandline.node.objectstore.store import StoreError
+from strandline.statemachine.controller.controller_commands import SetCollection
+from strandline.statemachine.controller.controller_state import Partition
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 FAILING: Final = 20

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from node.admin.exposition import Page, label
-from node.admin.slices import Slices
-from node.admin.source import AdminSource, PartitionSource
+from strandline.node.admin.exposition import Page, label
+from strandline.node.admin.slices import Slices
+from strandline.node.admin.source import AdminSource, PartitionSource
 
 
 def level_one(page: Page, source: AdminSource) -> None:

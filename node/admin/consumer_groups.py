@@ -12,13 +12,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.admin.pages import coordinators_led, limit, only, page
-from node.admin.source import AdminSource
-from node.coordinator.groups.coordinator import GroupCoordinator
-from node.coordinator.groups.views import GroupView, group_views
-from statemachine.classic_group import ClassicGroup
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.internal_topics import GROUPS_TOPIC
+from strandline.node.admin.pages import coordinators_led, limit, only, page
+from strandline.node.admin.source import AdminSource
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.coordinator.groups.views import GroupView, group_views
+from strandline.statemachine.groups.classic_group import ClassicGroup
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.internal_topics import GROUPS_TOPIC
 
 
 class ConsumerGroupsApi:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from node.admin.exposition import Page, label
-from node.admin.slices import Slices
-from node.admin.source import AdminSource, PartitionSource
+from strandline.node.admin.exposition import Page, label
+from strandline.node.admin.slices import Slices
+from strandline.node.admin.source import AdminSource, PartitionSource
 
 MAX_OFFSETS: Final = 5_000
 """Committed offsets that are told of a node's groups, in the order of the groups' names; two series each."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from node.admin.source import AdminSource
-from node.level_zero.retries import RetryingStore
-from node.level_zero.store_health import Kind
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from statemachine.controller_state import CONTROLLER_GROUP, Replacement
+from strandline.node.admin.source import AdminSource
+from strandline.node.objectstore.retries import RetryingStore
+from strandline.node.objectstore.store_health import Kind
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Replacement
 
 EXAMPLES: Final = 10
 """Groups that a problem names; the rest is counted."""

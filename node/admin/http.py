@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from node.admin.origins import Origins
+from strandline.node.admin.origins import Origins
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from node.admin.held_loop import HeldLoop
-from node.level_zero.measures import Histogram
+from strandline.node.admin.held_loop import HeldLoop
+from strandline.node.level_zero.measures import Histogram
 
 INTERVAL: Final = 0.1
 """Seconds between two measures: ten wake-ups a second cost about 0.02 % of a core."""

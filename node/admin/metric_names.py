@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from node.admin.exposition import Metric, Type
+from strandline.node.admin.exposition import Metric, Type
 
 _C, _G, _H = Type.COUNTER, Type.GAUGE, Type.HISTOGRAM
 _PARTITION: Final = ("topic", "partition")

@@ -6,24 +6,24 @@ from collections import Counter
 from importlib.metadata import version
 from typing import Any
 
-from node.admin import collection_metrics, group_metrics
-from node.admin.exposition import Page, label
-from node.admin.health import REASONS, problems, status
-from node.admin.loop_lag import LoopLag
-from node.admin.metric_names import METRICS
-from node.admin.process import process_state
-from node.admin.slices import Slices
-from node.admin.source import AdminSource, PartitionSource
-from node.admin.views import collectable_epoch, coordinated_keys
-from node.kafka.server_config import CloseReason
-from node.level_one.block_cache import BlockCache
-from node.level_zero.cache import BatchCache
-from node.level_zero.retries import RetryingStore
-from node.raft.mesh.problems import Reason
-from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.epoch_window import WindowCounters
-from statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
+from strandline.node.admin import collection_metrics, group_metrics
+from strandline.node.admin.exposition import Page, label
+from strandline.node.admin.health import REASONS, problems, status
+from strandline.node.admin.loop_lag import LoopLag
+from strandline.node.admin.metric_names import METRICS
+from strandline.node.admin.process import process_state
+from strandline.node.admin.slices import Slices
+from strandline.node.admin.source import AdminSource, PartitionSource
+from strandline.node.admin.views import collectable_epoch, coordinated_keys
+from strandline.node.kafka.wire.server_config import CloseReason
+from strandline.node.level_one.block_cache import BlockCache
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.objectstore.retries import RetryingStore
+from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
+from strandline.statemachine.partition.epoch_window import WindowCounters
 
 _ROLES = {LEADER: "leader", FOLLOWER: "follower", CANDIDATE: "candidate"}
 _DROPS = ("not_connected", "too_big", "backlogged")

@@ -8,14 +8,14 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.admin import views
-from node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
-from node.admin.pages import only
-from node.admin.slices import Slices
-from node.admin.source import AdminSource
-from node.controller.client import Unavailable
-from statemachine.controller_commands import Refused, ReplaceNode
-from statemachine.controller_state import CONTROLLER_GROUP
+from strandline.node.admin import views
+from strandline.node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
+from strandline.node.admin.pages import only
+from strandline.node.admin.slices import Slices
+from strandline.node.admin.source import AdminSource
+from strandline.node.controller.client import Unavailable
+from strandline.statemachine.controller.controller_commands import Refused, ReplaceNode
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Final
 
-from node.admin.schemas import (
+from strandline.node.admin.schemas import (
     ABORT_REQUEST,
     ABORTED,
     CHECKPOINT,

@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.admin.http import Json, to_json
-from node.admin.slices import Slices
-from statemachine.controller import Controller
+from strandline.node.admin.http import Json, to_json
+from strandline.node.admin.slices import Slices
+from strandline.statemachine.controller.controller import Controller
 
 Key = TypeVar("Key", int, str)
 

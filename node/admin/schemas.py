@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from node.admin.health import REASONS
-from statemachine.transaction_state import State
+from strandline.node.admin.health import REASONS
+from strandline.statemachine.transactions.transaction_state import State
 
 Schema = dict[str, Any]
 

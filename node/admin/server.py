@@ -17,12 +17,12 @@ from typing import Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from node.admin.api import SECONDS, Api
-from node.admin.http import IDLE_SECONDS, MAX_HEAD_BYTES, Connection, Guard
-from node.admin.loop_lag import LoopLag
-from node.admin.metrics import Metrics
-from node.admin.origins import Origins
-from node.admin.source import AdminSource
+from strandline.node.admin.api import SECONDS, Api
+from strandline.node.admin.http import IDLE_SECONDS, MAX_HEAD_BYTES, Connection, Guard
+from strandline.node.admin.loop_lag import LoopLag
+from strandline.node.admin.metrics import Metrics
+from strandline.node.admin.origins import Origins
+from strandline.node.admin.source import AdminSource
 
 _BACKLOG: Final = 64
 

@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from node.checkpoints.publisher import PublisherMeasures
-from node.cluster_clock import Verdict
-from node.controller.client import Unavailable
-from node.coordinator.groups.coordinator import GroupCoordinator
-from node.kafka.requests.outcomes import Failure
-from node.kafka.server import KafkaServer
-from node.level_one.builder_measures import BuilderMeasures
-from node.level_one.reader import LevelOneReader
-from node.level_one.upkeep import UpkeepStatus
-from node.level_one.upkeep_measures import UpkeepMeasures
-from node.level_zero.batcher import Batcher
-from node.level_zero.cache import BatchCache
-from node.level_zero.collectable_epochs import Heard, HeldBack, Maximum
-from node.level_zero.collector import CollectorMeasures, DryRun
-from node.level_zero.reader import Reader
-from node.raft.host import RaftHost
-from statemachine.controller import Controller
-from statemachine.controller_commands import ReplaceNode, SetCollection
-from statemachine.epoch_window import EpochWindow, WindowCounters
-from statemachine.groups import GroupsMachine
-from statemachine.partition import PartitionStateMachine
-from statemachine.transactions import TransactionsMachine
+from strandline.node.checkpoints.publisher import PublisherMeasures
+from strandline.node.cluster_clock import Verdict
+from strandline.node.controller.client import Unavailable
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.gc.collectable_epochs import Heard, HeldBack, Maximum
+from strandline.node.gc.collector import CollectorMeasures, DryRun
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.reader import LevelOneReader
+from strandline.node.level_one.upkeep import UpkeepStatus
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.level_zero.batcher import Batcher
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader
+from strandline.node.raft.host import RaftHost
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.partition.epoch_window import EpochWindow, WindowCounters
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 
 class FenceSource(Protocol):

@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.admin.http import Json, json_body, refusal
-from node.admin.pages import coordinators_led, limit, only, page
-from node.admin.source import AdminSource, TransactionCoordinatorSource
-from node.kafka.requests.outcomes import Failure
-from statemachine.internal_topics import TRANSACTIONS_TOPIC
-from statemachine.transaction_state import State, Transaction
+from strandline.node.admin.http import Json, json_body, refusal
+from strandline.node.admin.pages import coordinators_led, limit, only, page
+from strandline.node.admin.source import AdminSource, TransactionCoordinatorSource
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
+from strandline.statemachine.transactions.transaction_state import State, Transaction
 
 _STATES: Final = tuple(state.value for state in State)
 _NOT_THERE: Final = (ErrorCode.transactional_id_not_found, ErrorCode.not_coordinator)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from node.admin.source import AdminSource, CoordinatorSource, PartitionSource
-from node.raft.group import RaftGroup
-from statemachine.controller_state import CONTROLLER_GROUP, NodeRegistration, Topic
-from statemachine.epoch_window import EpochWindow
-from statemachine.groups import GroupsMachine
+from strandline.node.admin.source import AdminSource, CoordinatorSource, PartitionSource
+from strandline.node.raft.group import RaftGroup
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, NodeRegistration, Topic
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.partition.epoch_window import EpochWindow
 
 
 def cluster(source: AdminSource) -> dict[str, Any]:

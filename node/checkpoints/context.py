@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from node.config import NodeConfig
-from node.controller.client import ControllerClient
-from node.controller.leaders import LeaderTable
-from node.coordinator.replica import CoordinatorReplica
-from node.level_zero.store import ObjectStore
-from node.mesh_calls import MeshCalls
-from node.raft.host import RaftHost
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Checkpoint, ReleaseCheckpoints, RenewCheckpoint
+from strandline.node.config import NodeConfig
+from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.leaders import LeaderTable
+from strandline.node.coordinator.replica import CoordinatorReplica
+from strandline.node.objectstore.store import ObjectStore
+from strandline.node.raft.host import RaftHost
+from strandline.node.rpc import MeshCalls
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
+    Checkpoint,
+    ReleaseCheckpoints,
+    RenewCheckpoint,
+)
 
 
 class Replica(Protocol):

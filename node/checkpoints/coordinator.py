@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from node.checkpoints.context import CheckpointContext
-from node.checkpoints.renewal import RenewalReport, Renewals
-from node.checkpoints.retention import Retention
-from node.checkpoints.rounds import CALL_SECONDS, each, rounds
-from node.controller.client import Unavailable
-from node.coordinator.replica import NotDone
-from node.level_zero.store import StoreError
-from node.mesh_calls import CallFailed
-from snapshot.names import SnapshotName, checkpoint_prefix, parse_name
-from statemachine.controller_commands import Checkpoint as ControllerCheckpoint
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.coordinator_machine import Checkpoint as CoordinatorCheckpoint
-from statemachine.partition_commands import Checkpoint, CheckpointTaken
+from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.checkpoints.renewal import RenewalReport, Renewals
+from strandline.node.checkpoints.retention import Retention
+from strandline.node.checkpoints.rounds import CALL_SECONDS, each, rounds
+from strandline.node.controller.client import Unavailable
+from strandline.node.coordinator.replica import NotDone
+from strandline.node.objectstore.store import StoreError
+from strandline.node.rpc import CallFailed
+from strandline.snapshot.names import SnapshotName, checkpoint_prefix, parse_name
+from strandline.statemachine.controller.controller_commands import Checkpoint as ControllerCheckpoint
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.groups.coordinator_machine import Checkpoint as CoordinatorCheckpoint
+from strandline.statemachine.partition.partition_commands import Checkpoint, CheckpointTaken
 
 METHOD = "checkpoint"
 MAX_DOCUMENTS = 1_000

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
-from node.level_zero.store import Buffer, ObjectStore, StoreError
-from snapshot.document import SnapshotDocument
-from snapshot.log_document import LogDocument
-from snapshot.names import log_name, snapshot_name
-from statemachine.machine import Captured
+from strandline.node.objectstore.store import Buffer, ObjectStore, StoreError
+from strandline.snapshot.document import SnapshotDocument
+from strandline.snapshot.log_document import LogDocument
+from strandline.snapshot.names import log_name, snapshot_name
+from strandline.statemachine.machine import Captured
 
 log = logging.getLogger(__name__)
 

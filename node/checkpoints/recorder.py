@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from node.checkpoints.publisher import Publisher
-from snapshot.document import SnapshotDocument
-from snapshot.log_document import LogDocument, pack_entry
-from statemachine.machine import Captured
+from strandline.node.checkpoints.publisher import Publisher
+from strandline.snapshot.document import SnapshotDocument
+from strandline.snapshot.log_document import LogDocument, pack_entry
+from strandline.statemachine.machine import Captured
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from node.checkpoints.context import CheckpointContext
-from node.checkpoints.rounds import CALL_SECONDS, rounds
-from node.mesh_calls import CallFailed
-from statemachine.internal_topics import INTERNAL_TOPICS
-from statemachine.partition_commands import CheckpointTaken, Rejected, Rejection, RenewCheckpoint
+from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.checkpoints.rounds import CALL_SECONDS, rounds
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.partition.partition_commands import (
+    CheckpointTaken,
+    Rejected,
+    Rejection,
+    RenewCheckpoint,
+)
 
 METHOD: Final = "checkpoint.renew"
 _ENDED: Final = "its lease has ended, and what it names may be gone"

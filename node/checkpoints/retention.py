@@ -16,14 +16,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from node.checkpoints.context import CheckpointContext, Replica
-from node.checkpoints.rounds import CALL_SECONDS
-from node.level_zero.store import MAX_DELETE, StoreError
-from node.mesh_calls import CallFailed
-from node.raft.outcome import Applied
-from snapshot.names import SnapshotName, group_prefix, parse_name
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.partition_commands import ReleaseCheckpoints
+from strandline.node.checkpoints.context import CheckpointContext, Replica
+from strandline.node.checkpoints.rounds import CALL_SECONDS
+from strandline.node.objectstore.store import MAX_DELETE, StoreError
+from strandline.node.raft.outcome import Applied
+from strandline.node.rpc import CallFailed
+from strandline.snapshot.names import SnapshotName, group_prefix, parse_name
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.partition.partition_commands import ReleaseCheckpoints
 
 METHOD: Final = "checkpoint.remove"
 MAX_NAMES: Final = 10_000

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from node.controller import results
-from node.mesh_calls import CallFailed, MeshCalls
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, Unknown
-from statemachine.controller import Controller, Result
-from statemachine.controller_commands import (
+from strandline.node.controller import results
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, Unknown
+from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.statemachine.controller.controller import Controller, Result
+from strandline.statemachine.controller.controller_commands import (
     Command,
     CreatePartitions,
     DeleteTopic,
@@ -26,9 +26,9 @@ from statemachine.controller_commands import (
     decode,
     encode,
 )
-from statemachine.controller_state import Topic
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Corruption
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
 
 RETRY_SECONDS: Final = 0.05
 """Pause before the leader is looked for again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statemachine.controller import Controller
+from strandline.statemachine.controller.controller import Controller
 
 
 class ClusterEpoch:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from node.config import Peer
-from statemachine.controller_state import NodeRegistration
+from strandline.node.config import Peer
+from strandline.statemachine.controller.controller_state import NodeRegistration
 
 
 def differences(

@@ -13,11 +13,11 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from node.mesh_calls import CallFailed, MeshCalls
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied
-from statemachine.controller import Controller, Result
-from statemachine.controller_commands import (
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied
+from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.statemachine.controller.controller import Controller, Result
+from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     Bootstrap,
     Command,
@@ -26,7 +26,7 @@ from statemachine.controller_commands import (
     Refused,
     encode,
 )
-from statemachine.controller_state import NodeRegistration
+from strandline.statemachine.controller.controller_state import NodeRegistration
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from node.controller.client import ControllerClient
-from node.level_zero.store import ObjectStore, StoreError
-from node.raft.data_folder import NOBODY, FolderKey
-from node.raft.host import RaftHost
-from node.storage_owner import (
+from strandline.node.controller.client import ControllerClient
+from strandline.node.objectstore.storage_owner import (
     KEY,
     ForeignStorage,
     OwnedStore,
@@ -28,6 +25,9 @@ from node.storage_owner import (
     claim,
     read_owner,
 )
+from strandline.node.objectstore.store import ObjectStore, StoreError
+from strandline.node.raft.data_folder import NOBODY, FolderKey
+from strandline.node.raft.host import RaftHost
 
 log = logging.getLogger(__name__)
 

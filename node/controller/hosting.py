@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from node.controller.client import ControllerClient
-from node.raft.host import RaftHost
-from statemachine.controller import PartitionGroup
-from statemachine.controller_state import CONTROLLER_GROUP
+from strandline.node.controller.client import ControllerClient
+from strandline.node.raft.host import RaftHost
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from node.mesh_calls import MeshCalls
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from statemachine.controller_state import CONTROLLER_GROUP
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.rpc import MeshCalls
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ import logging
 from collections import deque
 from typing import Final
 
-from node.controller.client import ControllerClient
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from statemachine.controller_state import CONTROLLER_GROUP
+from strandline.node.controller.client import ControllerClient
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from node.controller.client import ControllerClient, Unavailable
-from statemachine.controller_commands import AllocateProducerIds, ProducerIdBlock, Refused
+from strandline.node.controller.client import ControllerClient, Unavailable
+from strandline.statemachine.controller.controller_commands import (
+    AllocateProducerIds,
+    ProducerIdBlock,
+    Refused,
+)
 
 BLOCK: Final = 1000
 """Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE."""

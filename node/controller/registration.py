@@ -13,14 +13,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from node.controller.client import RETRY_SECONDS, ControllerClient, Unavailable
-from node.controller.cluster_epoch import ClusterEpoch
-from node.controller.duties import HEARTBEAT, LEAVING
-from node.mesh_calls import CallFailed, MeshCalls
-from statemachine.controller import Result
-from statemachine.controller_commands import FEATURE_LEVEL, Refused, RegisterNode
-from statemachine.controller_state import NodeRegistration
-from statemachine.kafka_errors import KafkaError
+from strandline.node.controller.client import RETRY_SECONDS, ControllerClient, Unavailable
+from strandline.node.controller.cluster_epoch import ClusterEpoch
+from strandline.node.controller.duties import HEARTBEAT, LEAVING
+from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.statemachine.controller.controller import Result
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, Refused, RegisterNode
+from strandline.statemachine.controller.controller_state import NodeRegistration
+from strandline.statemachine.kafka_errors import KafkaError
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ import asyncio
 import logging
 from typing import Final
 
-from node.controller.client import ControllerClient, Unavailable
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from node.raft.outcome import Applied, Outcome
-from statemachine.controller_commands import ReplicasJoined, ReplicasLeft
-from statemachine.controller_state import CONTROLLER_GROUP, Replacement
+from strandline.node.controller.client import ControllerClient, Unavailable
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.outcome import Applied, Outcome
+from strandline.statemachine.controller.controller_commands import ReplicasJoined, ReplicasLeft
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Replacement
 
 log = logging.getLogger(__name__)
 

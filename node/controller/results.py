@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from statemachine.controller import Result
-from statemachine.controller_commands import ProducerIdBlock, Refused
-from statemachine.controller_state import NodeRegistration, Topic, topic_from
-from statemachine.kafka_errors import KafkaError
+from strandline.statemachine.controller.controller import Result
+from strandline.statemachine.controller.controller_commands import ProducerIdBlock, Refused
+from strandline.statemachine.controller.controller_state import NodeRegistration, Topic, topic_from
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 def pack(result: Result) -> list[Any]:

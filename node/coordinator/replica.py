@@ -14,12 +14,17 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from node.led_replica import LedReplica
-from node.raft.outcome import Applied, Outcome, Overloaded, Unknown
-from node.replica_machine import Recorder, ReplicaMachine
-from statemachine.controller import PartitionGroup
-from statemachine.coordinator_machine import CoordinatorCommand, CoordinatorMachine, OlderTerm, encode
-from statemachine.machine import Captured
+from strandline.node.led_replica import LedReplica
+from strandline.node.raft.outcome import Applied, Outcome, Overloaded, Unknown
+from strandline.node.replica_machine import Recorder, ReplicaMachine
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.groups.coordinator_machine import (
+    CoordinatorCommand,
+    CoordinatorMachine,
+    OlderTerm,
+    encode,
+)
+from strandline.statemachine.machine import Captured
 
 M = TypeVar("M", bound=CoordinatorMachine)
 

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.coordinator.groups.coordinator import GroupCoordinator
-from node.coordinator.replica import CoordinatorReplica
-from node.coordinator.transactions.coordinator import TransactionCoordinator
-from node.kafka.requests.outcomes import Failure
-from node.replica_machine import Recorder
-from statemachine.controller import PartitionGroup
-from statemachine.controller_commands import CreateInternalTopic, Refused
-from statemachine.controller_state import Topic
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import (
+from strandline.node.controller.client import Unavailable
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.coordinator.replica import CoordinatorReplica
+from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.replica_machine import Recorder
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.controller_commands import CreateInternalTopic, Refused
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import (
     GROUPS_KIND,
     GROUPS_TOPIC,
     TRANSACTIONS_TOPIC,
     coordinator_of,
     is_key,
 )
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 if TYPE_CHECKING:
-    from node.kafka.requests.context import BrokerContext
+    from strandline.node.kafka.handlers.context import BrokerContext
 
 CREATE_SECONDS: Final = 5.0
 """How long whoever asks first waits for the controller to create the topic."""

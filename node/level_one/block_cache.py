@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from node.level_zero.store import NotDone, StoreError
-from snapshot.object_frame import BadObject
+from strandline.node.objectstore.store import NotDone, StoreError
+from strandline.snapshot.object_frame import BadObject
 
 Key = tuple[bytes, int]
 """Unique bytes of an object, and which part of it."""

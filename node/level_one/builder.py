@@ -12,21 +12,21 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from node.level_one.builder_measures import BuilderMeasures
-from node.level_one.gathering import Destination, Gathering
-from node.level_zero.store import ObjectStore, StoreError
-from snapshot.level_one_format import (
+from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.gathering import Destination, Gathering
+from strandline.node.objectstore.store import ObjectStore, StoreError
+from strandline.snapshot.level_one_format import (
     BODY_AT,
     LevelOneWriter,
     body_bytes,
     parse_footer,
     verify_block,
 )
-from snapshot.level_zero_format import verify_batch
-from snapshot.object_frame import BadObject
-from statemachine.extents import Extent, InlineExtent
-from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.object_names import object_name
+from strandline.snapshot.level_zero_format import verify_batch
+from strandline.snapshot.object_frame import BadObject
+from strandline.statemachine.object_names import object_name
+from strandline.statemachine.partition.extents import Extent, InlineExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

@@ -6,9 +6,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
-from node.level_zero.store import Buffer
-from snapshot.level_one_format import Block, LevelOneFooter, StoredSpan, batches_of, verify_block
-from snapshot.object_frame import BadObject
+from strandline.node.objectstore.store import Buffer
+from strandline.snapshot.level_one_format import Block, LevelOneFooter, StoredSpan, batches_of, verify_block
+from strandline.snapshot.object_frame import BadObject
 
 _LAYOUT_BYTES = 1000
 _BLOCK_BYTES = 400

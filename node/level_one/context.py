@@ -11,18 +11,18 @@ import random
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from node.config import NodeConfig
-from node.controller.client import ControllerClient
-from node.level_one.builder import LevelOneBuilder
-from node.level_zero.store import ObjectStore
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.node.config import NodeConfig
+from strandline.node.controller.client import ControllerClient
+from strandline.node.level_one.builder import LevelOneBuilder
+from strandline.node.objectstore.store import ObjectStore
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     AdvanceReconciled,
     ForgetRemoved,
     ReplaceLevelOne,
     SetStartOffset,
 )
-from statemachine.settings import Configs
 
 
 class Group(Protocol):

@@ -12,10 +12,17 @@ from typing import Any, Final
 
 import msgpack
 
-from node.level_one.builder import BuildFailed, Merge, Output
-from statemachine.extents import INLINE_ROW, OBJECT_ROW, ROW, Extent, InlineExtent, ObjectExtent
-from statemachine.level_one import LEVEL_ONE_ROW, LevelOneExtent
-from statemachine.object_names import OBJECT_ID_BYTES
+from strandline.node.level_one.builder import BuildFailed, Merge, Output
+from strandline.statemachine.object_names import OBJECT_ID_BYTES
+from strandline.statemachine.partition.extents import (
+    INLINE_ROW,
+    OBJECT_ROW,
+    ROW,
+    Extent,
+    InlineExtent,
+    ObjectExtent,
+)
+from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW, LevelOneExtent
 
 LENGTH: Final = struct.Struct("<I")
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024

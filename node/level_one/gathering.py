@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from node.level_one.builder_measures import BuilderMeasures
-from node.level_zero.store import NotDone, ObjectStore, OutcomeUnknown, RangeNotFound, StoreError
-from snapshot.object_frame import BadObject
+from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.objectstore.store import NotDone, ObjectStore, OutcomeUnknown, RangeNotFound, StoreError
+from strandline.snapshot.object_frame import BadObject
 
 
 class Destination:

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from node.level_one.builder import BuildFailed, Merge
-from node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
-from node.level_one.merging import next_merge
-from node.level_one.naming import Fate, Namer
-from node.level_one.plan import grain
-from node.level_one.trouble import Trouble
-from node.level_one.undecided import Undecided
-from node.level_one.upkeep_measures import UpkeepMeasures
-from node.looking import in_slices
-from statemachine.level_one import LevelOneExtent
-from statemachine.partition_commands import ReplaceLevelOne
+from strandline.node.level_one.builder import BuildFailed, Merge
+from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
+from strandline.node.level_one.merging import next_merge
+from strandline.node.level_one.naming import Fate, Namer
+from strandline.node.level_one.plan import grain
+from strandline.node.level_one.trouble import Trouble
+from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.looking import in_slices
+from strandline.statemachine.partition.level_one import LevelOneExtent
+from strandline.statemachine.partition.partition_commands import ReplaceLevelOne
 
 MAX_LOOKED: Final = 4_096
 """Objects of a partition that are looked through, the newest; those before were when they were new."""

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from node.level_one.plan import Grain
-from snapshot.object_frame import HEADER
-from statemachine.level_one import LevelOneExtent
+from strandline.node.level_one.plan import Grain
+from strandline.snapshot.object_frame import HEADER
+from strandline.statemachine.partition.level_one import LevelOneExtent
 
 MAX_SOURCES: Final = 2_048
 """Objects that become one at a time; more than any `merge_count`."""

@@ -11,13 +11,18 @@ from enum import Enum
 
 from kio.schema.errors import ErrorCode
 
-from node.level_one.context import Replica, leads_in
-from node.level_one.undecided import Undecided
-from node.level_one.upkeep_measures import UpkeepMeasures
-from node.partition.batch import AppendFailed
-from statemachine.level_one import LevelOneExtent
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import AdvanceReconciled, LevelOneReplaced, Reconciled, ReplaceLevelOne
+from strandline.node.level_one.context import Replica, leads_in
+from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.partition.batch import AppendFailed
+from strandline.statemachine.partition.level_one import LevelOneExtent
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
+    AdvanceReconciled,
+    LevelOneReplaced,
+    Reconciled,
+    ReplaceLevelOne,
+)
 
 
 class Fate(Enum):

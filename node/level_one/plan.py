@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from node.config import LevelOneSection
-from statemachine.extents import Extent, Extents
-from statemachine.settings import Configs
-from statemachine.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
+from strandline.node.config import LevelOneSection
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
+from strandline.statemachine.partition.extents import Extent, Extents
 
 MAX_SHARES: Final = 128
 """Partitions in one job; each is at least one object."""

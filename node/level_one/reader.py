@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from node.level_one.block_cache import BlockCache, Loaded, arrived
-from node.level_one.chunks import Chunk, Layout
-from node.level_zero.measures import SECONDS, Histogram
-from node.level_zero.store import Buffer, ObjectStore, RangeNotFound, StoreError
-from node.partition.batch import StoredRun, TimedBatch
-from snapshot.level_one_format import LevelOneFooter, parse_footer
-from snapshot.object_frame import HEADER, BadObject
-from statemachine.level_one import LevelOneExtent, level_one_name
+from strandline.node.level_one.block_cache import BlockCache, Loaded, arrived
+from strandline.node.level_one.chunks import Chunk, Layout
+from strandline.node.level_zero.measures import SECONDS, Histogram
+from strandline.node.objectstore.store import Buffer, ObjectStore, RangeNotFound, StoreError
+from strandline.node.partition.batch import StoredRun, TimedBatch
+from strandline.snapshot.level_one_format import LevelOneFooter, parse_footer
+from strandline.snapshot.object_frame import HEADER, BadObject
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 
 KIB = 1024
 MIB = 1024 * KIB

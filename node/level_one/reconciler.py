@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from node.level_one.builder import BuildFailed, Output
-from node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
-from node.level_one.merger import Merger
-from node.level_one.naming import Fate, Namer
-from node.level_one.plan import (
+from strandline.node.level_one.builder import BuildFailed, Output
+from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
+from strandline.node.level_one.merger import Merger
+from strandline.node.level_one.naming import Fate, Namer
+from strandline.node.level_one.plan import (
     MAX_JOB_EXTENTS,
     Candidate,
     FirstSeen,
@@ -30,13 +30,13 @@ from node.level_one.plan import (
     grain,
     page,
 )
-from node.level_one.trouble import Trouble
-from node.level_one.undecided import Undecided
-from node.level_one.upkeep_measures import UpkeepMeasures
-from node.looking import in_slices, look_seconds
-from statemachine.extents import Extent
-from statemachine.level_one import LevelOneExtent
-from statemachine.partition_commands import AdvanceReconciled
+from strandline.node.level_one.trouble import Trouble
+from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.looking import in_slices, look_seconds
+from strandline.statemachine.partition.extents import Extent
+from strandline.statemachine.partition.level_one import LevelOneExtent
+from strandline.statemachine.partition.partition_commands import AdvanceReconciled
 
 LOOK_SECONDS: Final = 1.0
 MAX_PAUSE_SECONDS: Final = 5.0

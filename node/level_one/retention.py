@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from node.level_one.context import LevelOneContext, Replica, configs_of, label
-from node.level_one.upkeep_measures import UpkeepMeasures
-from node.looking import in_slices, look_seconds
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import SetStartOffset, StartOffsetSet
-from statemachine.settings import Configs
-from statemachine.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
+from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.looking import in_slices, look_seconds
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import SetStartOffset, StartOffsetSet
 
 LOOK_SECONDS: Final = 1.0
 MAX_BATCHES: Final = 2_000

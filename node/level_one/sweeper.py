@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from node.level_one.context import LevelOneContext, Replica, label, leads_in
-from node.level_one.trouble import Trouble
-from node.level_one.undecided import Undecided
-from node.level_one.upkeep_measures import UpkeepMeasures
-from node.level_zero.store import MAX_DELETE, StoreError
-from node.looking import in_slices, look_seconds
-from statemachine.level_one import level_one_name, parse_level_one_name, partition_prefix
-from statemachine.partition_commands import ForgetRemoved
+from strandline.node.level_one.context import LevelOneContext, Replica, label, leads_in
+from strandline.node.level_one.trouble import Trouble
+from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.looking import in_slices, look_seconds
+from strandline.node.objectstore.store import MAX_DELETE, StoreError
+from strandline.statemachine.partition.level_one import level_one_name, parse_level_one_name, partition_prefix
+from strandline.statemachine.partition.partition_commands import ForgetRemoved
 
 LOOK_SECONDS: Final = 1.0
 PAGE: Final = 1_000

@@ -10,14 +10,14 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from node.level_one.context import LevelOneContext, Replica
-from node.level_one.merger import Merger
-from node.level_one.naming import Namer
-from node.level_one.reconciler import Reconciler
-from node.level_one.retention import Retention
-from node.level_one.sweeper import Sweeper
-from node.level_one.undecided import Undecided
-from node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.level_one.context import LevelOneContext, Replica
+from strandline.node.level_one.merger import Merger
+from strandline.node.level_one.naming import Namer
+from strandline.node.level_one.reconciler import Reconciler
+from strandline.node.level_one.retention import Retention
+from strandline.node.level_one.sweeper import Sweeper
+from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 
 
 @dataclass(frozen=True, slots=True)

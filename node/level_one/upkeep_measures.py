@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from node.level_zero.measures import SECONDS, Histogram
+from strandline.node.level_zero.measures import SECONDS, Histogram
 
 
 @dataclass(slots=True)

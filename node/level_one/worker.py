@@ -2,7 +2,7 @@
 
 It is nicer than the node, has a store client of its own, does one job at a time for whoever holds the other
 end of its standard input, and ends where it is when that end closes, whatever the reason: an unfinished
-object has no name yet, and nobody will ever use one that lands late. `python -m node.level_one.worker`.
+object has no name yet, and nobody will ever use one that lands late. `python -m strandline.node.level_one.worker`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import time
 from dataclasses import astuple
 from typing import Any, BinaryIO, Final, NoReturn
 
-from node.allocator import keep_freed_memory
-from node.disk_threads import DiskThreads, NodeLoop
-from node.level_one.builder import BuilderConfig, Built, Merge, Output, StoreBuilder
-from node.level_one.builder_measures import BuilderMeasures
-from node.level_one.frames import (
+from strandline.node.allocator import keep_freed_memory
+from strandline.node.disk_threads import DiskThreads, NodeLoop
+from strandline.node.level_one.builder import BuilderConfig, Built, Merge, Output, StoreBuilder
+from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.frames import (
     LENGTH,
     BadFrame,
     OutputsGathering,
@@ -32,10 +32,10 @@ from node.level_one.frames import (
     message_of,
     plain,
 )
-from node.level_zero.opening import StorePlace, open_store
-from node.level_zero.retries import RetryPolicy
-from node.level_zero.store import NotDone
-from node.raft.disk import RealDisk
+from strandline.node.objectstore.opening import StorePlace, open_store
+from strandline.node.objectstore.retries import RetryPolicy
+from strandline.node.objectstore.store import NotDone
+from strandline.node.raft.disk import RealDisk
 
 log = logging.getLogger(__name__)
 

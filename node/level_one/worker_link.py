@@ -16,10 +16,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Final, cast
 
-import node
-from node.level_one.builder import BuilderConfig, BuildFailed, Built, LevelOneBuilder, Merge, Output
-from node.level_one.builder_measures import BuilderMeasures
-from node.level_one.frames import (
+import strandline
+from strandline.node.level_one.builder import (
+    BuilderConfig,
+    BuildFailed,
+    Built,
+    LevelOneBuilder,
+    Merge,
+    Output,
+)
+from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.frames import (
     LENGTH,
     BadFrame,
     build_messages,
@@ -29,11 +36,11 @@ from node.level_one.frames import (
     message_of,
     result_of,
 )
-from node.level_zero.opening import StorePlace
+from strandline.node.objectstore.opening import StorePlace
 
 log = logging.getLogger(__name__)
 
-PROGRAM: Final = (sys.executable, "-m", "node.level_one.worker")
+PROGRAM: Final = (sys.executable, "-m", "strandline.node.level_one.worker")
 END_SECONDS: Final = 5.0
 """How long a process may take to end once it has been told to."""
 MAX_SAID_BYTES: Final = 64 * 1024
@@ -245,6 +252,6 @@ async def _listen(process: asyncio.subprocess.Process) -> None:
 
 def _environment() -> dict[str, str]:
     """This process's, and where the program is: it may have been found by the folder we were started in."""
-    [folder] = {os.path.dirname(os.path.abspath(path)) for path in node.__path__}
+    [folder] = {os.path.dirname(os.path.abspath(path)) for path in strandline.__path__}
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.level_zero.measures import BatcherMeasures, Why
-from node.level_zero.store import Buffer, ObjectStore, OutcomeUnknown, StoreError
-from node.raft.outcome import Overloaded
-from snapshot.level_zero_format import Batch, encode, overhead
-from statemachine.object_names import object_id, object_name
+from strandline.node.level_zero.measures import BatcherMeasures, Why
+from strandline.node.objectstore.store import Buffer, ObjectStore, OutcomeUnknown, StoreError
+from strandline.node.raft.outcome import Overloaded
+from strandline.snapshot.level_zero_format import Batch, encode, overhead
+from strandline.statemachine.object_names import object_id, object_name
 
 MIB = 1024 * 1024
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from node.level_zero.store import Buffer
+from strandline.node.objectstore.store import Buffer
 
 ENTRY_BYTES = 400
 """What an entry costs besides its batch, so that many small batches are bounded too."""

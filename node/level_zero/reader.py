@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.level_zero.cache import BatchCache
-from node.level_zero.measures import ReaderMeasures
-from node.level_zero.store import Buffer, NotDone, ObjectStore, RangeNotFound, StoreError
-from snapshot.level_zero_format import BadObject, verify_batch
-from statemachine.extents import Extent, InlineExtent, ObjectExtent
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.measures import ReaderMeasures
+from strandline.node.objectstore.store import Buffer, NotDone, ObjectStore, RangeNotFound, StoreError
+from strandline.snapshot.level_zero_format import BadObject, verify_batch
+from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from statemachine.controller_state import NodeRegistration
-from statemachine.object_names import parse_object_name, shard_prefix
+from strandline.statemachine.controller.controller_state import NodeRegistration
+from strandline.statemachine.object_names import parse_object_name, shard_prefix
 
 
 class NotThisCluster(Exception):

@@ -12,13 +12,13 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from node.partition.batch import AppendFailed, AppendResult, not_replicated, refused, too_few_hold
-from node.partition.gaps import Gaps
-from node.partition.lanes import Pending
-from node.partition.verifications import Verifications
-from node.raft.outcome import Applied, Outcome
-from statemachine.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
-from statemachine.producers import NO_PRODUCER
+from strandline.node.partition.batch import AppendFailed, AppendResult, not_replicated, refused, too_few_hold
+from strandline.node.partition.gaps import Gaps
+from strandline.node.partition.lanes import Pending
+from strandline.node.partition.verifications import Verifications
+from strandline.node.raft.outcome import Applied, Outcome
+from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
+from strandline.statemachine.partition.producers import NO_PRODUCER
 
 ANSWER_SECONDS = 0.1
 """How long, once leadership is lost, a batch with a producer id that is in the log is not answered. A leader

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from node.level_zero.batcher import UploadFailed
-from node.level_zero.store import Buffer
-from node.raft.outcome import NotLeader, Overloaded, Unknown
-from statemachine.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
+from strandline.node.level_zero.batcher import UploadFailed
+from strandline.node.objectstore.store import Buffer
+from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
+from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
 
 if TYPE_CHECKING:
-    from node.coordinator.transactions.verification import Verified
+    from strandline.node.coordinator.transactions.verification import Verified
 
 
 class ProducedBatch(NamedTuple):

@@ -13,8 +13,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from node.partition.fence_log import FenceLog
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch, Verdict, WindowCounters
+from strandline.node.partition.fence_log import FenceLog
+from strandline.statemachine.partition.epoch_window import (
+    EpochWindow,
+    StaleClusterEpoch,
+    Verdict,
+    WindowCounters,
+)
 
 
 class FenceClosed(NamedTuple):

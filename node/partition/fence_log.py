@@ -7,7 +7,7 @@ import asyncio
 import logging
 from typing import Final
 
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
+from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from node.partition.batch import AppendFailed, ProducedBatch, behind, not_now
-from statemachine.producers import MAX_SEQUENCE, NO_PRODUCER, Producers
+from strandline.node.partition.batch import AppendFailed, ProducedBatch, behind, not_now
+from strandline.statemachine.partition.producers import MAX_SEQUENCE, NO_PRODUCER, Producers
 
 MAX_GAPS = 4_096
 """Producers of one partition with a gap; beyond it the oldest is forgotten, as a change of node would."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from node.level_zero.batcher import Result, Stored
-from node.partition.batch import AppendFailed, AppendResult, ProducedBatch
-from statemachine.partition_commands import Placeholder
+from strandline.node.level_zero.batcher import Result, Stored
+from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.statemachine.partition.partition_commands import Placeholder
 
 
 class Pending:

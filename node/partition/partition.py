@@ -13,13 +13,13 @@ from typing import cast
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.control_batch import control_batch
-from node.led_replica import LedReplica
-from node.level_one.reader import LevelOneReader, Place
-from node.level_zero.batcher import Batcher
-from node.level_zero.cache import BatchCache
-from node.level_zero.reader import Reader
-from node.partition.batch import (
+from strandline.node.kafka.wire.control_batch import control_batch
+from strandline.node.led_replica import LedReplica
+from strandline.node.level_one.reader import LevelOneReader, Place
+from strandline.node.level_zero.batcher import Batcher
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader
+from strandline.node.partition.batch import (
     AppendFailed,
     AppendResult,
     Judgement,
@@ -31,17 +31,17 @@ from node.partition.batch import (
     not_leading,
     not_replicated,
 )
-from node.partition.fence import Fence, FenceClosed
-from node.partition.fence_log import FenceLog
-from node.partition.stored_batches import Measured, StoredBatches
-from node.partition.writer import EpochSource, Writer
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, Outcome
-from node.replica_machine import Recorder, ReplicaMachine
-from statemachine.controller import PartitionGroup
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.node.partition.fence import Fence, FenceClosed
+from strandline.node.partition.fence_log import FenceLog
+from strandline.node.partition.stored_batches import Measured, StoredBatches
+from strandline.node.partition.writer import EpochSource, Writer
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, Outcome
+from strandline.node.replica_machine import Recorder, ReplicaMachine
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     Append,
     AppendInline,

@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from node.level_one.reader import LevelOneReader, Place
-from node.level_zero.cache import BatchCache
-from node.level_zero.reader import Reader
-from node.level_zero.store import ObjectNotFound, StoreError
-from node.partition.batch import StoredBatch, StoredRun, TimedBatch
-from node.partition.reader_holds import ReaderHolds
-from snapshot.object_frame import BadObject
-from statemachine.extents import Extent, ObjectExtent
-from statemachine.level_one import LevelOneExtent, parse_level_one_name
-from statemachine.partition import PartitionStateMachine
+from strandline.node.gc.reader_holds import ReaderHolds
+from strandline.node.level_one.reader import LevelOneReader, Place
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader
+from strandline.node.objectstore.store import ObjectNotFound, StoreError
+from strandline.node.partition.batch import StoredBatch, StoredRun, TimedBatch
+from strandline.snapshot.object_frame import BadObject
+from strandline.statemachine.partition.extents import Extent, ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent, parse_level_one_name
+from strandline.statemachine.partition.partition import PartitionStateMachine
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ meanwhile share that answer, so a producer with several in flight asks once.
 
 from __future__ import annotations
 
-from node.partition.batch import AppendFailed, Verification
+from strandline.node.partition.batch import AppendFailed, Verification
 
 
 class _Asked:

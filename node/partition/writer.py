@@ -15,10 +15,10 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from node.level_zero.batcher import Batcher, Result, Stored
-from node.level_zero.cache import BatchCache
-from node.partition.answers import Answers
-from node.partition.batch import (
+from strandline.node.level_zero.batcher import Batcher, Result, Stored
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.partition.answers import Answers
+from strandline.node.partition.batch import (
     AppendFailed,
     AppendResult,
     Judgement,
@@ -30,14 +30,14 @@ from node.partition.batch import (
     not_replicated,
     not_stored,
 )
-from node.partition.fence import Fence, Grant, Hold
-from node.partition.lanes import Lane, Pending, placeholder
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied
-from statemachine.epoch_window import StaleClusterEpoch, Verdict
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Append, encode
-from statemachine.producers import NO_PRODUCER
+from strandline.node.partition.fence import Fence, Grant, Hold
+from strandline.node.partition.lanes import Lane, Pending, placeholder
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied
+from strandline.statemachine.partition.epoch_window import StaleClusterEpoch, Verdict
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import Append, encode
+from strandline.statemachine.partition.producers import NO_PRODUCER
 
 MAX_BATCHES = 16_384
 MAX_BYTES = 64 * 1024 * 1024

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from node.raft.rank import Rank
+from strandline.node.raft.rank import Rank
 
 AT_ONCE: Final = 64
 AT_ONCE_LATE: Final = 8

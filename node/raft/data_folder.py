@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from node.raft.disk import Disk
-from node.raft.wal.format import REPLACE
+from strandline.node.raft.disk import Disk
+from strandline.node.raft.wal.format import REPLACE
 
 NAME: Final = "identity"
 FORMAT: Final = 1

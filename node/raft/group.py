@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
-from node.raft.pysyncobj_seam import FOLLOWER, LEADER
-from node.raft.rules.messages import EntryKind, MessageKind
-from node.raft.rules.replica_state import SafetyViolation
-from node.raft.rules.replication import read_run
-from node.raft.snapshots.receiving import SnapshotReceiving
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
+from strandline.node.raft.pysyncobj_seam import FOLLOWER, LEADER
+from strandline.node.raft.rules.messages import EntryKind, MessageKind
+from strandline.node.raft.rules.replica_state import SafetyViolation
+from strandline.node.raft.rules.replication import read_run
+from strandline.node.raft.snapshots.receiving import SnapshotReceiving
 
 _REGULAR = bytes([EntryKind.REGULAR])
 

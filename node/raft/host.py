@@ -17,32 +17,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from node.raft.attention import Attention
-from node.raft.campaigns import Campaigns
-from node.raft.config import RaftConfig
-from node.raft.data_folder import NAME as FOLDER_FILE
-from node.raft.data_folder import Folder, FolderKey
-from node.raft.disk import Disk
-from node.raft.group import RaftGroup
-from node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem
-from node.raft.mesh.outbox import FRAME_BYTES, Outbox
-from node.raft.pysyncobj_seam import LEADER, check_internals
-from node.raft.rank import Rank
-from node.raft.rules.messages import BadMessage, MessageKind, check
-from node.raft.rules.peer_heartbeat import Pair
-from node.raft.rules.progress import NEVER
-from node.raft.rules.shared_heartbeats import QuietHeartbeats
-from node.raft.snapshots.store import SnapshotStore
-from node.raft.stored_groups import StoredGroups
-from node.raft.sweeps import Sweeps
-from node.raft.wal.after_sync import AfterSync
-from node.raft.wal.carrying import Carrying, GroupLog
-from node.raft.wal.format import REPLACE
-from node.raft.wal.raft_log import JournalDamaged
-from node.raft.wal.segment import was_started
-from node.raft.wal.segment_use import SegmentUse
-from node.raft.wal.write_ahead_log import Kind, WalConfig, WalError, WalFailed, WriteAheadLog
-from statemachine.machine import StateMachine
+from strandline.node.raft.attention import Attention
+from strandline.node.raft.campaigns import Campaigns
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.data_folder import NAME as FOLDER_FILE
+from strandline.node.raft.data_folder import Folder, FolderKey
+from strandline.node.raft.disk import Disk
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem
+from strandline.node.raft.mesh.outbox import FRAME_BYTES, Outbox
+from strandline.node.raft.pysyncobj_seam import LEADER, check_internals
+from strandline.node.raft.rank import Rank
+from strandline.node.raft.rules.messages import BadMessage, MessageKind, check
+from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.progress import NEVER
+from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
+from strandline.node.raft.snapshots.store import SnapshotStore
+from strandline.node.raft.stored_groups import StoredGroups
+from strandline.node.raft.sweeps import Sweeps
+from strandline.node.raft.wal.after_sync import AfterSync
+from strandline.node.raft.wal.carrying import Carrying, GroupLog
+from strandline.node.raft.wal.format import REPLACE
+from strandline.node.raft.wal.raft_log import JournalDamaged
+from strandline.node.raft.wal.segment import was_started
+from strandline.node.raft.wal.segment_use import SegmentUse
+from strandline.node.raft.wal.write_ahead_log import Kind, WalConfig, WalError, WalFailed, WriteAheadLog
+from strandline.statemachine.machine import StateMachine
 
 log = logging.getLogger(__name__)
 

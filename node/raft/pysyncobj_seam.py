@@ -18,7 +18,7 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
 if TYPE_CHECKING:
-    from node.raft.wal.raft_log import GroupJournal
+    from strandline.node.raft.wal.raft_log import GroupJournal
 
 PINNED = "0.3.17"
 

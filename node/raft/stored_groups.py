@@ -10,15 +10,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.raft.rules.messages import Entry, EntryKind
-from node.raft.rules.replica_state import Configuration
-from node.raft.snapshots.store import SnapshotStore
-from node.raft.wal.carrying import GroupLog
-from node.raft.wal.raft_log import GroupJournal, Record, RecoveredLog
-from node.raft.wal.segment_use import SegmentUse
-from node.raft.wal.write_ahead_log import Kind
-from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
-from statemachine.machine import StateMachine
+from strandline.node.raft.rules.messages import Entry, EntryKind
+from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.snapshots.store import SnapshotStore
+from strandline.node.raft.wal.carrying import GroupLog
+from strandline.node.raft.wal.raft_log import GroupJournal, Record, RecoveredLog
+from strandline.node.raft.wal.segment_use import SegmentUse
+from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
+from strandline.statemachine.machine import StateMachine
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from node.raft.group import RaftGroup
+from strandline.node.raft.group import RaftGroup
 
 SLICE: Final = 128
 """Groups in one turn: one to three milliseconds."""

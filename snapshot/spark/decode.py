@@ -21,10 +21,17 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from snapshot.compression import Compression, DecompressionError, decompress
-from snapshot.extent_rows import ABORTED_ROWS
-from snapshot.level_zero_format import BATCH_HEADER_BYTES, BadObject, verify_batch
-from snapshot.spark.record_fields import Fields, Longs, Spans, WrongRecords, read_fields, record_ends
+from strandline.snapshot.compression import Compression, DecompressionError, decompress
+from strandline.snapshot.extent_rows import ABORTED_ROWS
+from strandline.snapshot.level_zero_format import BATCH_HEADER_BYTES, BadObject, verify_batch
+from strandline.snapshot.spark.record_fields import (
+    Fields,
+    Longs,
+    Spans,
+    WrongRecords,
+    read_fields,
+    record_ends,
+)
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Decompressed bytes of an Arrow batch, at which it is closed: its arrays still fit the processor's cache."""

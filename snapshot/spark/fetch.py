@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from snapshot.level_one_format import Block, batches_of, verify_block
-from snapshot.spark.decode import COLUMNS, Aborted, Decoder, StoredBatch
-from snapshot.spark.pieces import PIECE, PieceKind, Slice
-from snapshot.storage import ObjectMissing, Storage, StorageError
-from statemachine.level_one import UNIQUE_BYTES, level_one_name
-from statemachine.object_names import object_name
+from strandline.snapshot.level_one_format import Block, batches_of, verify_block
+from strandline.snapshot.spark.decode import COLUMNS, Aborted, Decoder, StoredBatch
+from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
+from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
+from strandline.statemachine.object_names import object_name
+from strandline.statemachine.partition.level_one import UNIQUE_BYTES, level_one_name
 
 PARALLEL_GETS: Final = 8
 JOIN_GAP_BYTES: Final = 128 * 1024

@@ -15,15 +15,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from snapshot.level_one_format import Block
-from statemachine.extents import INLINE_ROW, OBJECT_ROW
-from statemachine.object_names import OBJECT_ID_BYTES
+from strandline.snapshot.level_one_format import Block
+from strandline.statemachine.object_names import OBJECT_ID_BYTES
+from strandline.statemachine.partition.extents import INLINE_ROW, OBJECT_ROW
 
 Rows = NDArray[Any]
 
 
 class PieceKind(IntEnum):
-    """The first two are those of statemachine.extents."""
+    """The first two are those of strandline.statemachine.partition.extents."""
 
     BATCH = OBJECT_ROW
     INLINE = INLINE_ROW

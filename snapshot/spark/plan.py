@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from snapshot.spark.options import ReadOptions
-from snapshot.spark.pieces import PieceKind, Rows, Slice
-from snapshot.spark.views import PartitionView, partition_views
-from snapshot.storage import Storage
-from statemachine.object_names import OBJECT_ID_BYTES
+from strandline.snapshot.spark.options import ReadOptions
+from strandline.snapshot.spark.pieces import PieceKind, Rows, Slice
+from strandline.snapshot.spark.views import PartitionView, partition_views
+from strandline.snapshot.storage import Storage
+from strandline.statemachine.object_names import OBJECT_ID_BYTES
 
 WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Stored bytes that a task fetches and decodes at a time; also what a task should at least have to do."""

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
+from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
 
 MAX_BARS = 30
 """Partitions that a plot shows by name; the largest, and the rest together."""

@@ -30,11 +30,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from snapshot.spark.decode import COLUMNS
-from snapshot.spark.fetch import read_windows
-from snapshot.spark.options import ReadOptions, SourceError, parse
-from snapshot.spark.plan import Window, plan
-from snapshot.storage import StorageError, open_storage
+from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.spark.fetch import read_windows
+from strandline.snapshot.spark.options import ReadOptions, SourceError, parse
+from strandline.snapshot.spark.plan import Window, plan
+from strandline.snapshot.storage import StorageError, open_storage
 
 SCHEMA = (
     StructType()

@@ -15,20 +15,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
-from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
-from snapshot.level_one_format import LevelOneFooter, parse_footer
-from snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
-from snapshot.object_frame import BadObject
-from snapshot.spark.fetch import PARALLEL_GETS, first_offset_since, get_referred
-from snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
-from snapshot.spark.pieces import PieceKind, Rows, Slice, of_blocks, of_level_zero
-from snapshot.storage import ObjectMissing, Storage, StorageError
-from statemachine.controller_state import CONTROLLER_GROUP, ControllerState, Topic
-from statemachine.internal_topics import INTERNAL_TOPICS
-from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.partition_state import last_stable_offset, snapshot_fields
-from statemachine.producers import Producers
+from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
+from strandline.snapshot.level_one_format import LevelOneFooter, parse_footer
+from strandline.snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
+from strandline.snapshot.object_frame import BadObject
+from strandline.snapshot.spark.fetch import PARALLEL_GETS, first_offset_since, get_referred
+from strandline.snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
+from strandline.snapshot.spark.pieces import PieceKind, Rows, Slice, of_blocks, of_level_zero
+from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState, Topic
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
+from strandline.statemachine.partition.partition_state import last_stable_offset, snapshot_fields
+from strandline.statemachine.partition.producers import Producers
 
 LISTINGS: Final = 3
 """How often a group's checkpoints are listed when the newest is gone before it was read."""

@@ -12,33 +12,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.admin.server import AdminServer
-from node.checkpoints.publisher import Publisher
-from node.checkpoints.renewal import RenewalReport, RenewedLease
-from node.cluster_clock import Verdict
-from node.controller.client import Unavailable
-from node.kafka.handler import Request
-from node.kafka.server import KafkaServer
-from node.kafka.server_config import ServerConfig
-from node.level_one.builder_measures import BuilderMeasures
-from node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from node.level_one.upkeep import PartitionUpkeep, UpkeepStatus
-from node.level_one.upkeep_measures import UpkeepMeasures
-from node.level_zero.batcher import Batcher, BatcherConfig
-from node.level_zero.cache import BatchCache
-from node.level_zero.collectable_epochs import Heard, HeldBack, Maximum
-from node.level_zero.collector import CollectorMeasures, DryRun
-from node.level_zero.local_store import LocalStore
-from node.level_zero.reader import Reader, ReaderConfig
-from node.level_zero.retries import RetryingStore, RetryPolicy
-from node.raft.config import RaftConfig
-from node.raft.disk import RealDisk
-from node.raft.group import RaftGroup
-from node.raft.host import HostSettings, RaftHost
-from node.raft.outcome import Applied
-from node.raft.wal.write_ahead_log import WalConfig
-from statemachine.controller import Controller, PartitionGroup
-from statemachine.controller_commands import (
+from strandline.node.admin.server import AdminServer
+from strandline.node.checkpoints.publisher import Publisher
+from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
+from strandline.node.cluster_clock import Verdict
+from strandline.node.controller.client import Unavailable
+from strandline.node.gc.collectable_epochs import Heard, HeldBack, Maximum
+from strandline.node.gc.collector import CollectorMeasures, DryRun
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server_config import ServerConfig
+from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
+from strandline.node.level_one.upkeep import PartitionUpkeep, UpkeepStatus
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.level_zero.batcher import Batcher, BatcherConfig
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader, ReaderConfig
+from strandline.node.objectstore.local_store import LocalStore
+from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.outcome import Applied
+from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.statemachine.controller.controller import Controller, PartitionGroup
+from strandline.statemachine.controller.controller_commands import (
     Bootstrap,
     Command,
     CreateInternalTopic,
@@ -46,11 +46,11 @@ from statemachine.controller_commands import (
     RegisterNode,
     encode,
 )
-from statemachine.epoch_window import EpochWindow, WindowCounters
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import GROUPS_KIND, coordinator_kind
-from statemachine.partition import PartitionStateMachine
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import GROUPS_KIND, coordinator_kind
+from strandline.statemachine.partition.epoch_window import EpochWindow, WindowCounters
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 NODE = 1
 BOOT = 2**62 + 1

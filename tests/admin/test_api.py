@@ -15,22 +15,22 @@ from unittest.mock import patch
 import pytest
 from starlette.routing import Route
 
-from node.admin import http
-from node.admin.api import Api
-from node.admin.loop_lag import LoopLag
-from node.admin.metrics import Metrics
-from node.admin.openapi import OPENAPI
-from node.admin.pages import MAX_PAGE
-from node.admin.server import AdminListenError, AdminServer
-from node.checkpoints.coordinator import UnknownTopic
-from node.level_zero.batcher import Stored, UploadFailed
-from node.level_zero.store import StoreError
-from node.raft.mesh.mesh import STRANGER_SECONDS, Stranger
-from statemachine.epoch_window import StaleClusterEpoch, Verdict
-from statemachine.group_state import Group
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from statemachine.offsets import Offsets
+from strandline.node.admin import http
+from strandline.node.admin.api import Api
+from strandline.node.admin.loop_lag import LoopLag
+from strandline.node.admin.metrics import Metrics
+from strandline.node.admin.openapi import OPENAPI
+from strandline.node.admin.pages import MAX_PAGE
+from strandline.node.admin.server import AdminListenError, AdminServer
+from strandline.node.checkpoints.coordinator import UnknownTopic
+from strandline.node.level_zero.batcher import Stored, UploadFailed
+from strandline.node.objectstore.store import StoreError
+from strandline.node.raft.mesh.mesh import STRANGER_SECONDS, Stranger
+from strandline.statemachine.groups.group_state import Group
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from strandline.statemachine.partition.epoch_window import StaleClusterEpoch, Verdict
+from strandline.statemachine.partition.offsets import Offsets
 from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
 from tests.admin.test_metrics import samples
 from tests.mesh_nodes import on_loop
@@ -523,7 +523,7 @@ def test_who_does_not_take_its_answer_is_cut_off(tmp_path: Path, monkeypatch: py
 
 
 def test_a_request_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.admin.server.SECONDS", {"/api/checkpoints": 0.1})
+    monkeypatch.setattr("strandline.node.admin.server.SECONDS", {"/api/checkpoints": 0.1})
 
     @on_loop
     async def run() -> None:

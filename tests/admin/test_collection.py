@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from node.admin.collection import FAILING
-from node.cluster_clock import Verdict
-from node.controller.client import Unavailable
-from node.level_one.upkeep import PartitionUpkeep
-from node.level_zero.collectable_epochs import Heard, Maximum
-from node.level_zero.collector import DryRun
-from node.level_zero.store import NotDone
-from statemachine.level_one import LevelOneExtent, RemovedObject
-from statemachine.partition_commands import Append, Placeholder, encode
+from strandline.node.admin.collection import FAILING
+from strandline.node.cluster_clock import Verdict
+from strandline.node.controller.client import Unavailable
+from strandline.node.gc.collectable_epochs import Heard, Maximum
+from strandline.node.gc.collector import DryRun
+from strandline.node.level_one.upkeep import PartitionUpkeep
+from strandline.node.objectstore.store import NotDone
+from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
+from strandline.statemachine.partition.partition_commands import Append, Placeholder, encode
 from tests.admin.small_node import Client, SmallNode, small_node, until
 from tests.admin.test_api import check, refused, schema_of
 from tests.admin.test_metrics import samples

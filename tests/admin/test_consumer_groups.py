@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
-from node.admin import group_metrics
-from node.coordinator.groups.classic_group import LiveGroup
-from node.coordinator.groups.classic_members import LiveMember
-from node.coordinator.groups.classic_state import State
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.group_commands import CommitOffsets, Member, PartitionOffset, StartGeneration, TopicOffsets
-from statemachine.group_state import Group
-from statemachine.partition import PartitionStateMachine
+from strandline.node.admin import group_metrics
+from strandline.node.coordinator.groups.classic_group import LiveGroup
+from strandline.node.coordinator.groups.classic_members import LiveMember
+from strandline.node.coordinator.groups.classic_state import State
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.group_commands import (
+    CommitOffsets,
+    Member,
+    PartitionOffset,
+    StartGeneration,
+    TopicOffsets,
+)
+from strandline.statemachine.groups.group_state import Group
+from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.admin.small_node import small_node
 from tests.admin.test_api import check, schema_of
 from tests.admin.test_metrics import samples

@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from node.admin.held_loop import MAX_PARTS, OTHER, SYSTEM, HeldLoop, part_of
-from node.admin.loop_lag import LoopLag
+from strandline.node.admin.held_loop import MAX_PARTS, OTHER, SYSTEM, HeldLoop, part_of
+from strandline.node.admin.loop_lag import LoopLag
 
 SLOW = """
 class Slow:
@@ -24,7 +24,7 @@ def inner():
 
 
 def test_a_callback_that_does_not_end_is_named_by_its_outermost_function() -> None:
-    namespace: dict[str, Any] = {"__name__": "node.raft.host", "clock": time.perf_counter}
+    namespace: dict[str, Any] = {"__name__": "strandline.node.raft.host", "clock": time.perf_counter}
     exec(SLOW, namespace)  # a module of the package, as far as a frame can tell
 
     async def main() -> LoopLag:
@@ -77,9 +77,16 @@ def test_what_only_brings_the_work_is_not_named_for_it() -> None:
         part: str = call()
         return part
 
-    assert called_from("node.raft.mesh.link", "node.raft.mesh.mesh", "node.raft.host") == "raft.host.call"
-    assert called_from("node.kafka.connection", "node.kafka.requests.fetch", "node.partition.lanes") == (
-        "kafka.requests.fetch.call"
+    assert (
+        called_from(
+            "strandline.node.raft.mesh.link", "strandline.node.raft.mesh.mesh", "strandline.node.raft.host"
+        )
+        == "raft.host.call"
     )
-    assert called_from("node.raft.mesh.link") == "raft.mesh.link.call"
+    assert called_from(
+        "strandline.node.kafka.wire.connection",
+        "strandline.node.kafka.handlers.fetch",
+        "strandline.node.partition.lanes",
+    ) == ("kafka.requests.fetch.call")
+    assert called_from("strandline.node.raft.mesh.link") == "raft.mesh.link.call"
     assert called_from("asyncio.events") == SYSTEM

@@ -12,18 +12,18 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.admin.exposition import CONTENT_TYPE, Metric, Page, Type, label
-from node.admin.health import REASONS
-from node.admin.loop_lag import LoopLag
-from node.admin.metric_names import METRICS
-from node.admin.metrics import Metrics
-from node.admin.slices import Slices
-from node.level_zero.batcher import Stored
-from node.level_zero.measures import Histogram
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
-from statemachine.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Append, Placeholder, encode
+from strandline.node.admin.exposition import CONTENT_TYPE, Metric, Page, Type, label
+from strandline.node.admin.health import REASONS
+from strandline.node.admin.loop_lag import LoopLag
+from strandline.node.admin.metric_names import METRICS
+from strandline.node.admin.metrics import Metrics
+from strandline.node.admin.slices import Slices
+from strandline.node.level_zero.batcher import Stored
+from strandline.node.level_zero.measures import Histogram
+from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
+from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import Append, Placeholder, encode
 from tests.admin.small_node import FakePartition, small_node, until
 from tests.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups

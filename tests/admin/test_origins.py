@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.admin.origins import Origins
+from strandline.node.admin.origins import Origins
 from tests.admin.small_node import Client, parsed, small_node
 from tests.mesh_nodes import on_loop
 

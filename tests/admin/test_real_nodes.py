@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from node.admin.metric_names import METRICS
-from node.admin.openapi import OPENAPI
+from strandline.node.admin.metric_names import METRICS
+from strandline.node.admin.openapi import OPENAPI
 from tests.admin.test_api import check, schema_of
 from tests.admin.test_metrics import samples
 from tests.real_cluster import RealCluster, real_cluster

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.kafka.requests.outcomes import Failure
-from statemachine.controller_commands import CreateInternalTopic
-from statemachine.internal_topics import TRANSACTIONS_TOPIC
-from statemachine.transactions import TransactionsMachine
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.statemachine.controller.controller_commands import CreateInternalTopic
+from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.admin.small_node import SmallNode, small_node
 from tests.admin.test_api import check, refused, schema_of
 from tests.mesh_nodes import on_loop

@@ -25,7 +25,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cluster.failure import CommandFailed
+from strandline.cluster.failure import CommandFailed
 from tests.anomalies.reading import Follower, read_committed
 from tests.anomalies.recorder import Recorder
 from tests.anomalies.transacting import INPUT, OUTPUT, PARTITIONS, WRITTEN, Transactor, Worker, Writer

@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from node.partition.batch import ProducedBatch
-from node.partition.partition import Partition
-from statemachine.epoch_window import EpochWindow, Verdict
-from statemachine.partition_commands import Appended
+from strandline.node.partition.batch import ProducedBatch
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.partition_commands import Appended
 from tests.partition import cluster as parts
 from tests.partition.cluster import GROUP, LaggingEpoch, PartitionCluster
 from tests.simulation.world import World

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from pysyncobj.journal import createJournal
 
-from node.raft.data_folder import Folder
-from node.raft.disk import RealDisk
-from node.raft.rules.messages import EntryKind
-from node.raft.wal.raft_log import GroupJournal, RecoveredLog
-from node.raft.wal.write_ahead_log import WalConfig, WriteAheadLog
+from strandline.node.raft.data_folder import Folder
+from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.rules.messages import EntryKind
+from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from strandline.node.raft.wal.write_ahead_log import WalConfig, WriteAheadLog
 from tests.processes.counter import count
 
 _ENTRIES_A_RECORD = 64

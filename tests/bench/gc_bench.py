@@ -17,7 +17,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from cluster.failure import CommandFailed
+from strandline.cluster.failure import CommandFailed
 from tests.bench import gc_cluster, gc_parts, kafka_measure
 from tests.bench.gc_price import ASSUMED
 from tests.bench.kafka_measure import FULL, QUICK, TINY, Amount

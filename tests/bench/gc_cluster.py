@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.admin_client import AdminClient
+from strandline.cluster.admin_client import AdminClient
 from tests.bench.gc_price import PER_THOUSAND, dollars
 from tests.bench.kafka_compare import StrandlineCluster
 from tests.bench.kafka_measure import Amount, Servers, fill, new_topic, read_back

@@ -13,22 +13,22 @@ from typing import Any, Final, TypeVar, cast
 
 import msgpack
 
-from node.config import CollectorSection
-from node.disk_threads import DiskThreads, NodeLoop
-from node.level_one.builder import BuilderConfig, Merge, Output
-from node.level_one.worker_link import WorkerBuilder
-from node.level_zero.collectable_epochs import Maximum
-from node.level_zero.collector import PAGE, Collector
-from node.level_zero.local_store import LocalStore
-from node.level_zero.opening import StorePlace
-from node.level_zero.retries import RetryingStore, RetryPolicy
-from node.raft.disk import RealDisk
-from snapshot.level_zero_format import Batch, encode
-from statemachine.controller import Controller
-from statemachine.controller_commands import AdvanceClusterEpoch
-from statemachine.extents import Extent, ObjectExtent
-from statemachine.level_one import LevelOneExtent
-from statemachine.object_names import object_id, object_name, shard_prefix
+from strandline.node.config import CollectorSection
+from strandline.node.disk_threads import DiskThreads, NodeLoop
+from strandline.node.gc.collectable_epochs import Maximum
+from strandline.node.gc.collector import PAGE, Collector
+from strandline.node.level_one.builder import BuilderConfig, Merge, Output
+from strandline.node.level_one.worker_link import WorkerBuilder
+from strandline.node.objectstore.local_store import LocalStore
+from strandline.node.objectstore.opening import StorePlace
+from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.raft.disk import RealDisk
+from strandline.snapshot.level_zero_format import Batch, encode
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import AdvanceClusterEpoch
+from strandline.statemachine.object_names import object_id, object_name, shard_prefix
+from strandline.statemachine.partition.extents import Extent, ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent
 from tests.bench.measures import Result
 from tests.gc.parts import GcNode, Post, Replica
 from tests.level_one.stamped import sent

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException
 
-from cluster.failure import CommandFailed
-from cluster.local import LocalCluster
-from cluster.ports import free_ports
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.local import LocalCluster
+from strandline.cluster.ports import free_ports
 from tests.bench import kafka_coordinate, kafka_measure
 from tests.bench.kafka_measure import FULL, QUICK, TINY, Amount, Peer, Servers
 from tests.bench.measures import Result

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from node.checkpoints.context import CheckpointContext
-from node.checkpoints.coordinator import METHOD, CheckpointCoordinator, CheckpointReport
-from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
-from node.controller.client import Unavailable
-from node.controller.leaders import Leader
-from node.mesh_calls import CallFailed
-from node.raft.outcome import Applied, NotLeader, Outcome
-from statemachine.controller import Controller
-from statemachine.controller_commands import Bootstrap, Command, CreateTopic, encode
-from statemachine.partition_commands import Command as PartitionCommand
+from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.checkpoints.coordinator import METHOD, CheckpointCoordinator, CheckpointReport
+from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from strandline.node.controller.client import Unavailable
+from strandline.node.controller.leaders import Leader
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import Bootstrap, Command, CreateTopic, encode
+from strandline.statemachine.partition.partition_commands import Command as PartitionCommand
 from tests.checkpoints.harness import CLUSTER, Replica, publisher
 from tests.level_zero.samples import run, started
 from tests.simulation.store import SimStore

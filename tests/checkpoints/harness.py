@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from node.checkpoints.publisher import Publisher, PublisherLimits
-from node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.node.checkpoints.publisher import Publisher, PublisherLimits
+from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     AppendInline,
     Checkpoint,
     Command,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from node.checkpoints.coordinator import METHOD, UnknownTopic
-from node.controller.leaders import Leader
-from node.mesh_calls import CallFailed
-from snapshot.names import checkpoint_prefix, snapshot_name
-from statemachine.controller_commands import FenceNode
+from strandline.node.checkpoints.coordinator import METHOD, UnknownTopic
+from strandline.node.controller.leaders import Leader
+from strandline.node.rpc import CallFailed
+from strandline.snapshot.names import checkpoint_prefix, snapshot_name
+from strandline.statemachine.controller.controller_commands import FenceNode
 from tests.checkpoints.cluster import LEASE_MS, NODES, Cluster, take
 from tests.checkpoints.harness import CLUSTER, world
 from tests.level_zero.samples import run

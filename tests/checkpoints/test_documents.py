@@ -7,7 +7,7 @@ import hashlib
 import msgpack
 import pytest
 
-from snapshot.log_document import (
+from strandline.snapshot.log_document import (
     DIGEST_BYTES,
     MAGIC,
     LogDamaged,
@@ -17,7 +17,14 @@ from snapshot.log_document import (
     decode_log,
     pack_entry,
 )
-from snapshot.names import LogName, SnapshotName, cluster_prefix, log_name, parse_name, snapshot_name
+from strandline.snapshot.names import (
+    LogName,
+    SnapshotName,
+    cluster_prefix,
+    log_name,
+    parse_name,
+    snapshot_name,
+)
 
 ENTRIES = b"".join((pack_entry(5, 2, 3), pack_entry(7, 2, b"command"), pack_entry(8, 2, b"")))
 LOG = LogDocument("harbour", "partition", 7, 4, 8, ENTRIES)

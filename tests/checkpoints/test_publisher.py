@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from node.checkpoints.publisher import Publisher
-from snapshot.document import SnapshotDocument
-from snapshot.log_document import LogDocument, pack_entry
-from snapshot.names import log_name, snapshot_name
+from strandline.node.checkpoints.publisher import Publisher
+from strandline.snapshot.document import SnapshotDocument
+from strandline.snapshot.log_document import LogDocument, pack_entry
+from strandline.snapshot.names import log_name, snapshot_name
 from tests.checkpoints.harness import CLUSTER, GROUP, LIMITS, VOTERS, node_and_store, publisher, world
 from tests.level_zero.samples import run
 

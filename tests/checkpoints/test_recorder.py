@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from node.checkpoints.recorder import Place, TailBudget
-from snapshot.document import decode
-from snapshot.log_document import LogDocument, decode_log
-from snapshot.names import LogName, SnapshotName, checkpoint_prefix, parse_name
-from statemachine.partition import PartitionStateMachine
+from strandline.node.checkpoints.recorder import Place, TailBudget
+from strandline.snapshot.document import decode
+from strandline.snapshot.log_document import LogDocument, decode_log
+from strandline.snapshot.names import LogName, SnapshotName, checkpoint_prefix, parse_name
+from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.checkpoints.harness import CLUSTER, GROUP, VOTERS, Replica, node_and_store, publisher, world
 from tests.simulation.store import SimStore
 

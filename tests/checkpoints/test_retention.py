@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from node.checkpoints import renewal, retention
-from node.level_zero.store import StoreError
-from node.mesh_calls import CallFailed
-from snapshot.document import decode
-from snapshot.names import checkpoint_prefix, group_prefix, log_name, parse_name, snapshot_name
-from statemachine.controller_commands import AdvanceClusterEpoch
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.partition_commands import ReleaseCheckpoints
+from strandline.node.checkpoints import renewal, retention
+from strandline.node.objectstore.store import StoreError
+from strandline.node.rpc import CallFailed
+from strandline.snapshot.document import decode
+from strandline.snapshot.names import checkpoint_prefix, group_prefix, log_name, parse_name, snapshot_name
+from strandline.statemachine.controller.controller_commands import AdvanceClusterEpoch
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.partition.partition_commands import ReleaseCheckpoints
 from tests.checkpoints.cluster import CONTROLLER_LEADER, NODES, Cluster, take
 from tests.checkpoints.harness import CLUSTER, world
 from tests.level_zero.samples import run

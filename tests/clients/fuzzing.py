@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from node.kafka.server_config import CloseReason
+from strandline.node.kafka.wire.server_config import CloseReason
 from tests.clients.nodes import closed, left_connections, rss
 from tests.kafka_wire.fuzz import Outcome, attack, mutate, seeds
 from tests.kafka_wire.server_harness import init

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from snapshot.spark.session import session
+from strandline.snapshot.spark.session import session
 
 COUNT: Final = 100
 _STEP: Final = 40

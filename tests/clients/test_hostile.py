@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import ApiKey
-from node.kafka.server_config import CloseReason
-from snapshot.compression import Compression
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.server_config import CloseReason
+from strandline.snapshot.compression import Compression
 from tests.clients.fuzzing import fuzz, reasons
 from tests.clients.nodes import closed, connections, left_connections, metric, number_of, rss
 from tests.clients.wire import FETCH_VERSION, Wire, fetch, leader

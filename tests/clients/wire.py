@@ -12,8 +12,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.record_batch import BatchHeader, read_header
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.record_batch import BatchHeader, read_header
 from tests.kafka_requests.admin_harness import entity_of
 from tests.kafka_wire.entities import encoded
 from tests.kafka_wire.server_harness import request

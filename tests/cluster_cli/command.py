@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cluster import cli
+from strandline.cluster import cli
 
 
 class Done(NamedTuple):

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from cluster.admin_client import AdminClient, Unreachable, first_answer
-from cluster.failure import CommandFailed
-from cluster.ports import free_ports
+from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.ports import free_ports
 
 
 def request(connection: socket.socket) -> bytes:

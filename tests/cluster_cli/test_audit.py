@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from snapshot.spark import session
-from snapshot.spark.audits import run as audits
-from snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
+from strandline.snapshot.spark import session
+from strandline.snapshot.spark.audits import run as audits
+from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
 from tests.cluster_cli.command import Done, strandline
 
 Audit = Callable[..., Done]

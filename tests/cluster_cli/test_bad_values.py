@@ -96,7 +96,7 @@ def test_no_value_ends_in_a_stack_trace(
 def test_a_mistake_of_the_program_is_one_line_as_well(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.command_line.platform.python_version", lambda: 1 / 0)
+    monkeypatch.setattr("strandline.cluster.command_line.platform.python_version", lambda: 1 / 0)
     done = strandline(capfd, monkeypatch, "version")
     assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
     assert "ZeroDivisionError" in done.err

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cluster.collection import REASONS, NodeAnswers, collectable, lowest, why
-from node.admin.schemas import COLLECTION
+from strandline.cluster.collection import REASONS, NodeAnswers, collectable, lowest, why
+from strandline.node.admin.schemas import COLLECTION
 from tests.cluster_cli.command import Done, strandline
 
 GOOD = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cluster.collection import REASONS
-from cluster.ports import free_ports
+from strandline.cluster.collection import REASONS
+from strandline.cluster.ports import free_ports
 from tests.cluster_cli.command import Done, strandline
 from tests.real_cluster import RealCluster, running_cluster
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cluster.commands.consume import parse_start
-from cluster.commands.record_text import Writer
-from cluster.failure import CommandFailed
+from strandline.cluster.commands.consume import parse_start
+from strandline.cluster.commands.record_text import Writer
+from strandline.cluster.failure import CommandFailed
 
 NOW = 1_000_000.0
 

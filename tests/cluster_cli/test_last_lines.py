@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.last_lines import lines
+from strandline.cluster.last_lines import lines
 
 
 def test_the_last_lines_of_each_log(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster import waiting
-from cluster.failure import MISUSED, CommandFailed
-from cluster.local import LocalCluster
-from cluster.local_files import Description
-from cluster.ports import Ports, free_ports
-from node.config import load
+from strandline.cluster import waiting
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.local import LocalCluster
+from strandline.cluster.local_files import Description
+from strandline.cluster.ports import Ports, free_ports
+from strandline.node.config import load
 
 STAND_IN = (sys.executable, "-P", str(Path(__file__).with_name("stand_in.py")))
 

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from cluster.admin_client import AdminClient, Answer, Unreachable
-from cluster.commands.node import _left
+from strandline.cluster.admin_client import AdminClient, Answer, Unreachable
+from strandline.cluster.commands.node import _left
 
 FOLDER = "00000000000000ab"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.own_process import OwnProcess
+from strandline.cluster.own_process import OwnProcess
 
 SLEEP = shutil.which("sleep") or "/bin/sleep"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.failure import MISUSED, CommandFailed
-from cluster.local_files import Description
-from cluster.ports import Ports, free_ports, holder, is_free, usual_ports
-from cluster.target import target
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.local_files import Description
+from strandline.cluster.ports import Ports, free_ports, holder, is_free, usual_ports
+from strandline.cluster.target import target
 
 
 def test_the_usual_ports() -> None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cluster.commands.record_input import BadLine, Record, reader
-from cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.commands.record_input import BadLine, Record, reader
+from strandline.cluster.failure import MISUSED, CommandFailed
 
 
 def of_json(plain: object) -> Record:

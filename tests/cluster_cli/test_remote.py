@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.ports import free_ports
-from cluster.remote import ask
+from strandline.cluster.ports import free_ports
+from strandline.cluster.remote import ask
 from tests.cluster_cli.test_collection import PlayedNode
 
 

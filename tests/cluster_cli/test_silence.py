@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cluster.failure import CommandFailed
-from cluster.kafka_errors import failed, reach, troubles
-from cluster.silence import Silence
-from cluster.target import Target
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.kafka_errors import failed, reach, troubles
+from strandline.cluster.silence import Silence
+from strandline.cluster.target import Target
 
 STORE = {"reason": "storage_failing", "meaning": "it fails", "detail": "s3://b: the bucket is missing"}
 LEADERLESS = {"reason": "groups_leaderless", "meaning": "groups have no leader", "detail": None}
@@ -120,7 +120,7 @@ def test_one_store_that_fails_is_told_of_once_whatever_each_node_met_there() -> 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr("cluster.silence.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("strandline.cluster.silence.time.monotonic", lambda: now[0])
     return now
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node.admin.schemas import ABORTED, TRANSACTION
+from strandline.node.admin.schemas import ABORTED, TRANSACTION
 from tests.admin.test_api import check
 from tests.cluster_cli.command import Done, strandline
 from tests.cluster_cli.test_collection import PlayedNode

@@ -10,17 +10,17 @@ from typing import Any, TypeVar, cast
 
 from kio.schema.errors import ErrorCode
 
-from node.config import GroupsSection
-from node.coordinator.groups.classic_group import LiveGroup
-from node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, State, SyncAsk, Synced
-from node.coordinator.groups.coordinator import GroupCoordinator
-from node.coordinator.replica import CoordinatorReplica
-from node.raft.group import RaftGroup
-from node.raft.outcome import NotLeader
-from statemachine.classic_group import ClassicGroup
-from statemachine.controller import PartitionGroup
-from statemachine.coordinator_machine import CoordinatorCommand, encode
-from statemachine.groups import GroupsMachine
+from strandline.node.config import GroupsSection
+from strandline.node.coordinator.groups.classic_group import LiveGroup
+from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, State, SyncAsk, Synced
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.coordinator.replica import CoordinatorReplica
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import NotLeader
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.groups.classic_group import ClassicGroup
+from strandline.statemachine.groups.coordinator_machine import CoordinatorCommand, encode
+from strandline.statemachine.groups.groups import GroupsMachine
 from tests.coordinator.test_replica import Recording
 from tests.partition.lone import HandGroup, TaskLoop
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.consumer_groups import Beat, ConsumerGroups
-from node.coordinator.groups.consumer_member import Heartbeat, Refusal
-from statemachine.consumer_group import ConsumerGroup
+from strandline.node.coordinator.groups.consumer_groups import Beat, ConsumerGroups
+from strandline.node.coordinator.groups.consumer_member import Heartbeat, Refusal
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from tests.coordinator.classic_house import House
 from tests.coordinator.consumers import GROUP, Cluster, Consumer
 

@@ -7,17 +7,25 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Partition, Refusal
-from node.coordinator.groups.consumer_plan import MAX_GROUP_BYTES, Answer, Overdue, Plan, Reply, Word, plan
-from node.coordinator.groups.consumer_topics import Topics
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.consumer_group_commands import (
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Partition, Refusal
+from strandline.node.coordinator.groups.consumer_plan import (
+    MAX_GROUP_BYTES,
+    Answer,
+    Overdue,
+    Plan,
+    Reply,
+    Word,
+    plan,
+)
+from strandline.node.coordinator.groups.consumer_topics import Topics
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     ChangeConsumerGroup,
     ConsumerGroupChanged,
     partitions_of,
 )
-from statemachine.controller import Controller
 from tests.statemachine.groups_harness import Groups
 
 GROUP = "g"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.config import GroupsSection
-from node.coordinator.groups import classic
-from node.coordinator.groups.classic_state import State
+from strandline.node.config import GroupsSection
+from strandline.node.coordinator.groups import classic
+from strandline.node.coordinator.groups.classic_state import State
 from tests.coordinator.classic_house import DELAY, House, rejoin, sync
 
 STORM = 10_000

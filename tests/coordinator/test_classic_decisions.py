@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups import classic_rebalance
-from node.coordinator.groups.classic_state import State
-from node.raft.outcome import NotLeader, Overloaded, Unknown
-from statemachine.group_commands import DeleteGroup, ExpireOffsets, GroupDeleted, StartGeneration
-from statemachine.kafka_errors import KafkaError
+from strandline.node.coordinator.groups import classic_rebalance
+from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
+from strandline.statemachine.groups.group_commands import (
+    DeleteGroup,
+    ExpireOffsets,
+    GroupDeleted,
+    StartGeneration,
+)
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import DELAY, House, rejoin, share, sync
 
 # What comes meanwhile.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_state import COMES_FROM, State
+from strandline.node.coordinator.groups.classic_state import COMES_FROM, State
 from tests.coordinator.classic_house import DELAY, House, rejoin, share, sync
 
 

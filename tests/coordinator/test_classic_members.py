@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_state import Leaving, State
-from node.raft.outcome import Overloaded
-from statemachine.kafka_errors import KafkaError
+from strandline.node.coordinator.groups.classic_state import Leaving, State
+from strandline.node.raft.outcome import Overloaded
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import DELAY, Client, House, join, rejoin, share, sync
 
 

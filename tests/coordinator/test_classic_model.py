@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import booleans, integers, sampled_from
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_state import JOIN, SESSION, SYNC, State
-from node.raft.outcome import Overloaded
-from statemachine.classic_group import ClassicGroup
+from strandline.node.coordinator.groups.classic_state import JOIN, SESSION, SYNC, State
+from strandline.node.raft.outcome import Overloaded
+from strandline.statemachine.groups.classic_group import ClassicGroup
 from tests.coordinator.classic_house import DELAY, Client, House, share
 
 NAMES = "abcde"

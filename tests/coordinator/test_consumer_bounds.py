@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups import consumer_groups
-from node.coordinator.groups.consumer_groups import Beat
-from node.coordinator.groups.consumer_member import LEAVING, Refusal
-from node.raft.outcome import Overloaded
+from strandline.node.coordinator.groups import consumer_groups
+from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_member import LEAVING, Refusal
+from strandline.node.raft.outcome import Overloaded
 from tests.coordinator.consumer_house import SESSION, ConsumerHouse
 from tests.coordinator.consumers import Consumer
 

@@ -7,10 +7,10 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.consumer_groups import Beat
-from node.coordinator.groups.consumer_member import Refusal
-from node.coordinator.groups.coordinator import GroupCoordinator
-from statemachine.consumer_group import ConsumerGroup
+from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_member import Refusal
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from tests.coordinator.consumers import GROUP, Consumer
 from tests.node_controller.brokers import Brokers
 

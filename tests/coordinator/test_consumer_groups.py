@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups import consumer_groups, consumer_plan
-from node.coordinator.groups.classic_state import Leaving
-from node.coordinator.groups.consumer_groups import Beat
-from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
-from node.raft.outcome import NotLeader, Overloaded
-from statemachine.consumer_group_commands import (
+from strandline.node.coordinator.groups import consumer_groups, consumer_plan
+from strandline.node.coordinator.groups.classic_state import Leaving
+from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
+from strandline.node.raft.outcome import NotLeader, Overloaded
+from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     STABLE,
     UNRELEASED,
@@ -22,7 +22,7 @@ from statemachine.consumer_group_commands import (
     ConsumerMember,
     partitions_of,
 )
-from statemachine.group_commands import (
+from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     DeleteGroup,
     PartitionOffset,

@@ -11,11 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups import consumer_groups, consumer_matches, consumer_plan
-from node.coordinator.groups.consumer_groups import Beat
-from node.coordinator.groups.consumer_matches import Matches, size_of_match, size_of_matches, within
-from node.coordinator.groups.consumer_member import LEAVING, Refusal
-from statemachine.consumer_group_commands import LEFT_FOR_A_WHILE
+from strandline.node.coordinator.groups import consumer_groups, consumer_matches, consumer_plan
+from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_matches import (
+    Matches,
+    size_of_match,
+    size_of_matches,
+    within,
+)
+from strandline.node.coordinator.groups.consumer_member import LEAVING, Refusal
+from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE
 from tests.coordinator.consumer_house import SESSION, ConsumerHouse
 from tests.coordinator.consumers import Consumer
 

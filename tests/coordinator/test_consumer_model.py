@@ -17,10 +17,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from node.coordinator.groups.consumer_draft import size_of
-from node.coordinator.groups.consumer_matches import size_of_matches
-from node.coordinator.groups.consumer_member import LEAVING, Partition, Refusal
-from statemachine.consumer_group_commands import LEFT_FOR_A_WHILE, STABLE, partitions_of
+from strandline.node.coordinator.groups.consumer_draft import size_of
+from strandline.node.coordinator.groups.consumer_matches import size_of_matches
+from strandline.node.coordinator.groups.consumer_member import LEAVING, Partition, Refusal
+from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, STABLE, partitions_of
 from tests.coordinator.consumers import Cluster, Consumer, Log, settle
 
 NAMES = ["events", "clicks", "event.log"]

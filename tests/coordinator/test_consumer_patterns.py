@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.coordinator.groups import consumer_automaton
-from node.coordinator.groups.consumer_automaton import Automaton, InvalidPattern
-from node.coordinator.groups.consumer_patterns import MAX_LENGTH, compiled
+from strandline.node.coordinator.groups import consumer_automaton
+from strandline.node.coordinator.groups.consumer_automaton import Automaton, InvalidPattern
+from strandline.node.coordinator.groups.consumer_patterns import MAX_LENGTH, compiled
 from tests.coordinator.consumers import Cluster
 
 names = st.text("aAbB1._-", min_size=1, max_size=6)  # Python has its own idea of what \B is in ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups import consumer_plan
-from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
-from node.coordinator.groups.consumer_plan import Answer, preferred_assignor
-from statemachine.consumer_group_commands import (
+from strandline.node.coordinator.groups import consumer_plan
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
+from strandline.node.coordinator.groups.consumer_plan import Answer, preferred_assignor
+from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     STABLE,
     UNRELEASED,

@@ -9,12 +9,12 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from node.broker import Broker
-from node.kafka.answers import answers
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.codec import RequestHeader
-from node.kafka.handler import Request
-from node.kafka.requests.handler import TABLE
+from strandline.node.broker import Broker
+from strandline.node.kafka.handlers.handler import TABLE
+from strandline.node.kafka.wire.answers import answers
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.codec import RequestHeader
+from strandline.node.kafka.wire.handler import Request
 from tests.kafka_requests.admin_harness import entity_of
 from tests.kafka_wire.batches import Record, build
 from tests.node_controller.brokers import Brokers

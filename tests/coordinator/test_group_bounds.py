@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups import bounds
-from node.coordinator.groups.bounds import growth_by
-from node.coordinator.replica import NotDone
-from statemachine.group_commands import (
+from strandline.node.coordinator.groups import bounds
+from strandline.node.coordinator.groups.bounds import growth_by
+from strandline.node.coordinator.replica import NotDone
+from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteGroup,
@@ -20,7 +20,7 @@ from statemachine.group_commands import (
     PartitionOffset,
     TopicOffsets,
 )
-from statemachine.offsets import NAME_BYTES, OFFSET_BYTES, Offsets
+from strandline.statemachine.partition.offsets import NAME_BYTES, OFFSET_BYTES, Offsets
 from tests.coordinator.classic_house import DELAY, House
 from tests.coordinator.consumer_house import ConsumerHouse
 from tests.coordinator.consumers import Consumer

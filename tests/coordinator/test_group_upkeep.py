@@ -7,11 +7,11 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
-from node.coordinator.groups import upkeep
-from node.coordinator.groups.classic_state import State
-from node.coordinator.groups.timers import Timers
-from node.coordinator.groups.upkeep import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
-from statemachine.group_commands import (
+from strandline.node.coordinator.groups import upkeep
+from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.timers import Timers
+from strandline.node.coordinator.groups.upkeep import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
+from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
     EndTransaction,
@@ -19,7 +19,7 @@ from statemachine.group_commands import (
     Refused,
     TopicOffsets,
 )
-from statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import House
 from tests.manual_loop import manual_loop
 from tests.statemachine.groups_harness import subscription

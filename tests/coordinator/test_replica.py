@@ -10,12 +10,12 @@ from typing import Any, ClassVar, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.replica import ANSWER_SECONDS, CoordinatorReplica, NotDone
-from node.raft.group import RaftGroup
-from node.raft.outcome import NotLeader, Overloaded, Unknown
-from statemachine.controller import PartitionGroup
-from statemachine.coordinator_machine import Checkpoint, CoordinatorMachine
-from statemachine.machine import Captured
+from strandline.node.coordinator.replica import ANSWER_SECONDS, CoordinatorReplica, NotDone
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.groups.coordinator_machine import Checkpoint, CoordinatorMachine
+from strandline.statemachine.machine import Captured
 from tests.partition.lone import HandGroup, TaskLoop
 
 PLACE = PartitionGroup(64, b"t" * 16, "__consumer_offsets", 5, (1, 2, 3), 1)

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.controller.leaders import Leader
-from node.coordinator.transactions import coordinator as module
-from node.coordinator.transactions import markers
-from node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
-from node.coordinator.transactions.markers import CALL_SECONDS, CALLS_AT_ONCE
-from node.kafka.requests.outcomes import Failure
-from node.mesh_calls import CallFailed
-from node.transaction_markers import MAX_MARKERS
-from statemachine.controller_commands import DeleteTopic
-from statemachine.transaction_state import LAST_CLIENT_EPOCH, State, Transaction
-from statemachine.transactions import TransactionsMachine
+from strandline.node.controller.client import Unavailable
+from strandline.node.controller.leaders import Leader
+from strandline.node.coordinator.transactions import coordinator as module
+from strandline.node.coordinator.transactions import markers
+from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
+from strandline.node.coordinator.transactions.markers import CALL_SECONDS, CALLS_AT_ONCE
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.partition.transaction_markers import MAX_MARKERS
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, State, Transaction
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Member, lost, turns
 from tests.kafka_requests.admin_harness import run
 

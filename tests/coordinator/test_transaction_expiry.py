@@ -8,10 +8,10 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from node.coordinator.transactions import upkeep
-from node.coordinator.transactions.upkeep import EXPIRE_SECONDS
-from statemachine.transaction_commands import Enlist, InitializeProducer, Kind
-from statemachine.transaction_state import State
+from strandline.node.coordinator.transactions import upkeep
+from strandline.node.coordinator.transactions.upkeep import EXPIRE_SECONDS
+from strandline.statemachine.transactions.transaction_commands import Enlist, InitializeProducer, Kind
+from strandline.statemachine.transactions.transaction_state import State
 from tests.coordinator.test_transaction_coordinator import led, state
 from tests.coordinator.transaction_harness import PLACE, Coordinated, Member
 

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
-from node.coordinator.transactions.verification import Verified
-from node.kafka.requests.outcomes import Failure
-from statemachine.transaction_state import AT_REST
+from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.statemachine.transactions.transaction_state import AT_REST
 from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Sent, lost, turns
 from tests.kafka_requests.admin_harness import run
 

@@ -12,15 +12,15 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.coordinator.transactions import coordinator
-from node.kafka.answers import answers
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.codec import decode_request, encode_response
-from node.kafka.handler import Request
-from node.kafka.requests.handler import TABLE
-from statemachine.controller_commands import CreateInternalTopic, DeleteTopic
-from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
+from strandline.node.controller.client import Unavailable
+from strandline.node.coordinator.transactions import coordinator
+from strandline.node.kafka.handlers.handler import TABLE
+from strandline.node.kafka.wire.answers import answers
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.codec import decode_request, encode_response
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.controller.controller_commands import CreateInternalTopic, DeleteTopic
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
 from tests.coordinator.transaction_harness import Coordinated, turns
 from tests.kafka_requests.admin_harness import Node, entity_of, run
 from tests.kafka_wire.entities import encoded

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.leaders import Leader
-from node.coordinator.transactions.coordinator import ProducerIdentity
-from node.coordinator.transactions.verification import VERIFY, VERIFY_SECONDS, Verified
-from node.kafka.requests.outcomes import Failure
-from node.mesh_calls import CallFailed
-from statemachine.internal_topics import MAX_KEY_BYTES
-from statemachine.transaction_state import State
+from strandline.node.controller.leaders import Leader
+from strandline.node.coordinator.transactions.coordinator import ProducerIdentity
+from strandline.node.coordinator.transactions.verification import VERIFY, VERIFY_SECONDS, Verified
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.internal_topics import MAX_KEY_BYTES
+from strandline.statemachine.transactions.transaction_state import State
 from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, turns
 from tests.kafka_requests.admin_harness import run
 

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, cast
 
 from kio.schema.errors import ErrorCode
 
-from node.controller.leaders import Leader
-from node.coordinator.replica import CoordinatorReplica
-from node.coordinator.table import CoordinatorPlace
-from node.coordinator.transactions.coordinator import TransactionCoordinator
-from node.coordinator.transactions.verification import Verifier
-from node.mesh_calls import CallFailed
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
-from statemachine.controller import PartitionGroup
-from statemachine.machine import Captured
-from statemachine.transactions import TransactionsMachine
+from strandline.node.controller.leaders import Leader
+from strandline.node.coordinator.replica import CoordinatorReplica
+from strandline.node.coordinator.table import CoordinatorPlace
+from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+from strandline.node.coordinator.transactions.verification import Verifier
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.kafka_requests.admin_harness import Cluster, Node
 
 PLACE = PartitionGroup(800, b"x" * 16, "__transaction_state", 3, (1, 2, 3), 1)

@@ -17,8 +17,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from cluster.demo.flights import Flight
-from cluster.kafka_client import client_config
+from strandline.cluster.demo.flights import Flight
+from strandline.cluster.kafka_client import client_config
 from tests.exactly_once.compare import Made
 from tests.exactly_once.task import FROM_HEADER, GROUP, PARTITIONS, ROW_HEADER, SOURCE, TARGET
 

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from cluster.demo import flights as data
-from cluster.failure import CommandFailed
+from strandline.cluster.demo import flights as data
+from strandline.cluster.failure import CommandFailed
 from tests.bench.kafka_compare import Running, StrandlineCluster
 from tests.exactly_once.compare import Comparison, compare
 from tests.exactly_once.crew import Crew

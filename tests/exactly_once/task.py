@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any, Final
 
-from cluster.demo.flights import Flight
+from strandline.cluster.demo.flights import Flight
 
 SOURCE: Final = "flights"
 TARGET: Final = "gains"

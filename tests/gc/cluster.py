@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from node.config import CollectorSection, NodeConfig
-from node.level_zero.collectable_epochs import Maximum
-from node.partition.partition import Partition
-from statemachine.controller_state import Topic
+from strandline.node.config import CollectorSection, NodeConfig
+from strandline.node.gc.collectable_epochs import Maximum
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.controller_state import Topic
 from tests.node_controller.brokers import Brokers
 
 LAG = 3

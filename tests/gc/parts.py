@@ -9,12 +9,19 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
-from node.cluster_clock import ClusterClock
-from node.level_zero.collectable_epochs import TELL, CollectableEpochs
-from node.level_zero.store import Buffer, ObjectNotFound, ObjectStore, StoreError, check_delete, check_list
-from node.mesh_calls import CallFailed
-from statemachine.controller import Controller
-from statemachine.object_names import object_id, object_name
+from strandline.node.cluster_clock import ClusterClock
+from strandline.node.gc.collectable_epochs import TELL, CollectableEpochs
+from strandline.node.objectstore.store import (
+    Buffer,
+    ObjectNotFound,
+    ObjectStore,
+    StoreError,
+    check_delete,
+    check_list,
+)
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.object_names import object_id, object_name
 
 T = TypeVar("T")
 Names = list[str]

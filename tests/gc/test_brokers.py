@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from node.level_zero.collectable_epochs import SILENT_SECONDS
-from node.partition.batch import AppendResult, ProducedBatch
-from node.partition.partition import Partition
-from statemachine.controller_commands import DeleteTopic, SetCollection
-from statemachine.extents import ObjectExtent
-from statemachine.partition_commands import Appended, Checkpoint, CheckpointTaken
+from strandline.node.gc.collectable_epochs import SILENT_SECONDS
+from strandline.node.partition.batch import AppendResult, ProducedBatch
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.controller_commands import DeleteTopic, SetCollection
+from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.partition_commands import Appended, Checkpoint, CheckpointTaken
 from tests.gc.cluster import LAG, GcBrokers
 from tests.gc.parts import name
 from tests.kafka_wire.batches import Record, build

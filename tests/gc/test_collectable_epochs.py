@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from node.controller.leaders import Leader
-from node.level_zero.collectable_epochs import (
+from strandline.node.controller.leaders import Leader
+from strandline.node.gc.collectable_epochs import (
     ROWS,
     SILENT_SECONDS,
     SLICE,
@@ -19,8 +19,12 @@ from node.level_zero.collectable_epochs import (
     CollectableEpochs,
     Heard,
 )
-from node.mesh_calls import CallFailed
-from statemachine.controller_commands import AdvanceClusterEpoch, CreatePartitions, DeleteTopic
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.controller.controller_commands import (
+    AdvanceClusterEpoch,
+    CreatePartitions,
+    DeleteTopic,
+)
 from tests.gc.parts import GcNode, Post, Replica, drive
 from tests.manual_loop import manual_loop
 from tests.statemachine.controller_harness import Log, topic_id

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.config import CollectorSection
-from node.level_zero.collectable_epochs import Maximum
-from node.level_zero.collector import FULL_SWEEP_SECONDS, MAX_PAUSE_SECONDS, PAGE, Collector
-from node.level_zero.store import MAX_DELETE, NotDone, OutcomeUnknown, StoreError
-from statemachine.controller_commands import (
+from strandline.node.config import CollectorSection
+from strandline.node.gc.collectable_epochs import Maximum
+from strandline.node.gc.collector import FULL_SWEEP_SECONDS, MAX_PAUSE_SECONDS, PAGE, Collector
+from strandline.node.objectstore.store import MAX_DELETE, NotDone, OutcomeUnknown, StoreError
+from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     FenceNode,
     SetCollection,
 )
-from statemachine.object_names import parse_object_name
+from strandline.statemachine.object_names import parse_object_name
 from tests.gc.parts import ListedStore, name
 from tests.level_zero.samples import run, started
 from tests.simulation.node import SimNode

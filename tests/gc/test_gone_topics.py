@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from node.controller.gone_topics import MAX_PAGES, PAGE, GoneTopics
-from node.level_zero.store import NotDone
-from node.raft.outcome import Applied, NotLeader
-from snapshot.names import log_name, snapshot_name
-from statemachine.controller_commands import CreateTopic, DeleteTopic, SetCollection
-from statemachine.controller_state import REMEMBERED_DELETIONS, Topic
-from statemachine.level_one import level_one_name
+from strandline.node.gc.gone_topics import MAX_PAGES, PAGE, GoneTopics
+from strandline.node.objectstore.store import NotDone
+from strandline.node.raft.outcome import Applied, NotLeader
+from strandline.snapshot.names import log_name, snapshot_name
+from strandline.statemachine.controller.controller_commands import CreateTopic, DeleteTopic, SetCollection
+from strandline.statemachine.controller.controller_state import REMEMBERED_DELETIONS, Topic
+from strandline.statemachine.partition.level_one import level_one_name
 from tests.gc.cluster import GcBrokers
 from tests.gc.parts import ListedStore
 from tests.level_zero.samples import run, started
@@ -174,8 +174,8 @@ def test_a_large_topic_costs_one_listing() -> None:
 
 
 def test_a_round_is_bounded_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.controller.gone_topics.MAX_PAGES", 3)
-    monkeypatch.setattr("node.controller.gone_topics.PAGE", 10)
+    monkeypatch.setattr("strandline.node.gc.gone_topics.MAX_PAGES", 3)
+    monkeypatch.setattr("strandline.node.gc.gone_topics.PAGE", 10)
     site = Site()
     with site.world:
         gone = [site.topic(number) for number in range(1, 6)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.level_zero.grace import EPOCHS, Grace
+from strandline.node.gc.grace import EPOCHS, Grace
 
 
 def test_the_bound_is_m_as_it_was() -> None:

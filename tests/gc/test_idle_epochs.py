@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, cast
 
-from node.config import CollectorSection
-from node.level_zero.idle_epochs import ADVANCE_SECONDS, AT_ONCE, SLICE, IdleEpochs
-from statemachine.partition_commands import AdvanceEpoch
+from strandline.node.config import CollectorSection
+from strandline.node.gc.idle_epochs import ADVANCE_SECONDS, AT_ONCE, SLICE, IdleEpochs
+from strandline.statemachine.partition.partition_commands import AdvanceEpoch
 from tests.gc.parts import Group
 from tests.level_zero.samples import started
 from tests.simulation.world import World

@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from statemachine.epoch_window import EpochWindow, Verdict
-from statemachine.extents import ObjectExtent
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     Append,
     Checkpoint,

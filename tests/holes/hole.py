@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from node.raft.rules.replica_state import SafetyViolation
+from strandline.node.raft.rules.replica_state import SafetyViolation
 
 T = TypeVar("T")
 

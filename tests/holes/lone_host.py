@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from node.raft.group import RaftGroup
-from node.raft.host import HostSettings, RaftHost
-from node.raft.outcome import Applied
-from node.raft.wal.write_ahead_log import WalConfig
-from statemachine.machine import StateMachine
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.outcome import Applied
+from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.statemachine.machine import StateMachine
 from tests.fake_host import CLUSTER
 from tests.manual_loop import manual_loop
 from tests.raft_harness import GROUP

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from pysyncobj import SyncObj
 
-import node.raft
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
-from node.raft.pysyncobj_seam import (
+import strandline.node.raft
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
+from strandline.node.raft.pysyncobj_seam import (
     FIELDS,
     METHODS,
     IncompatiblePySyncObj,
     check_internals,
     mangled,
 )
-from node.raft.rules.messages import EntryKind, MessageKind
-from snapshot.document import SnapshotDocument
+from strandline.node.raft.rules.messages import EntryKind, MessageKind
+from strandline.snapshot.document import SnapshotDocument
 from tests.fake_host import CLUSTER
 from tests.holes.hole import hole
 from tests.raft_harness import CONFIG, GROUP, Replica
@@ -178,7 +178,7 @@ def test_stopping_ends_every_command_and_read() -> None:
 
 
 def test_nothing_below_the_log_imports_a_module_that_runs_what_it_reads() -> None:
-    folder = Path(node.raft.__file__).parent
+    folder = Path(strandline.node.raft.__file__).parent
     sources = sorted(folder.rglob("*.py"))
     assert len(sources) > 40
     for source in sources:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, NotLeader, Outcome
-from node.raft.pysyncobj_seam import CANDIDATE
-from node.raft.rules.messages import MessageKind
-from node.raft.rules.peer_heartbeat import Pair
-from node.raft.rules.progress import NEVER, Progress
-from node.raft.rules.shared_heartbeats import HEARTBEAT, QuietHeartbeats
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome
+from strandline.node.raft.pysyncobj_seam import CANDIDATE
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.progress import NEVER, Progress
+from strandline.node.raft.rules.shared_heartbeats import HEARTBEAT, QuietHeartbeats
 from tests.fake_host import FakeHost
 from tests.holes.hole import hole
 from tests.raft_harness import CONFIG, GROUP, Cluster, Replica

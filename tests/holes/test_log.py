@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied
-from node.raft.pysyncobj_seam import LEADER
-from node.raft.rules.messages import EntryKind, MessageKind
-from node.raft.rules.progress import Progress
-from node.raft.rules.replica_state import SafetyViolation
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied
+from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.rules.messages import EntryKind, MessageKind
+from strandline.node.raft.rules.progress import Progress
+from strandline.node.raft.rules.replica_state import SafetyViolation
 from tests.holes.hole import hole
 from tests.raft_harness import CONFIG, Cluster, Replica
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, Outcome, Overloaded
-from node.raft.rules.messages import Entry
-from node.raft.rules.replica_state import Configuration
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, Outcome, Overloaded
+from strandline.node.raft.rules.messages import Entry
+from strandline.node.raft.rules.replica_state import Configuration
 from tests.holes.hole import hole
 from tests.raft_harness import GROUP, Replica, entry, membership
 

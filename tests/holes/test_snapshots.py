@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from node.raft.rules.messages import MessageKind
-from node.raft.snapshots.store import SnapshotStore
-from node.raft.snapshots.transfer import Receiver, Status
-from node.raft.stored_groups import StoredGroups
-from node.raft.wal.raft_log import RecoveredLog
-from node.raft.wal.write_ahead_log import WalCorruption
-from snapshot.document import SnapshotDamaged, SnapshotDocument, decode
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.snapshots.store import SnapshotStore
+from strandline.node.raft.snapshots.transfer import Receiver, Status
+from strandline.node.raft.stored_groups import StoredGroups
+from strandline.node.raft.wal.raft_log import RecoveredLog
+from strandline.node.raft.wal.write_ahead_log import WalCorruption
+from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, decode
 from tests.fake_host import CLUSTER, FOLDER
 from tests.holes.hole import hole
 from tests.holes.lone_host import LoneHost, snapshot_files

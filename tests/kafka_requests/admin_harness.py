@@ -14,7 +14,7 @@ from typing import Any, cast
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from node.config import (
+from strandline.node.config import (
     AdminSection,
     CacheSection,
     ClusterSection,
@@ -27,20 +27,20 @@ from node.config import (
     StorageSection,
     TopicsSection,
 )
-from node.controller.client import Unavailable
-from node.controller.leaders import Leader
-from node.coordinator.table import Coordinators
-from node.kafka.answers import answers
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.codec import decode_request, encode_parts, encode_response
-from node.kafka.handler import EncodedBody, Request
-from node.kafka.requests.context import BrokerContext
-from node.kafka.requests.handler import TABLE
-from node.kafka.schema import FieldLayout, entity_layout
-from node.level_zero.batcher import BatcherConfig
-from node.mesh_calls import CallFailed
-from statemachine.controller import Controller, Result
-from statemachine.controller_commands import (
+from strandline.node.controller.client import Unavailable
+from strandline.node.controller.leaders import Leader
+from strandline.node.coordinator.table import Coordinators
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.handler import TABLE
+from strandline.node.kafka.wire.answers import answers
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.codec import decode_request, encode_parts, encode_response
+from strandline.node.kafka.wire.handler import EncodedBody, Request
+from strandline.node.kafka.wire.schema import FieldLayout, entity_layout
+from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.controller.controller import Controller, Result
+from strandline.statemachine.controller.controller_commands import (
     Bootstrap,
     Command,
     CreatePartitions,
@@ -51,7 +51,7 @@ from statemachine.controller_commands import (
     RegisterNode,
     encode,
 )
-from statemachine.controller_state import Topic
+from strandline.statemachine.controller.controller_state import Topic
 from tests.kafka_wire.entities import encoded
 from tests.kafka_wire.test_codec import head
 

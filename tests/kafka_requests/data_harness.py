@@ -12,19 +12,19 @@ from typing import Any, NamedTuple, cast
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.transactions.verification import Verified
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.codec import RequestHeader
-from node.kafka.control_batch import control_batch
-from node.kafka.handler import Request
-from node.kafka.record_batch import read_header
-from node.kafka.requests.handler import BrokerHandler
-from node.kafka.requests.outcomes import Failure
-from node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
-from node.level_zero.cache import BatchCache
-from node.level_zero.reader import Reader, ReaderConfig
-from node.level_zero.store import ObjectNotFound, ObjectStore, RangeNotFound
-from node.partition.batch import (
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.handlers.handler import BrokerHandler
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.codec import RequestHeader
+from strandline.node.kafka.wire.control_batch import control_batch
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.record_batch import read_header
+from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader, ReaderConfig
+from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, RangeNotFound
+from strandline.node.partition.batch import (
     AppendFailed,
     AppendResult,
     Judgement,
@@ -35,15 +35,15 @@ from node.partition.batch import (
     Verification,
     refused,
 )
-from node.partition.stored_batches import Measured, StoredBatches
-from node.partition.verifications import Verifications
-from snapshot.level_one_format import EncodedObject, LevelOneWriter
-from statemachine.controller_commands import DeleteTopic
-from statemachine.controller_state import Topic
-from statemachine.extents import Extent, InlineExtent
-from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.node.partition.stored_batches import Measured, StoredBatches
+from strandline.node.partition.verifications import Verifications
+from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.partition.extents import Extent, InlineExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     NO_TRANSACTION,
     AdvanceReconciled,
     Appended,
@@ -95,7 +95,7 @@ def written(
 
 
 class FakePartition:
-    """Has the methods of `node.partition.partition.Partition` that requests use."""
+    """Has the methods of `strandline.node.partition.partition.Partition` that requests use."""
 
     def __init__(self, term: int = TERM) -> None:
         self.replica = Replica(term=term)

@@ -10,12 +10,12 @@ from typing import Any
 
 from kio.index import load_request_schema
 
-from node.kafka.apis import ApiKey
-from node.kafka.codec import RequestHeader, decode_request, encode_response
-from node.kafka.handler import Request
-from node.kafka.requests.handler import BrokerHandler
-from node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
-from statemachine.partition_commands import Appended
+from strandline.node.kafka.handlers.handler import BrokerHandler
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.codec import RequestHeader, decode_request, encode_response
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
+from strandline.statemachine.partition.partition_commands import Appended
 from tests.kafka_requests.admin_harness import entity_of
 from tests.kafka_requests.data_harness import DataNode, FakePartition
 from tests.kafka_wire.batches import Record, build

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.controller.leaders import Leader
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests import elect_leaders
-from node.mesh_calls import CallFailed
+from strandline.node.controller.client import Unavailable
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers import elect_leaders
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.rpc import CallFailed
 from tests.kafka_requests.admin_harness import CLUSTER, Cluster, Node, run
 
 DESCRIBE, ELECT = ApiKey.DESCRIBE_CLUSTER, ApiKey.ELECT_LEADERS

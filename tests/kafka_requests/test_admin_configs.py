@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests.setting_answers import DEFAULTS, broker_settings
-from statemachine.controller_commands import DeleteTopic
-from statemachine.topic_config import SETTINGS
+from strandline.node.controller.client import Unavailable
+from strandline.node.kafka.handlers.setting_answers import DEFAULTS, broker_settings
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.topic_config import SETTINGS
 from tests.kafka_requests.admin_harness import Node, config, run
 
 DESCRIBE, ALTER = ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS

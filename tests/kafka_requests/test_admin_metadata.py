@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.controller.leaders import Leader
-from node.kafka.answers import answers
-from node.kafka.apis import ApiKey
-from node.kafka.requests.topic_metadata import (
+from strandline.node.controller.client import Unavailable
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers.topic_metadata import (
     Breath,
     encoded,
     encoded_topics,
@@ -25,9 +23,11 @@ from node.kafka.requests.topic_metadata import (
     topic_answer,
     with_topics,
 )
-from node.kafka.response_encoder import encode
-from statemachine.controller import Controller
-from statemachine.controller_commands import CreateTopic, DeleteTopic
+from strandline.node.kafka.wire.answers import answers
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.response_encoder import encode
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import CreateTopic, DeleteTopic
 from tests.kafka_requests.admin_harness import CLUSTER, TERM, Cluster, Node, run
 
 METADATA = ApiKey.METADATA

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.kafka.apis import APIS, ApiKey
-from statemachine.controller_commands import Command, CreateTopic, DeleteTopic
-from statemachine.topic_config import SETTINGS
+from strandline.node.controller.client import Unavailable
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.statemachine.controller.controller_commands import Command, CreateTopic, DeleteTopic
+from strandline.statemachine.controller.topic_config import SETTINGS
 from tests.kafka_requests.admin_harness import Cluster, Node, run
 
 CREATE, DELETE, GROW = ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.replica import NotDone
-from node.kafka.apis import ApiKey
-from statemachine.controller_commands import DeleteTopic
-from statemachine.controller_state import Topic
+from strandline.node.coordinator.replica import NotDone
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.controller_state import Topic
 from tests.kafka_requests.test_groups import Home, at_home, versions
 
 MINUTE = timedelta(minutes=1)

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.leaders import Leader
-from node.kafka.apis import APIS, ApiKey
-from node.partition.batch import AppendFailed
-from statemachine.partition_commands import SetStartOffset
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.partition.batch import AppendFailed
+from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.kafka_requests.admin_harness import TERM
 from tests.kafka_requests.data_harness import DataNode
 from tests.kafka_requests.test_produce import simulated

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from node.controller.leaders import Leader
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.record_batch import boundaries, read_header
-from node.kafka.requests import fetch as fetch_module
-from node.level_zero.store import NotDone
-from snapshot.level_zero_format import BadObject
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers import fetch as fetch_module
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.record_batch import boundaries, read_header
+from strandline.node.objectstore.store import NotDone
+from strandline.snapshot.level_zero_format import BadObject
 from tests.kafka_requests.admin_harness import TERM, run
 from tests.kafka_requests.data_harness import DataNode, FakePartition
 from tests.kafka_requests.test_produce import simulated

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.controller.leaders import Leader
-from node.coordinator.table import CREATE_SECONDS, CoordinatorPlace
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests.find_coordinator import MAX_CHARACTERS, MAX_KEYS
-from node.kafka.requests.outcomes import LEADER_SECONDS, Failure
-from statemachine.controller_commands import CreateInternalTopic
-from statemachine.internal_topics import (
+from strandline.node.controller.client import Unavailable
+from strandline.node.controller.leaders import Leader
+from strandline.node.coordinator.table import CREATE_SECONDS, CoordinatorPlace
+from strandline.node.kafka.handlers.find_coordinator import MAX_CHARACTERS, MAX_KEYS
+from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, Failure
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.statemachine.controller.controller_commands import CreateInternalTopic
+from strandline.statemachine.internal_topics import (
     GROUPS_TOPIC,
     MAX_KEY_BYTES,
     TRANSACTIONS_TOPIC,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.kafka.apis import ApiKey
+from strandline.node.controller.client import Unavailable
+from strandline.node.kafka.wire.apis import ApiKey
 from tests.kafka_requests.admin_harness import Node, run
 from tests.kafka_requests.test_admin_configs import (
     ALTER,

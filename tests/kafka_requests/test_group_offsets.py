@@ -11,22 +11,18 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.coordinator.groups.coordinator import GroupCoordinator
-from node.coordinator.replica import CoordinatorReplica
-from node.coordinator.transactions.verification import Verified
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests.offset_rows import MAX_METADATA_BYTES
-from node.kafka.requests.outcomes import Failure
-from node.raft.group import RaftGroup
-from statemachine.controller import PartitionGroup
-from statemachine.controller_commands import DeleteTopic
-from statemachine.group_commands import (
-    AssignGeneration,
-    EndTransaction,
-    StartGeneration,
-)
-from statemachine.groups import GroupsMachine
+from strandline.node.controller.client import Unavailable
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.coordinator.replica import CoordinatorReplica
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.handlers.offset_rows import MAX_METADATA_BYTES
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.raft.group import RaftGroup
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.groups.group_commands import AssignGeneration, EndTransaction, StartGeneration
+from strandline.statemachine.groups.groups import GroupsMachine
 from tests.coordinator.transaction_harness import Group, Log, Recording, turns
 from tests.kafka_requests.admin_harness import Node, run
 from tests.statemachine.groups_harness import consumers, member

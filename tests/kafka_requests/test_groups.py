@@ -11,17 +11,17 @@ from typing import Any, NamedTuple, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_state import Leaving
-from node.coordinator.groups.coordinator import GroupCoordinator
-from node.coordinator.replica import NotDone
-from node.coordinator.table import Coordinators
-from node.kafka.apis import APIS, ApiKey
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.coordinator_machine import CoordinatorCommand, encode
-from statemachine.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
-from statemachine.group_state import Group
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import GROUPS_TOPIC, MAX_KEY_BYTES
+from strandline.node.coordinator.groups.classic_state import Leaving
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.coordinator.replica import NotDone
+from strandline.node.coordinator.table import Coordinators
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.coordinator_machine import CoordinatorCommand, encode
+from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
+from strandline.statemachine.groups.group_state import Group
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, MAX_KEY_BYTES
 from tests.kafka_requests.admin_harness import Node, run
 
 MINUTE, SESSION = timedelta(minutes=1), timedelta(seconds=10)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests.handler import TABLE
+from strandline.node.kafka.handlers.handler import TABLE
+from strandline.node.kafka.wire.apis import APIS, ApiKey
 
 
 def test_what_is_advertised_is_answered() -> None:

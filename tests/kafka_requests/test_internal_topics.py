@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests.configs import TOPIC
-from statemachine.internal_topics import GROUPS_TOPIC, INTERNAL_TOPICS, TRANSACTIONS_TOPIC
+from strandline.node.kafka.handlers.configs import TOPIC
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 from tests.kafka_requests.data_harness import DataNode
 from tests.kafka_requests.test_produce import simulated
 from tests.kafka_wire.batches import build

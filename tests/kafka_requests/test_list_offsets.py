@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.leaders import Leader
-from node.kafka.apis import APIS, ApiKey
-from node.level_zero.store import NotDone
-from snapshot.compression import Compression
-from snapshot.level_zero_format import BadObject
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.objectstore.store import NotDone
+from strandline.snapshot.compression import Compression
+from strandline.snapshot.level_zero_format import BadObject
 from tests.kafka_requests.admin_harness import TERM
 from tests.kafka_requests.data_harness import NOW, DataNode
 from tests.kafka_requests.test_produce import simulated

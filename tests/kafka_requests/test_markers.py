@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node import transaction_markers
-from node.coordinator.replica import NotDone
-from node.coordinator.table import Coordinators
-from node.kafka.apis import ApiKey
-from node.mesh_calls import CallFailed
-from node.partition.batch import AppendFailed
-from node.transaction_markers import ANSWER_SECONDS, MAX_MARKERS, METHOD, MarkerAnswer
-from statemachine.producers import OpenTransaction
+from strandline.node.coordinator.replica import NotDone
+from strandline.node.coordinator.table import Coordinators
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.partition import transaction_markers
+from strandline.node.partition.batch import AppendFailed
+from strandline.node.partition.transaction_markers import ANSWER_SECONDS, MAX_MARKERS, METHOD, MarkerAnswer
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.partition.producers import OpenTransaction
 from tests.kafka_requests.data_harness import DataNode
 from tests.kafka_requests.test_produce import simulated
 from tests.kafka_requests.test_read_committed import P, Q, batch, made

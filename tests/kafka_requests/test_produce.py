@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.controller.leaders import Leader
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.handler import CloseConnection
-from node.kafka.record_batch import BatchLimits, read_header, validate_produced
-from node.kafka.requests.outcomes import UNTIMED_SECONDS
-from node.kafka.requests.produce import rules_of
-from node.partition.batch import AppendFailed
-from statemachine.controller_commands import ReplaceTopicConfigs
-from statemachine.partition_commands import NO_TRANSACTION
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers.outcomes import UNTIMED_SECONDS
+from strandline.node.kafka.handlers.produce import rules_of
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.handler import CloseConnection
+from strandline.node.kafka.wire.record_batch import BatchLimits, read_header, validate_produced
+from strandline.node.partition.batch import AppendFailed
+from strandline.statemachine.controller.controller_commands import ReplaceTopicConfigs
+from strandline.statemachine.partition.partition_commands import NO_TRANSACTION
 from tests.kafka_requests.admin_harness import TERM, run
 from tests.kafka_requests.data_harness import NOW, DataNode
 from tests.kafka_wire.batches import Record, build

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.transactions.verification import Verified
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.requests.outcomes import Failure
-from statemachine.producers import OpenTransaction
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.statemachine.partition.producers import OpenTransaction
 from tests.kafka_requests.data_harness import Asked, DataNode
 from tests.kafka_requests.test_produce import codes, only, simulated
 from tests.kafka_wire.batches import Record, build

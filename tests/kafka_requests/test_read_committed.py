@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.record_batch import boundaries, read_header
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.record_batch import boundaries, read_header
 from tests.kafka_requests.data_harness import NOW, DataNode, FakePartition
 from tests.kafka_requests.test_fetch import bases, codes, only, parts, waiting
 from tests.kafka_requests.test_produce import simulated

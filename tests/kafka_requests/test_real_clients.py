@@ -15,13 +15,13 @@ import confluent_kafka
 import pytest
 import uvloop
 
-from node.controller.leaders import Leader
-from node.kafka.apis import ApiKey
-from node.kafka.handler import Request
-from node.kafka.requests.handler import BrokerHandler
-from node.kafka.server import KafkaServer
-from node.kafka.server_config import Problem, ServerConfig
-from statemachine.controller_commands import RegisterNode
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers.handler import BrokerHandler
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server_config import Problem, ServerConfig
+from strandline.statemachine.controller.controller_commands import RegisterNode
 from tests.kafka_requests.admin_harness import TERM
 from tests.kafka_requests.data_harness import DataNode
 

@@ -10,15 +10,15 @@ from typing import Any, cast
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from node.controller.leaders import Leader
-from node.kafka.apis import ApiKey
-from node.kafka.codec import RequestHeader, encode_response
-from node.kafka.handler import Request
-from node.kafka.record_batch import boundaries, read_header
-from node.kafka.requests.context import BrokerContext
-from node.kafka.requests.handler import BrokerHandler
-from statemachine.controller_commands import CreateTopic
-from statemachine.controller_state import Topic
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.handler import BrokerHandler
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.codec import RequestHeader, encode_response
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.record_batch import boundaries, read_header
+from strandline.statemachine.controller.controller_commands import CreateTopic
+from strandline.statemachine.controller.controller_state import Topic
 from tests.kafka_requests.admin_harness import entity_of
 from tests.kafka_wire.batches import Record, build
 from tests.partition.cluster import GROUP, TOPIC, PartitionCluster

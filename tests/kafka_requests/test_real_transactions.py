@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from tests.clients.wire import Wire
 from tests.kafka_requests.test_read_committed import aborted, kept
 from tests.kafka_wire.batches import Record, build

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import cramjam
 from crc32c import crc32c
 
-from snapshot.compression import Compression
+from strandline.snapshot.compression import Compression
 
 
 class Record(NamedTuple):

@@ -12,8 +12,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from node.kafka.apis import APIS
-from node.kafka.schema import FieldLayout, entity_layout
+from strandline.node.kafka.wire.apis import APIS
+from strandline.node.kafka.wire.schema import FieldLayout, entity_layout
 
 VERSIONS = [(int(api.key), version) for api in APIS.values() for version in range(api.first, api.last + 1)]
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import uvloop
 
-from node.kafka.apis import APIS
-from node.kafka.handler import Request
-from node.kafka.record_batch import BatchLimits, InvalidBatch, validate_produced
-from node.kafka.server import KafkaServer
-from node.kafka.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.apis import APIS
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch, validate_produced
+from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server_config import Problem, ServerConfig
 from tests.kafka_wire.batches import build
 from tests.kafka_wire.entities import VERSIONS, encoded, random_request
 from tests.kafka_wire.server_harness import answer_to, init

@@ -11,12 +11,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.answers import answers
-from node.kafka.apis import ApiKey
-from node.kafka.codec import RequestHeader, decode_request, encode_response
-from node.kafka.record_batch import BatchLimits, stamped, validate_produced
-from node.kafka.response_encoder import as_records
-from snapshot.compression import Compression
+from strandline.node.kafka.wire.answers import answers
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.codec import RequestHeader, decode_request, encode_response
+from strandline.node.kafka.wire.record_batch import BatchLimits, stamped, validate_produced
+from strandline.node.kafka.wire.response_encoder import as_records
+from strandline.snapshot.compression import Compression
 from tests.kafka_wire.batches import Record, build
 from tests.kafka_wire.server_harness import produce
 

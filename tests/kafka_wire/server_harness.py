@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from node.kafka.answers import answers
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.handler import Handler, Request
-from node.kafka.server import KafkaServer
-from node.kafka.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.answers import answers
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.handler import Handler, Request
+from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server_config import Problem, ServerConfig
 
 INIT = ApiKey.INIT_PRODUCER_ID
 PRODUCE = ApiKey.PRODUCE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.kafka.apis import APIS, ApiKey
+from strandline.node.kafka.wire.apis import APIS, ApiKey
 
 KAFKA = {
     "PRODUCE": (3, 13), "FETCH": (4, 18), "LIST_OFFSETS": (1, 10), "METADATA": (0, 13),

@@ -23,9 +23,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
 )
 
-from node.kafka.record_batch import read_header
-from node.kafka.server import KafkaServer
-from node.kafka.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.record_batch import read_header
+from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server_config import Problem, ServerConfig
 from tests.kafka_toy_broker import ToyBroker
 
 with warnings.catch_warnings():

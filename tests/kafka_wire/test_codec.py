@@ -12,17 +12,29 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from node.kafka.answers import answers
-from node.kafka.apis import APIS, ApiKey, api_versions_response, unsupported_api_versions_response
-from node.kafka.codec import (
+from strandline.node.kafka.wire.answers import answers
+from strandline.node.kafka.wire.apis import (
+    APIS,
+    ApiKey,
+    api_versions_response,
+    unsupported_api_versions_response,
+)
+from strandline.node.kafka.wire.codec import (
     RequestHeader,
     UnsupportedRequest,
     decode_request,
     encode_parts,
     encode_response,
 )
-from node.kafka.request_check import MalformedFrame, checked_body
-from node.kafka.response_encoder import JOINED_BYTES, Buffer, EncodingError, RecordParts, as_records, encode
+from strandline.node.kafka.wire.request_check import MalformedFrame, checked_body
+from strandline.node.kafka.wire.response_encoder import (
+    JOINED_BYTES,
+    Buffer,
+    EncodingError,
+    RecordParts,
+    as_records,
+    encode,
+)
 from tests.kafka_wire.entities import VERSIONS, encoded, random_entity, random_request, random_response
 
 ELEMENTS = 10_000

@@ -7,9 +7,9 @@ import struct
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped]
 
-from node.kafka.control_batch import control_batch
-from node.kafka.record_batch import boundaries, read_header
-from node.kafka.record_lookup import first_at_or_after
+from strandline.node.kafka.wire.control_batch import control_batch
+from strandline.node.kafka.wire.record_batch import boundaries, read_header
+from strandline.node.kafka.wire.record_lookup import first_at_or_after
 from tests.kafka_wire.batches import build
 
 NOW = 1_700_000_000_000

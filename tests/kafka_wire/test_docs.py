@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from node.kafka.apis import APIS
-from node.kafka.server_config import CloseReason, ServerConfig
+from strandline.node.kafka.wire.apis import APIS
+from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "kafka-protocol.md").read_text()
 

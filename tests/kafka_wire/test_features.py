@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from node.kafka.apis import APIS, ApiKey, api_versions_response, unsupported_api_versions_response
+from strandline.node.kafka.wire.apis import (
+    APIS,
+    ApiKey,
+    api_versions_response,
+    unsupported_api_versions_response,
+)
 
 
 @pytest.mark.parametrize("version", range(APIS[ApiKey.API_VERSIONS].last + 1))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.kafka.framing import FIRST_BYTES, FrameError, FrameParser
+from strandline.node.kafka.wire.framing import FIRST_BYTES, FrameError, FrameParser
 
 LIMIT = 8 << 20
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from node.kafka.record_batch import (
+from strandline.node.kafka.wire.record_batch import (
     MAX_NAMED_RECORDS,
     BatchHeader,
     BatchLimits,
@@ -27,10 +27,10 @@ from node.kafka.record_batch import (
     stamped,
     validate_produced,
 )
-from node.kafka.record_keys import keyless_records
-from node.kafka.record_lengths import WrongRecords, check_records, same_size_run
-from node.kafka.record_lookup import Found, first_at_or_after, newest
-from snapshot.compression import Compression, DecompressionError, TooLarge, decompress
+from strandline.node.kafka.wire.record_keys import keyless_records
+from strandline.node.kafka.wire.record_lengths import WrongRecords, check_records, same_size_run
+from strandline.node.kafka.wire.record_lookup import Found, first_at_or_after, newest
+from strandline.snapshot.compression import Compression, DecompressionError, TooLarge, decompress
 from tests.kafka_wire.batches import Record, build, compress, encode_records, varint, xerial
 
 ALL = list(Compression)

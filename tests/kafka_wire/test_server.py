@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from node.kafka.connection import Connection
-from node.kafka.handler import CloseConnection, EncodedBody, Request
-from node.kafka.server_config import CloseReason
+from strandline.node.kafka.wire.connection import Connection
+from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Request
+from strandline.node.kafka.wire.server_config import CloseReason
 from tests.kafka_wire.server_harness import (
     EchoHandler,
     HeldHandler,

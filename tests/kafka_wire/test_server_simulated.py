@@ -7,9 +7,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from node.kafka.handler import Request
-from node.kafka.server import KafkaServer
-from node.kafka.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server_config import Problem, ServerConfig
 from tests.kafka_wire.server_harness import answer_to, init, produce
 from tests.simulation.node import SimNode
 from tests.simulation.world import World

@@ -12,11 +12,11 @@ from typing import cast
 
 import uvloop
 
-from node.kafka.requests.fetch_share import stamped_parts
-from node.level_one.reader import KIB, MIB, LevelOneReader, LevelOneReaderConfig, Place
-from node.level_zero.store import ObjectStore
-from snapshot.level_one_format import LevelOneWriter
-from statemachine.level_one import LevelOneExtent, level_one_name
+from strandline.node.kafka.handlers.fetch_partition import stamped_parts
+from strandline.node.level_one.reader import KIB, MIB, LevelOneReader, LevelOneReaderConfig, Place
+from strandline.node.objectstore.store import ObjectStore
+from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_zero.samples import record_batch
 
 FETCH_BYTES = MIB

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from node.level_one.block_cache import BlockCache, Key, arrived
-from node.level_zero.store import NotDone
+from strandline.node.level_one.block_cache import BlockCache, Key, arrived
+from strandline.node.objectstore.store import NotDone
 from tests.manual_loop import ManualLoop
 from tests.partition.lone import TaskLoop
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.level_one.builder import (
+from strandline.node.level_one.builder import (
     BATCHES_AT_A_TIME,
     BYTES_AT_A_TIME,
     BuilderConfig,
@@ -19,12 +19,12 @@ from node.level_one.builder import (
     Output,
     StoreBuilder,
 )
-from node.level_zero.store import Buffer
-from snapshot.level_one_format import LevelOneFooter, LevelOneWriter, batches_of, parse
-from snapshot.level_zero_format import Batch, encode
-from statemachine.extents import Extent, InlineExtent, ObjectExtent
-from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.object_names import object_id, object_name
+from strandline.node.objectstore.store import Buffer
+from strandline.snapshot.level_one_format import LevelOneFooter, LevelOneWriter, batches_of, parse
+from strandline.snapshot.level_zero_format import Batch, encode
+from strandline.statemachine.object_names import object_id, object_name
+from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_one.stamped import Sent, encoded, sent, stamped
 from tests.level_zero.samples import OTHER_TOPIC, TOPIC, run, started
 from tests.simulation.store import SimStore

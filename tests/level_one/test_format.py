@@ -10,7 +10,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.level_one_format import (
+from strandline.snapshot.level_one_format import (
     BODY_AT,
     FORMAT_VERSION,
     LevelOneWriter,
@@ -20,11 +20,11 @@ from snapshot.level_one_format import (
     parse_footer,
     verify_block,
 )
-from snapshot.level_zero_format import encode
-from snapshot.object_frame import TAIL, BadObject, NewerFormat
-from statemachine.extents import InlineExtent
-from statemachine.level_one import level_one_name
-from statemachine.object_names import object_name
+from strandline.snapshot.level_zero_format import encode
+from strandline.snapshot.object_frame import TAIL, BadObject, NewerFormat
+from strandline.statemachine.object_names import object_name
+from strandline.statemachine.partition.extents import InlineExtent
+from strandline.statemachine.partition.level_one import level_one_name
 from tests.level_one.stamped import UNIQUE, Sent, encoded, sent, stamped
 from tests.level_zero.samples import IDENTITY, OTHER_TOPIC, TOPIC, record_batch
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.level_one import frames
-from node.level_one.builder import BuildFailed, Merge, Output
-from node.level_one.frames import (
+from strandline.node.level_one import frames
+from strandline.node.level_one.builder import BuildFailed, Merge, Output
+from strandline.node.level_one.frames import (
     EXTENTS_AT_A_TIME,
     LENGTH,
     MAX_FRAME_BYTES,
@@ -24,8 +24,8 @@ from node.level_one.frames import (
     plain,
     result_of,
 )
-from statemachine.extents import Extent, InlineExtent, ObjectExtent
-from statemachine.level_one import LevelOneExtent
+from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent
 
 offsets = st.integers(0, 2**62)
 counts = st.integers(1, 2**31 - 1)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.level_one.merging import MAX_SOURCES, next_merge
-from node.level_one.plan import Grain
-from statemachine.level_one import LevelOneExtent
+from strandline.node.level_one.merging import MAX_SOURCES, next_merge
+from strandline.node.level_one.plan import Grain
+from strandline.statemachine.partition.level_one import LevelOneExtent
 from tests.level_one.upkeep_harness import HEADER_BYTES, INDEX_BYTES, KIB
 
 TARGET = 64 * KIB

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.level_one.plan import (
+from strandline.node.level_one.plan import (
     LEAST_OBJECT_BYTES,
     MAX_MARKS,
     MAX_SHARES,
@@ -22,7 +22,7 @@ from node.level_one.plan import (
     grain,
     page,
 )
-from statemachine.extents import Extents
+from strandline.statemachine.partition.extents import Extents
 from tests.level_one.upkeep_harness import CONFIG
 
 TARGET, JOB, AGE = CONFIG.target_bytes, CONFIG.job_bytes, CONFIG.reconcile_seconds

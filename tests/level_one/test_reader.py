@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
-from node.level_zero.store import NotDone, ObjectNotFound
-from node.partition.batch import StoredRun, TimedBatch
-from snapshot.level_one_format import LevelOneWriter, StoredSpan, batches_of, parse
-from snapshot.object_frame import BadObject
-from statemachine.level_one import LevelOneExtent, level_one_name
+from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
+from strandline.node.objectstore.store import NotDone, ObjectNotFound
+from strandline.node.partition.batch import StoredRun, TimedBatch
+from strandline.snapshot.level_one_format import LevelOneWriter, StoredSpan, batches_of, parse
+from strandline.snapshot.object_frame import BadObject
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_zero.samples import TOPIC, record_batch, run, started
 from tests.simulation.store import SimStore
 from tests.simulation.world import World

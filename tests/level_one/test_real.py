@@ -43,7 +43,7 @@ def test_what_was_produced_moves_to_level_one_and_comes_back(tmp_path: Path) -> 
         wait(lambda: files(objects / "l1") and not files(objects / "l0"))
         node = psutil.Process(cluster.pids[1])
         [worker] = node.children()
-        assert "node.level_one.worker" in worker.cmdline()
+        assert "strandline.node.level_one.worker" in worker.cmdline()
 
         consumer = Consumer(
             {"bootstrap.servers": cluster.bootstrap, "group.id": "reader", "enable.auto.commit": False}

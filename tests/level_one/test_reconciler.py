@@ -8,10 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from node.level_one.builder import BuildFailed
-from node.level_one.plan import MAX_JOB_EXTENTS
-from statemachine.level_one import parse_level_one_name
-from statemachine.partition_commands import AdvanceReconciled, ReplaceLevelOne, SetStartOffset
+from strandline.node.level_one.builder import BuildFailed
+from strandline.node.level_one.plan import MAX_JOB_EXTENTS
+from strandline.statemachine.partition.level_one import parse_level_one_name
+from strandline.statemachine.partition.partition_commands import (
+    AdvanceReconciled,
+    ReplaceLevelOne,
+    SetStartOffset,
+)
 from tests.level_one.upkeep_harness import CONFIG, HandReplica, Node, named, upkeep_node
 
 AGE = CONFIG.reconcile_seconds
@@ -282,7 +286,7 @@ class TestTrouble:
     def test_a_poisoned_batch_holds_its_own_partition_and_no_other(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with upkeep_node() as node, caplog.at_level(logging.WARNING, "node.level_one"):
+        with upkeep_node() as node, caplog.at_level(logging.WARNING, "strandline.node.level_one"):
             poisoned, well = node.add(0), node.add(1)
             poisoned.write()
             well.write()
@@ -364,7 +368,7 @@ class TestTrouble:
     def test_what_may_pass_is_tried_again_within_half_a_minute(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with upkeep_node() as node, caplog.at_level(logging.WARNING, "node.level_one"):
+        with upkeep_node() as node, caplog.at_level(logging.WARNING, "strandline.node.level_one"):
             replica = node.add()
             replica.write()
             node.builder.bad[0] = BuildFailed("get l0/x: no answer within 10 s", True)
@@ -517,7 +521,7 @@ class TestMerging:
 
 def _hollow(node: Node, replica: HandReplica):  # type: ignore[no-untyped-def]
     """An object of the one batch in level zero, as if this node had made it."""
-    from node.level_one.builder import Output
+    from strandline.node.level_one.builder import Output
 
     unique = node.upkeep._undecided.new(replica.group.id, 1)
     node.upkeep._undecided.settle(unique)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.config import RetentionSection
-from node.level_one.retention import MAX_BATCHES, Kept, Stretch, kept, stretches_of, wanted_start
-from statemachine.level_one import LevelOneExtent
-from statemachine.partition_commands import AdvanceReconciled, SetStartOffset
-from statemachine.topic_config import DAY
+from strandline.node.config import RetentionSection
+from strandline.node.level_one.retention import MAX_BATCHES, Kept, Stretch, kept, stretches_of, wanted_start
+from strandline.statemachine.controller.topic_config import DAY
+from strandline.statemachine.partition.level_one import LevelOneExtent
+from strandline.statemachine.partition.partition_commands import AdvanceReconciled, SetStartOffset
 from tests.level_one.upkeep_harness import HandReplica, Node, raising, upkeep_node
 
 HOUR = 3_600_000
@@ -177,7 +177,7 @@ def test_sizes_are_those_of_one_copy_in_both_levels() -> None:
 def test_while_the_clock_is_not_trusted_only_size_counts_and_it_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with upkeep_node() as node, caplog.at_level(logging.WARNING, "node.level_one"):
+    with upkeep_node() as node, caplog.at_level(logging.WARNING, "strandline.node.level_one"):
         node.now_ms = 10 * HOUR
         node.clock.trusted = False
         by_time = node.add(0, configs={"retention.ms": "1"})

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from node.level_one.sweeper import FIRST_SWEEP_SECONDS, PAGE
-from node.level_zero.store import MAX_DELETE
-from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.partition_commands import AdvanceReconciled, ForgetRemoved, SetStartOffset
+from strandline.node.level_one.sweeper import FIRST_SWEEP_SECONDS, PAGE
+from strandline.node.objectstore.store import MAX_DELETE
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
+from strandline.statemachine.partition.partition_commands import (
+    AdvanceReconciled,
+    ForgetRemoved,
+    SetStartOffset,
+)
 from tests.level_one.upkeep_harness import HandReplica, Node, named, raising, upkeep_node
 
 
@@ -219,7 +223,7 @@ class TestWhen:
     def test_a_store_that_fails_is_tried_again_later_and_said_once(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with upkeep_node() as node, caplog.at_level(logging.WARNING, "node.level_one"):
+        with upkeep_node() as node, caplog.at_level(logging.WARNING, "strandline.node.level_one"):
             replica = node.add(group=64)
             lifted(node, replica, 1)
             replica.apply(SetStartOffset(1))

@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from node.config import RetentionSection
-from node.level_one.builder import BuilderConfig, StoreBuilder
-from node.level_one.naming import Fate, Namer
-from node.level_one.undecided import Undecided
-from node.level_one.upkeep_measures import UpkeepMeasures
-from node.level_zero.retries import RetryingStore, RetryPolicy
-from snapshot.level_one_format import LevelOneFooter, parse
-from snapshot.level_zero_format import Batch, encode
-from statemachine.epoch_window import EpochWindow
-from statemachine.level_one import LevelOneExtent, level_one_name, parse_level_one_name
-from statemachine.object_names import object_id, object_name
-from statemachine.partition_commands import AdvanceReconciled, Append, Placeholder
+from strandline.node.config import RetentionSection
+from strandline.node.level_one.builder import BuilderConfig, StoreBuilder
+from strandline.node.level_one.naming import Fate, Namer
+from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.snapshot.level_one_format import LevelOneFooter, parse
+from strandline.snapshot.level_zero_format import Batch, encode
+from strandline.statemachine.object_names import object_id, object_name
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name, parse_level_one_name
+from strandline.statemachine.partition.partition_commands import AdvanceReconciled, Append, Placeholder
 from tests.level_one.upkeep_harness import CONFIG, EPOCH, KIB, HandReplica, Node, named, upkeep_node
 from tests.level_zero.samples import record_batch
 from tests.partition.lone import Lone, unknown
@@ -98,7 +98,7 @@ def test_objects_are_lifted_merged_and_swept_while_the_store_misbehaves() -> Non
 def test_a_damaged_batch_is_named_with_its_range_and_holds_its_own_partition_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with upkeep_node(QUICK) as node, caplog.at_level(logging.ERROR, "node.level_one"):
+    with upkeep_node(QUICK) as node, caplog.at_level(logging.ERROR, "strandline.node.level_one"):
         bad, good = node.add(0), node.add(1)
         produce(node, 1, bad, good)
         produce(node, 2, bad, good)

@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from node.disk_threads import NodeLoop
-from node.level_one.builder import BuilderConfig, BuildFailed, Built, Merge, Output
-from node.level_one.worker import NICENESS
-from node.level_one.worker_link import PROGRAM, WorkerBuilder, WorkerLimits
-from node.level_zero.opening import StorePlace
-from snapshot.level_one_format import batches_of, parse
-from snapshot.level_zero_format import Batch, encode
-from statemachine.extents import Extent, InlineExtent, ObjectExtent
-from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.object_names import object_id, object_name
+from strandline.node.disk_threads import NodeLoop
+from strandline.node.level_one.builder import BuilderConfig, BuildFailed, Built, Merge, Output
+from strandline.node.level_one.worker import NICENESS
+from strandline.node.level_one.worker_link import PROGRAM, WorkerBuilder, WorkerLimits
+from strandline.node.objectstore.opening import StorePlace
+from strandline.snapshot.level_one_format import batches_of, parse
+from strandline.snapshot.level_zero_format import Batch, encode
+from strandline.statemachine.object_names import object_id, object_name
+from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_one.stamped import sent, stamped
 from tests.level_zero.samples import TOPIC
 

@@ -13,20 +13,26 @@ from typing import Any, Literal, TypeVar, cast
 
 from kio.schema.errors import ErrorCode
 
-from node.config import LevelOneSection, NodeConfig, RetentionSection
-from node.controller.client import ControllerClient
-from node.level_one.builder import BuildFailed, Merge, Output
-from node.level_one.builder_measures import BuilderMeasures
-from node.level_one.upkeep import LevelOneUpkeep
-from node.level_zero.store import ObjectStore, StoreError
-from node.partition.batch import AppendFailed, not_leading
-from statemachine.epoch_window import EpochWindow
-from statemachine.extents import Extent
-from statemachine.level_one import LevelOneExtent, level_one_name, partition_prefix
-from statemachine.object_names import object_id
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Append, Checkpoint, Command, Placeholder, encode
-from statemachine.settings import Configs
+from strandline.node.config import LevelOneSection, NodeConfig, RetentionSection
+from strandline.node.controller.client import ControllerClient
+from strandline.node.level_one.builder import BuildFailed, Merge, Output
+from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.upkeep import LevelOneUpkeep
+from strandline.node.objectstore.store import ObjectStore, StoreError
+from strandline.node.partition.batch import AppendFailed, not_leading
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.object_names import object_id
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.extents import Extent
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name, partition_prefix
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
+    Append,
+    Checkpoint,
+    Command,
+    Placeholder,
+    encode,
+)
 from tests.level_zero.samples import run, started
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore

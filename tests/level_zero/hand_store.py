@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.level_zero.store import Buffer, ObjectStore, StoreError
-from snapshot.level_zero_format import Footer, parse
+from strandline.node.objectstore.store import Buffer, ObjectStore, StoreError
+from strandline.snapshot.level_zero_format import Footer, parse
 
 
 @dataclass

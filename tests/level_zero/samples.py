@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from crc32c import crc32c
 
-from statemachine.object_names import object_id
+from strandline.statemachine.object_names import object_id
 from tests.simulation.node import SimNode
 from tests.simulation.world import World
 

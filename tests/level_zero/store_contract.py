@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.level_zero.store import NotDone, ObjectNotFound, ObjectStore, RangeNotFound
+from strandline.node.objectstore.store import NotDone, ObjectNotFound, ObjectStore, RangeNotFound
 
 
 async def check_contract(store: ObjectStore) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored, UploadFailed
-from node.level_zero.measures import Why
-from node.level_zero.store import NotDone, OutcomeUnknown
-from node.raft.outcome import Overloaded
-from statemachine.object_names import object_name, parse_object_name
+from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored, UploadFailed
+from strandline.node.level_zero.measures import Why
+from strandline.node.objectstore.store import NotDone, OutcomeUnknown
+from strandline.node.raft.outcome import Overloaded
+from strandline.statemachine.object_names import object_name, parse_object_name
 from tests.level_zero.hand_store import HandStore
 from tests.level_zero.samples import OTHER_TOPIC, TOPIC, record_batch, started
 from tests.simulation.world import World

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored, UploadFailed
-from node.level_zero.store import OutcomeUnknown
-from node.raft.outcome import Overloaded
+from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored, UploadFailed
+from strandline.node.objectstore.store import OutcomeUnknown
+from strandline.node.raft.outcome import Overloaded
 from tests.level_zero.hand_store import HandStore, Put
 from tests.level_zero.samples import TOPIC, started
 from tests.simulation.world import World

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.level_zero.cache import ENTRY_BYTES, BatchCache
+from strandline.node.level_zero.cache import ENTRY_BYTES, BatchCache
 
 
 def test_a_batch_is_found_by_object_and_position() -> None:

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.level_zero.local_store import MAX_JOBS, WRITE_BYTES, LocalStore, chunks
-from node.level_zero.store import NotDone, ObjectNotFound, OutcomeUnknown
-from node.raft.disk import RealDisk
+from strandline.node.objectstore.local_store import MAX_JOBS, WRITE_BYTES, LocalStore, chunks
+from strandline.node.objectstore.store import NotDone, ObjectNotFound, OutcomeUnknown
+from strandline.node.raft.disk import RealDisk
 from tests.level_zero.samples import run, started
 from tests.level_zero.store_contract import check_contract
 from tests.simulation.node import SimNode
@@ -299,8 +299,8 @@ def on_disk(folder: Path, parts: list[bytes]) -> list[str]:
     script = (
         "import asyncio\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "from node.level_zero.local_store import LocalStore\n"
-        "from node.raft.disk import RealDisk\n"
+        "from strandline.node.objectstore.local_store import LocalStore\n"
+        "from strandline.node.raft.disk import RealDisk\n"
         "async def main():\n"
         "    with ThreadPoolExecutor(1) as executor:\n"
         f"        store = LocalStore.open(RealDisk(), {str(folder)!r}, owner='a', executor=executor,\n"

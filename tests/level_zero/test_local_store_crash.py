@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.level_zero.local_store import LocalStore
-from node.level_zero.store import ObjectNotFound
+from strandline.node.objectstore.local_store import LocalStore
+from strandline.node.objectstore.store import ObjectNotFound
 from tests.level_zero.samples import run
 from tests.simulation.node import SimNode
 from tests.simulation.world import World

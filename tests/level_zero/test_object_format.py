@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.level_zero_format import (
+from strandline.snapshot.level_zero_format import (
     FORMAT_VERSION,
     HEADER,
     TAIL,
@@ -26,7 +26,7 @@ from snapshot.level_zero_format import (
     verify_batch,
     verify_section,
 )
-from statemachine.object_names import object_name
+from strandline.statemachine.object_names import object_name
 from tests.level_zero.samples import IDENTITY, OTHER_TOPIC, TOPIC, record_batch
 
 NAME = object_name(7, IDENTITY)

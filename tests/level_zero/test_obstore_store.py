@@ -15,8 +15,8 @@ import pytest
 import uvloop
 from obstore import exceptions
 
-from node.level_zero.obstore_store import ObstoreStore, changed, unread
-from node.level_zero.store import NotDone, ObjectNotFound, OutcomeUnknown
+from strandline.node.objectstore.obstore_store import ObstoreStore, changed, unread
+from strandline.node.objectstore.store import NotDone, ObjectNotFound, OutcomeUnknown
 from tests.level_zero.store_contract import check_contract
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.level_zero.cache import BatchCache
-from node.level_zero.reader import Range, Reader, ReaderConfig, plan
-from node.level_zero.store import NotDone, ObjectNotFound
-from snapshot.level_zero_format import BadObject, Batch, encode
-from statemachine.extents import Extent, InlineExtent, ObjectExtent
-from statemachine.object_names import object_id, object_name
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Range, Reader, ReaderConfig, plan
+from strandline.node.objectstore.store import NotDone, ObjectNotFound
+from strandline.snapshot.level_zero_format import BadObject, Batch, encode
+from strandline.statemachine.object_names import object_id, object_name
+from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
 from tests.level_zero.samples import TOPIC, record_batch, run, started
 from tests.simulation.store import SimStore
 from tests.simulation.world import World

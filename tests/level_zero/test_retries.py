@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from node.level_zero.retries import RetryingStore, RetryPolicy
-from node.level_zero.store import (
+from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.objectstore.store import (
     Buffer,
     NotDone,
     ObjectNotFound,

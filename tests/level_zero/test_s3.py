@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
-from node.level_zero.batcher import Batcher, BatcherConfig, Stored
-from node.level_zero.cache import BatchCache
-from node.level_zero.obstore_store import ObstoreStore
-from node.level_zero.reader import Reader, ReaderConfig
-from node.level_zero.retries import RetryingStore, RetryPolicy
-from node.level_zero.store import NotDone
-from statemachine.extents import ObjectExtent
+from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Stored
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader, ReaderConfig
+from strandline.node.objectstore.obstore_store import ObstoreStore
+from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.objectstore.store import NotDone
+from strandline.statemachine.partition.extents import ObjectExtent
 from tests.level_zero.samples import TOPIC, record_batch
 from tests.level_zero.store_contract import check_contract
 

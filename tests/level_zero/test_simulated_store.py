@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from node.level_zero.batcher import Batcher, BatcherConfig, Stored
-from node.level_zero.retries import RetryingStore, RetryPolicy
-from node.level_zero.store import NotDone, OutcomeUnknown, StoreError
-from snapshot.level_zero_format import BadObject, parse
+from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Stored
+from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.objectstore.store import NotDone, OutcomeUnknown, StoreError
+from strandline.snapshot.level_zero_format import BadObject, parse
 from tests.level_zero.samples import TOPIC, record_batch, run, started
 from tests.level_zero.store_contract import check_contract
 from tests.simulation.store import SimStore

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from node.level_zero.retries import RetryingStore, RetryPolicy
-from node.level_zero.store import Buffer, NotDone, ObjectNotFound, ObjectStore, StoreError
-from node.level_zero.store_health import Kind
-from node.level_zero.store_watch import IDLE_SECONDS, StoreWatch
+from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore, StoreError
+from strandline.node.objectstore.store_health import Kind
+from strandline.node.objectstore.store_watch import IDLE_SECONDS, StoreWatch
 from tests.level_zero.samples import run, started
 from tests.simulation.world import World
 

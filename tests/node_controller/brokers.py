@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from node.broker import Broker
-from node.config import (
+from strandline.node.broker import Broker
+from strandline.node.config import (
     AdminSection,
     CacheSection,
     ClusterSection,
@@ -19,10 +19,10 @@ from node.config import (
     StorageSection,
     TopicsSection,
 )
-from node.level_zero.batcher import BatcherConfig
-from node.raft.wal.write_ahead_log import WalConfig
-from statemachine.controller_commands import CreateTopic
-from statemachine.controller_state import Topic
+from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.statemachine.controller.controller_commands import CreateTopic
+from strandline.statemachine.controller.controller_state import Topic
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
 from tests.simulation.world import World

@@ -7,11 +7,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from node.controller.client import ATTEMPT_SECONDS, Unavailable
-from node.controller.results import pack, unpack
-from node.mesh_calls import CallFailed
-from node.raft.outcome import Applied
-from statemachine.controller_commands import (
+from strandline.node.controller.client import ATTEMPT_SECONDS, Unavailable
+from strandline.node.controller.results import pack, unpack
+from strandline.node.raft.outcome import Applied
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     CreatePartitions,
     CreateTopic,
@@ -20,8 +20,8 @@ from statemachine.controller_commands import (
     Refused,
     encode,
 )
-from statemachine.controller_state import NodeRegistration, Partition, Topic
-from statemachine.kafka_errors import KafkaError
+from strandline.statemachine.controller.controller_state import NodeRegistration, Partition, Topic
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.node_controller.brokers import Brokers
 
 TOPIC = Topic(b"\1" * 16, "t", (Partition(1, (1, 2, 3), 7), Partition(2, (2, 3, 1), 7)), {"a": "b"}, 7, 9)

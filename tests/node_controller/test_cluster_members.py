@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from node.config import NodeConfig, Peer
-from node.controller.cluster_members import differences
-from statemachine.controller_state import NodeRegistration
+from strandline.node.config import NodeConfig, Peer
+from strandline.node.controller.cluster_members import differences
+from strandline.statemachine.controller.controller_state import NodeRegistration
 from tests.node_controller.brokers import Brokers
 
 THREE = tuple(Peer(node, "127.0.0.1", 7100 + node) for node in (1, 2, 3))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.admin.health import Problem, problems
-from node.broker import Broker
-from node.controller.hosting import SLICE
-from node.controller.leaders import Leader
-from node.raft.group import RaftGroup
-from statemachine.controller_commands import DeleteTopic
-from statemachine.controller_state import Topic
+from strandline.node.admin.health import Problem, problems
+from strandline.node.broker import Broker
+from strandline.node.controller.hosting import SLICE
+from strandline.node.controller.leaders import Leader
+from strandline.node.raft.group import RaftGroup
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.controller_state import Topic
 from tests.node_controller.brokers import Brokers
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from node.controller.leaders import LOST_SECONDS, TELL_ALL_SECONDS, Leader
-from statemachine.controller_commands import DeleteTopic
-from statemachine.controller_state import Topic
+from strandline.node.controller.leaders import LOST_SECONDS, TELL_ALL_SECONDS, Leader
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.controller_state import Topic
 from tests.node_controller.brokers import Brokers
 
 

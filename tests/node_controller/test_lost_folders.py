@@ -12,15 +12,15 @@ from unittest.mock import patch
 
 import pytest
 
-from node.controller import replacements
-from node.controller.replacements import Replacements
-from node.level_zero.store import NotDone
-from node.raft.data_folder import NOBODY, FolderKey
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied
-from node.storage_owner import KEY, ForeignStorage
-from statemachine.controller_commands import Refused, ReplaceNode
-from statemachine.controller_state import CONTROLLER_GROUP, Replacement
+from strandline.node.controller import replacements
+from strandline.node.controller.replacements import Replacements
+from strandline.node.objectstore.storage_owner import KEY, ForeignStorage
+from strandline.node.objectstore.store import NotDone
+from strandline.node.raft.data_folder import NOBODY, FolderKey
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied
+from strandline.statemachine.controller.controller_commands import Refused, ReplaceNode
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Replacement
 from tests.node_controller.brokers import Brokers
 
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from node.controller.duties import HEARTBEAT, LEAVING, SILENT_SECONDS
-from node.controller.registration import Displaced, Registration
-from node.kafka.requests import cluster
-from statemachine.controller_commands import RegisterNode
-from statemachine.controller_state import NodeRegistration
+from strandline.node.controller.duties import HEARTBEAT, LEAVING, SILENT_SECONDS
+from strandline.node.controller.registration import Displaced, Registration
+from strandline.node.kafka.handlers import cluster
+from strandline.statemachine.controller.controller_commands import RegisterNode
+from strandline.statemachine.controller.controller_state import NodeRegistration
 from tests.node_controller.brokers import ADMIN_PORT, KAFKA_PORT, MESH_PORT, Brokers
 
 

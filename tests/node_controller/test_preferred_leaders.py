@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from kio.schema.errors import ErrorCode
 
-from node.controller.preferred_leaders import STEP_SECONDS
-from node.partition.batch import AppendFailed, ProducedBatch
-from statemachine.controller_state import Topic
-from statemachine.partition_commands import Appended
+from strandline.node.controller.preferred_leaders import STEP_SECONDS
+from strandline.node.partition.batch import AppendFailed, ProducedBatch
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.partition.partition_commands import Appended
 from tests.kafka_wire.batches import Record, build
 from tests.node_controller.brokers import Brokers
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from node.controller.client import Unavailable
-from node.controller.producer_ids import BLOCK, ProducerIds
-from statemachine.controller_commands import ProducerIdBlock, Refused
-from statemachine.kafka_errors import KafkaError
+from strandline.node.controller.client import Unavailable
+from strandline.node.controller.producer_ids import BLOCK, ProducerIds
+from strandline.statemachine.controller.controller_commands import ProducerIdBlock, Refused
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.node_controller.brokers import Brokers
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.record_batch import read_header
-from node.level_zero.store import StoreError
-from node.partition.batch import AppendFailed, AppendResult, ProducedBatch
-from statemachine.partition_commands import Appended
+from strandline.node.kafka.wire.record_batch import read_header
+from strandline.node.objectstore.store import StoreError
+from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.statemachine.partition.partition_commands import Appended
 from tests.kafka_wire.batches import Record, build
 from tests.partition.cluster import PartitionCluster
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import msgpack
 
-from node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from node.level_zero.batcher import Batcher, BatcherConfig
-from node.level_zero.cache import BatchCache
-from node.level_zero.reader import Reader, ReaderConfig
-from node.level_zero.retries import RetryingStore, RetryPolicy
-from node.partition.fence import Hold
-from node.partition.partition import Partition
-from statemachine.controller import PartitionGroup
-from statemachine.epoch_window import EpochWindow
-from statemachine.machine import Captured
-from statemachine.partition_commands import AdvanceEpoch, Kind
+from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
+from strandline.node.level_zero.batcher import Batcher, BatcherConfig
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader, ReaderConfig
+from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.partition.fence import Hold
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.partition_commands import AdvanceEpoch, Kind
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
 from tests.simulation.world import World

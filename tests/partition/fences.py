@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from node.partition.fence import Fence, Grant, Hold
-from statemachine.epoch_window import EpochWindow
+from strandline.node.partition.fence import Fence, Grant, Hold
+from strandline.statemachine.partition.epoch_window import EpochWindow
 from tests.manual_loop import ManualLoop, manual_loop
 
 TERM = 3

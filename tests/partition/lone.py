@@ -8,20 +8,20 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
-from node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from node.level_zero.batcher import Batcher, Result, Stored, UploadFailed
-from node.level_zero.cache import BatchCache
-from node.level_zero.reader import Reader
-from node.level_zero.store import Buffer, ObjectNotFound, ObjectStore
-from node.partition.batch import AppendFailed, AppendResult, Judgement, ProducedBatch, Verification
-from node.partition.partition import Partition
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
-from statemachine.controller import PartitionGroup
-from statemachine.extents import Extent
-from statemachine.machine import Captured
-from statemachine.object_names import object_id
-from statemachine.partition_commands import NO_TRANSACTION
+from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
+from strandline.node.level_zero.batcher import Batcher, Result, Stored, UploadFailed
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader
+from strandline.node.objectstore.store import Buffer, ObjectNotFound, ObjectStore
+from strandline.node.partition.batch import AppendFailed, AppendResult, Judgement, ProducedBatch, Verification
+from strandline.node.partition.partition import Partition
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.object_names import object_id
+from strandline.statemachine.partition.extents import Extent
+from strandline.statemachine.partition.partition_commands import NO_TRANSACTION
 from tests.manual_loop import ManualLoop
 
 T = TypeVar("T")

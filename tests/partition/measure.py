@@ -15,17 +15,17 @@ from collections.abc import Callable, Sequence
 from time import process_time
 from typing import cast
 
-from node.level_one.reader import LevelOneReader
-from node.level_zero.batcher import MIB, Batcher, BatcherConfig
-from node.level_zero.cache import BatchCache
-from node.level_zero.reader import Reader
-from node.level_zero.store import Buffer, ObjectStore
-from node.partition.batch import AppendResult, ProducedBatch
-from node.partition.partition import Partition
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, Outcome
-from statemachine.controller import PartitionGroup
-from statemachine.partition_commands import Appended
+from strandline.node.level_one.reader import LevelOneReader
+from strandline.node.level_zero.batcher import MIB, Batcher, BatcherConfig
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.reader import Reader
+from strandline.node.objectstore.store import Buffer, ObjectStore
+from strandline.node.partition.batch import AppendResult, ProducedBatch
+from strandline.node.partition.partition import Partition
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, Outcome
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.partition.partition_commands import Appended
 from tests.partition.lone import CREATION_EPOCH, NOW, TOPIC, HandEpoch, Records
 
 

@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from node.level_zero.batcher import Stored
-from node.partition import answers, fence, partition
-from node.partition.batch import not_replicated, not_stored
-from node.partition.fence import Fence, Grant, Hold
-from node.partition.gaps import Gaps
-from node.partition.lanes import Lane, Pending
-from node.partition.partition import Partition
-from node.partition.writer import Writer
-from node.raft.outcome import NotLeader, Unknown
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch, Verdict
-from statemachine.partition_commands import Appended
+from strandline.node.level_zero.batcher import Stored
+from strandline.node.partition import answers, fence, partition
+from strandline.node.partition.batch import not_replicated, not_stored
+from strandline.node.partition.fence import Fence, Grant, Hold
+from strandline.node.partition.gaps import Gaps
+from strandline.node.partition.lanes import Lane, Pending
+from strandline.node.partition.partition import Partition
+from strandline.node.partition.writer import Writer
+from strandline.node.raft.outcome import NotLeader, Unknown
+from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch, Verdict
+from strandline.statemachine.partition.partition_commands import Appended
 
 # The fence.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from statemachine.extents import ObjectExtent
+from strandline.statemachine.partition.extents import ObjectExtent
 from tests.partition.clients import Consumer, Producer, Written, identify
 from tests.partition.cluster import PartitionCluster, Troubles
 

@@ -9,8 +9,8 @@ from itertools import permutations
 
 import pytest
 
-from node.partition.fence import FenceClosed, Hold
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch, WindowCounters
+from strandline.node.partition.fence import FenceClosed, Hold
+from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch, WindowCounters
 from tests.partition.fences import TERM, Bench, granted
 
 

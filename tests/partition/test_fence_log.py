@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from node.partition.fence import Fence, Hold
-from node.partition.fence_log import TELL_SECONDS, FenceLog
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
+from strandline.node.partition.fence import Fence, Hold
+from strandline.node.partition.fence_log import TELL_SECONDS, FenceLog
+from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from tests.manual_loop import manual_loop
 
 

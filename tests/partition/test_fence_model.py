@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from node.partition.fence import Fence, FenceClosed, Grant, Hold
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
+from strandline.node.partition.fence import Fence, FenceClosed, Grant, Hold
+from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from tests.manual_loop import manual_loop
 
 HELD, STALE, CLOSED, CANCELLED = "held", "stale", "closed", "cancelled"

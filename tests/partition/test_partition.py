@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from node.partition import partition
-from node.partition.batch import AppendFailed
-from node.partition.fence import Hold
-from node.partition.partition import TICK_SECONDS
-from node.raft.outcome import NotLeader
-from statemachine.epoch_window import EpochWindow
-from statemachine.partition_commands import (
+from strandline.node.partition import partition
+from strandline.node.partition.batch import AppendFailed
+from strandline.node.partition.fence import Hold
+from strandline.node.partition.partition import TICK_SECONDS
+from strandline.node.raft.outcome import NotLeader
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     Append,
     Checkpoint,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.level_zero.store import NotDone, ObjectNotFound
-from node.partition.batch import StoredBatch, StoredRun
-from node.partition.stored_batches import PLANS, Measured
-from snapshot.level_one_format import LevelOneWriter
-from snapshot.object_frame import BadObject
-from statemachine.extents import ObjectExtent
-from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.partition_commands import (
+from strandline.node.objectstore.store import NotDone, ObjectNotFound
+from strandline.node.partition.batch import StoredBatch, StoredRun
+from strandline.node.partition.stored_batches import PLANS, Measured
+from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.snapshot.object_frame import BadObject
+from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
+from strandline.statemachine.partition.partition_commands import (
     AdvanceReconciled,
     Command,
     ReplaceLevelOne,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from node.partition.fence import Fence
+from strandline.node.partition.fence import Fence
 from tests.partition import sabotages
 from tests.partition.scenario import simulate
 from tests.partition.test_fence_model import FenceRule

@@ -12,13 +12,13 @@ from unittest.mock import patch
 
 import pytest
 
-from node.coordinator.transactions.verification import Verified
-from node.kafka.record_batch import read_header
-from node.kafka.requests.produced_transactions import Questions
-from node.partition.partition import Partition
-from statemachine.extents import InlineExtent, ObjectExtent
-from statemachine.partition_state import PartitionState
-from statemachine.producers import Producers
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.handlers.produced_transactions import Questions
+from strandline.node.kafka.wire.record_batch import read_header
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.partition.extents import InlineExtent, ObjectExtent
+from strandline.statemachine.partition.partition_state import PartitionState
+from strandline.statemachine.partition.producers import Producers
 from tests.partition.clients import identify
 from tests.partition.cluster import PartitionCluster, Troubles
 from tests.partition.transacting import NEW, OLD, CommittedConsumer, Coordinator, Transactional, keeps

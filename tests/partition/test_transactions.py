@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.transactions.verification import Verified
-from node.kafka.record_batch import BatchLimits, InvalidBatch, read_header, validate_produced
-from node.partition import answers, partition
-from node.partition.batch import AppendFailed, Verification
-from node.raft.outcome import NotLeader, Overloaded
-from statemachine.aborted_transactions import AbortedTransaction
-from statemachine.extents import InlineExtent
-from statemachine.partition_commands import EndTransaction, Kind, SetStartOffset
-from statemachine.producers import OpenTransaction
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch, read_header, validate_produced
+from strandline.node.partition import answers, partition
+from strandline.node.partition.batch import AppendFailed, Verification
+from strandline.node.raft.outcome import NotLeader, Overloaded
+from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
+from strandline.statemachine.partition.extents import InlineExtent
+from strandline.statemachine.partition.partition_commands import EndTransaction, Kind, SetStartOffset
+from strandline.statemachine.partition.producers import OpenTransaction
 from tests.partition.lone import Lone, unknown
 
 P = 7

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from node.partition import answers, gaps, writer
-from node.partition.batch import AppendFailed
-from node.partition.fence import Hold
-from node.raft.outcome import NotLeader, Overloaded
-from statemachine.partition_commands import Appended, Kind
+from strandline.node.partition import answers, gaps, writer
+from strandline.node.partition.batch import AppendFailed
+from strandline.node.partition.fence import Hold
+from strandline.node.raft.outcome import NotLeader, Overloaded
+from strandline.statemachine.partition.partition_commands import Appended, Kind
 from tests.partition.lone import CREATION_EPOCH, Lone, unknown
 
 NOT_NOW = "not_enough_replicas"

@@ -13,17 +13,17 @@ from typing import Any, cast
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.transactions.verification import Verified
-from node.kafka.handler import Request
-from node.kafka.record_batch import read_header
-from node.kafka.requests.context import BrokerContext
-from node.kafka.requests.outcomes import Failure
-from node.kafka.requests.produced_transactions import Questions
-from node.level_zero.store import StoreError
-from node.partition.batch import AppendFailed, AppendResult, ProducedBatch
-from statemachine.aborted_transactions import AbortedTransaction
-from statemachine.controller_state import Topic
-from statemachine.partition_commands import NO_TRANSACTION, Appended
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.kafka.handlers.produced_transactions import Questions
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.record_batch import read_header
+from strandline.node.objectstore.store import StoreError
+from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
+from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended
 from tests.kafka_wire.batches import Record, build
 from tests.partition.clients import STAMP
 from tests.partition.cluster import TOPIC, PartitionCluster

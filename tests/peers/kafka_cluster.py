@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cluster.own_process import OwnProcess
-from cluster.ports import LOOPBACK, Ports, free_ports
+from strandline.cluster.own_process import OwnProcess
+from strandline.cluster.ports import LOOPBACK, Ports, free_ports
 from tests.peers.kafka_jars import VERSION, NoKafka, jars, java
 
 NODES: Final = (1, 2, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from statemachine.machine import Captured
+from strandline.statemachine.machine import Captured
 
 _GROW = 1
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, Outcome
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, Outcome
 from tests.processes.counter import count
 from tests.processes.latencies import histogram
 

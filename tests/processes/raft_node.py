@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import uvloop
 
-from node.raft.config import RaftConfig
-from node.raft.disk import RealDisk
-from node.raft.host import HostSettings, RaftHost
-from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
-from node.raft.wal.write_ahead_log import WalConfig
-from statemachine.machine import StateMachine
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
+from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.statemachine.machine import StateMachine
 from tests.processes import child
 from tests.processes.counter import Counter, count, grow
 from tests.processes.load import ClosedLoop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import MessageKind
 from tests.raft_harness import CONFIG, Cluster, Replica
 
 APPEND, APPEND_REPLY = MessageKind.APPEND, MessageKind.APPEND_REPLY

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from node.raft.outcome import Applied
-from node.raft.rules.messages import MessageKind, unpack_entries
-from node.raft.rules.replica_state import SafetyViolation
+from strandline.node.raft.outcome import Applied
+from strandline.node.raft.rules.messages import MessageKind, unpack_entries
+from strandline.node.raft.rules.replica_state import SafetyViolation
 from tests.raft_harness import CONFIG, Cluster, Replica
 
 APPEND, APPEND_REPLY = MessageKind.APPEND, MessageKind.APPEND_REPLY

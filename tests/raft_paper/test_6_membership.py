@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.raft.outcome import Applied, NotLeader, Overloaded, Unknown
-from node.raft.rules.messages import MessageKind
+from strandline.node.raft.outcome import Applied, NotLeader, Overloaded, Unknown
+from strandline.node.raft.rules.messages import MessageKind
 from tests.raft_harness import CONFIG, Cluster, Replica, entry, membership
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from node.raft.rules.messages import MessageKind
-from node.raft.snapshots.transfer import Status
-from snapshot.document import SnapshotDocument
-from statemachine.machine import Captured
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.snapshots.transfer import Status
+from strandline.snapshot.document import SnapshotDocument
+from strandline.statemachine.machine import Captured
 from tests.fake_host import CLUSTER
 from tests.raft_harness import CONFIG, GROUP, Cluster, Replica, membership
 from tests.register_map import RegisterMap, set_register

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from tests.register_map import compare_and_set, set_register
 from tests.simulation.cluster import Cluster
 from tests.simulation.linearizability import Operation

@@ -6,11 +6,11 @@ import errno
 from collections.abc import Callable
 from functools import partial
 
-from node.raft.data_folder import FolderKey
-from node.raft.group import RaftGroup
-from node.raft.host import HostSettings, RaftHost
-from node.raft.pysyncobj_seam import LEADER
-from node.raft.wal.write_ahead_log import WalCorruption, WalFailed
+from strandline.node.raft.data_folder import FolderKey
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.wal.write_ahead_log import WalCorruption, WalFailed
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.invariants import Ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from node.raft.group import RaftGroup
+from strandline.node.raft.group import RaftGroup
 from tests.simulation.clients import Clients, Command
 from tests.simulation.cluster import Cluster
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, NotLeader, Outcome
-from node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome
+from strandline.node.raft.pysyncobj_seam import LEADER
 from tests.register_map import set_register
 from tests.simulation.clients import Clients, Command
 from tests.simulation.cluster import Cluster

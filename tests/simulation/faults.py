@@ -10,7 +10,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable
 
-from node.raft.group import RaftGroup
+from strandline.node.raft.group import RaftGroup
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import FOLDER, Cluster
 from tests.simulation.operator import Operator

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
-from node.raft.group import RaftGroup
-from node.raft.pysyncobj_seam import LEADER
-from node.raft.rules.membership import unpack_configuration
-from node.raft.rules.messages import Entry, EntryKind
-from node.raft.rules.replica_state import Configuration
-from node.raft.wal.raft_log import GroupJournal
-from snapshot.document import SnapshotDocument
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.rules.membership import unpack_configuration
+from strandline.node.raft.rules.messages import Entry, EntryKind
+from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.wal.raft_log import GroupJournal
+from strandline.snapshot.document import SnapshotDocument
 from tests.simulation.records import Finding, GroupLedger, Replica
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.raft.group import RaftGroup
+from strandline.node.raft.group import RaftGroup
 from tests.simulation.drill_steps import ELECTION_SECONDS, DrillSteps
 
 

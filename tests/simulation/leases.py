@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from node.raft.rules.progress import majority_of
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rules.progress import majority_of
 
 
 def holds_lease(host: RaftHost, group: RaftGroup) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from node.raft.outcome import Applied
+from strandline.node.raft.outcome import Applied
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
 

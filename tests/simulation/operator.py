@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, Outcome
-from snapshot.document import SnapshotDamaged, decode
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, Outcome
+from strandline.snapshot.document import SnapshotDamaged, decode
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import WIPED
 

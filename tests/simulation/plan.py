@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from node.raft.config import RaftConfig
-from node.raft.mesh.mesh import MeshConfig
-from node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.mesh.mesh import MeshConfig
+from strandline.node.raft.wal.write_ahead_log import WalConfig
 
 DRILLS = (
     "calm commits",

@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from node.raft.data_folder import Folder, FolderKey, Standing
-from node.raft.host import RaftHost
-from node.raft.rules.messages import MessageKind
-from node.raft.rules.peer_heartbeat import Pair
-from node.raft.rules.progress import Progress
-from node.raft.rules.shared_heartbeats import QuietHeartbeats
-from node.raft.snapshots.store import SnapshotStore
-from node.raft.stored_groups import StoredGroups
-from node.raft.wal.after_sync import AfterSync, Call
-from node.raft.wal.carrying import Carrying
-from node.raft.wal.raft_log import GroupJournal, RecoveredLog
-from node.raft.wal.segment_use import SegmentUse
-from node.raft.wal.write_ahead_log import Kind, WalFailed, WriteAheadLog
-from snapshot.document import SnapshotDocument
+from strandline.node.raft.data_folder import Folder, FolderKey, Standing
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.progress import Progress
+from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
+from strandline.node.raft.snapshots.store import SnapshotStore
+from strandline.node.raft.stored_groups import StoredGroups
+from strandline.node.raft.wal.after_sync import AfterSync, Call
+from strandline.node.raft.wal.carrying import Carrying
+from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from strandline.node.raft.wal.segment_use import SegmentUse
+from strandline.node.raft.wal.write_ahead_log import Kind, WalFailed, WriteAheadLog
+from strandline.snapshot.document import SnapshotDocument
 
 _VOTING = (MessageKind.VOTE, MessageKind.VOTE_REPLY)
 

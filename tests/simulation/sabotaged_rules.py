@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from node.raft.group import RaftGroup
-from node.raft.outcome import Applied, Outcome
-from node.raft.pysyncobj_seam import LEADER
-from node.raft.rules.messages import Entry, EntryKind, MessageKind
-from node.raft.rules.progress import NEVER
-from node.raft.rules.replica_state import Configuration
-from snapshot.document import SnapshotDocument
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.outcome import Applied, Outcome
+from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.rules.messages import Entry, EntryKind, MessageKind
+from strandline.node.raft.rules.progress import NEVER
+from strandline.node.raft.rules.replica_state import Configuration
+from strandline.snapshot.document import SnapshotDocument
 
 # Durability and counting.
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
 from tests.simulation import sabotaged_parts as parts
 from tests.simulation import sabotaged_rules as rules
 from tests.simulation.all_of import all_of

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from node.raft.host import RaftHost
+from strandline.node.raft.host import RaftHost
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
 from tests.simulation.drills import Drills

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
-from node.level_zero.store import (
+from strandline.node.objectstore.store import (
     Buffer,
     NotDone,
     ObjectNotFound,

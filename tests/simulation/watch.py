@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from node.raft.rank import Rank
-from node.raft.rules.messages import MessageKind, unpack_entries
-from snapshot.document import SnapshotDocument
-from statemachine.machine import Captured, StateMachine
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rank import Rank
+from strandline.node.raft.rules.messages import MessageKind, unpack_entries
+from strandline.snapshot.document import SnapshotDocument
+from strandline.statemachine.machine import Captured, StateMachine
 from tests.register_map import RegisterMap
 from tests.simulation.invariants import Ledger
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.admin_client import AdminClient, Unreachable
+from strandline.cluster.admin_client import AdminClient, Unreachable
 from tests.failover.cluster.nodes import Nodes, NotWell
 from tests.soak.ledger import Compared, TopicRead, compare, newest_below, oldest_from
 from tests.soak.life import Life

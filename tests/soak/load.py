@@ -9,7 +9,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from cluster.kafka_client import client_config
+from strandline.cluster.kafka_client import client_config
 from tests.soak.ledger import Stream
 from tests.soak.records import value_of
 

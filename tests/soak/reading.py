@@ -14,7 +14,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cluster.kafka_client import client_config
+from strandline.cluster.kafka_client import client_config
 from tests.soak.ledger import MAX_FINDINGS, Kept, TopicRead
 from tests.soak.records import parsed
 

@@ -24,8 +24,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from cluster.failure import CommandFailed
-from snapshot.spark.session import NoJava, check_java
+from strandline.cluster.failure import CommandFailed
+from strandline.snapshot.spark.session import NoJava, check_java
 from tests.failover.cluster.auditing import CHECKPOINT_SECONDS, audit
 from tests.failover.cluster.nodes import NODES, Nodes, NotWell
 from tests.failover.cluster.stores import LocalStorage, S3Storage, Storage

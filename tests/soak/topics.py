@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cluster.kafka_client import client_config
-from cluster.kafka_errors import error_of
+from strandline.cluster.kafka_client import client_config
+from strandline.cluster.kafka_errors import error_of
 
 RETENTION_BYTES = 16 << 20
 """Of a partition of the topic that is bounded by size."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cluster.admin_client import AdminClient, Unreachable
+from strandline.cluster.admin_client import AdminClient, Unreachable
 from tests.failover.cluster.nodes import Nodes
 from tests.soak.report import Report
 from tests.soak.stored import Stored, disk_bytes, stored

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statemachine.controller_commands import DeleteTopic
-from statemachine.level_one import level_one_name
-from statemachine.object_names import parse_object_name
-from statemachine.partition_commands import AdvanceEpoch, ForgetRemoved, SetStartOffset
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.object_names import parse_object_name
+from strandline.statemachine.partition.level_one import level_one_name
+from strandline.statemachine.partition.partition_commands import AdvanceEpoch, ForgetRemoved, SetStartOffset
 from tests.spark.stored_cluster import LEASE_MS, ROUND_MS, StoredCluster, StoredPartition, build_cluster
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from snapshot.spark.session import session
+from strandline.snapshot.spark.session import session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

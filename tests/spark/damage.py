@@ -17,16 +17,16 @@ import msgpack
 import numpy as np
 from crc32c import crc32c
 
-from snapshot.document import decode
-from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
-from snapshot.level_one_format import LevelOneWriter, batches_of
-from snapshot.level_one_format import parse as parse_level_one
-from snapshot.level_zero_format import Batch, encode, parse
-from snapshot.log_document import LogDocument, decode_log, pack_entry
-from snapshot.names import SnapshotName, checkpoint_prefix, log_name, parse_name, snapshot_name
-from statemachine.extents import ObjectExtent
-from statemachine.level_one import level_one_name
-from statemachine.object_names import object_id, object_name, parse_object_name
+from strandline.snapshot.document import decode
+from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from strandline.snapshot.level_one_format import LevelOneWriter, batches_of
+from strandline.snapshot.level_one_format import parse as parse_level_one
+from strandline.snapshot.level_zero_format import Batch, encode, parse
+from strandline.snapshot.log_document import LogDocument, decode_log, pack_entry
+from strandline.snapshot.names import SnapshotName, checkpoint_prefix, log_name, parse_name, snapshot_name
+from strandline.statemachine.object_names import object_id, object_name, parse_object_name
+from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.level_one import level_one_name
 from tests.spark.stored_cluster import BLOCK_BYTES, CLUSTER, NODES, StoredCluster
 
 State = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
 from tests.kafka_wire.batches import Record, build
 
 OBJECT_BYTES = 64 * 1024 * 1024

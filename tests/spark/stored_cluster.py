@@ -18,25 +18,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from snapshot.compression import Compression
-from snapshot.document import SnapshotDocument
-from snapshot.level_one_format import LevelOneWriter, batches_of, parse
-from snapshot.level_zero_format import Batch, encode
-from snapshot.log_document import LogDocument, pack_entry
-from snapshot.names import log_name, snapshot_name
-from statemachine.controller import Controller
-from statemachine.controller_commands import AdvanceClusterEpoch, Bootstrap, CreateTopic, Heartbeat
-from statemachine.controller_commands import Checkpoint as ControllerCheckpoint
-from statemachine.controller_commands import Command as ControllerCommand
-from statemachine.controller_commands import encode as encode_controller
-from statemachine.controller_state import CONTROLLER_GROUP, Topic
-from statemachine.epoch_window import EpochWindow, Verdict
-from statemachine.extents import Extent, ObjectExtent
-from statemachine.level_one import LevelOneExtent, level_one_name
-from statemachine.machine import Captured
-from statemachine.object_names import object_id, object_name
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.snapshot.compression import Compression
+from strandline.snapshot.document import SnapshotDocument
+from strandline.snapshot.level_one_format import LevelOneWriter, batches_of, parse
+from strandline.snapshot.level_zero_format import Batch, encode
+from strandline.snapshot.log_document import LogDocument, pack_entry
+from strandline.snapshot.names import log_name, snapshot_name
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import (
+    AdvanceClusterEpoch,
+    Bootstrap,
+    CreateTopic,
+    Heartbeat,
+)
+from strandline.statemachine.controller.controller_commands import Checkpoint as ControllerCheckpoint
+from strandline.statemachine.controller.controller_commands import Command as ControllerCommand
+from strandline.statemachine.controller.controller_commands import encode as encode_controller
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Topic
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.object_names import object_id, object_name
+from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.extents import Extent, ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     AdvanceReconciled,
     Append,
     AppendInline,
@@ -49,8 +54,8 @@ from statemachine.partition_commands import (
     SetStartOffset,
     Tick,
 )
-from statemachine.partition_commands import encode as encode_partition
-from statemachine.producers import MAX_SEQUENCE
+from strandline.statemachine.partition.partition_commands import encode as encode_partition
+from strandline.statemachine.partition.producers import MAX_SEQUENCE
 from tests.kafka_wire.batches import Record, build
 from tests.statemachine.controller_harness import registration, topic_id
 

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from snapshot.document import decode
-from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
-from snapshot.level_one_format import parse as parse_level_one
-from snapshot.names import checkpoint_prefix, snapshot_name
-from snapshot.spark.audits import (
+from strandline.snapshot.document import decode
+from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from strandline.snapshot.level_one_format import parse as parse_level_one
+from strandline.snapshot.names import checkpoint_prefix, snapshot_name
+from strandline.snapshot.spark.audits import (
     AuditResult,
     AuditRun,
     ClusterStorage,
@@ -33,14 +33,14 @@ from snapshot.spark.audits import (
     run_audits,
     write_report,
 )
-from snapshot.spark.audits import __main__ as command
-from snapshot.spark.audits.documents import document_rows, listing
-from snapshot.spark.audits.replay import NOT_COVERED, replay_rows
-from snapshot.storage import open_storage
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.extents import ObjectExtent
-from statemachine.level_one import level_one_name
-from statemachine.object_names import object_name
+from strandline.snapshot.spark.audits import __main__ as command
+from strandline.snapshot.spark.audits.documents import document_rows, listing
+from strandline.snapshot.spark.audits.replay import NOT_COVERED, replay_rows
+from strandline.snapshot.storage import open_storage
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.object_names import object_name
+from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.level_one import level_one_name
 from tests.spark.collected_cluster import build_collected
 from tests.spark.damage import Copy, change_extents, change_level_one, set_extent, set_fields
 from tests.spark.stored_cluster import CLUSTER, StoredCluster, build_cluster

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from snapshot.spark.audits.collecting import (
+from strandline.snapshot.spark.audits.collecting import (
     ClusterHistory,
     ControllerThen,
     Grace,
@@ -15,10 +15,10 @@ from snapshot.spark.audits.collecting import (
     PartitionThen,
     of_rows,
 )
-from snapshot.spark.audits.documents import LEASE_LEFT_MS, SCHEMA, document_row, listing
-from snapshot.spark.audits.run import find_places, without_gone
-from snapshot.spark.audits.work import ClusterStorage
-from snapshot.storage import open_storage
+from strandline.snapshot.spark.audits.documents import LEASE_LEFT_MS, SCHEMA, document_row, listing
+from strandline.snapshot.spark.audits.run import find_places, without_gone
+from strandline.snapshot.spark.audits.work import ClusterStorage
+from strandline.snapshot.storage import open_storage
 from tests.spark.collected_cluster import build_collected, maximum
 from tests.spark.damage import Copy
 from tests.spark.stored_cluster import CLUSTER, StoredCluster, build_cluster

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from snapshot.document import SnapshotDocument, decode
-from snapshot.log_document import LogDocument, decode_log, pack_entry
-from snapshot.names import SnapshotName, log_name, snapshot_name
-from snapshot.spark.audits.document_audits import STATE_FIELDS
-from snapshot.spark.audits.documents import SCHEMA, document_row, listing
-from snapshot.spark.audits.replay import AGREES, DIFFERS, GroupReplay, new_machine
-from snapshot.spark.audits.transaction_events import Targets
-from snapshot.spark.audits.work import ClusterStorage
-from snapshot.spark.options import SourceError, parse
-from snapshot.spark.views import partition_views
-from snapshot.storage import open_storage
-from statemachine.controller_commands import Bootstrap, CreateInternalTopic
-from statemachine.controller_state import CONTROLLER_GROUP, Topic
-from statemachine.coordinator_machine import Checkpoint, CoordinatorMachine, encode
-from statemachine.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from statemachine.transaction_commands import Enlist, InitializeProducer
-from statemachine.transactions import TransactionsMachine
+from strandline.snapshot.document import SnapshotDocument, decode
+from strandline.snapshot.log_document import LogDocument, decode_log, pack_entry
+from strandline.snapshot.names import SnapshotName, log_name, snapshot_name
+from strandline.snapshot.spark.audits.document_audits import STATE_FIELDS
+from strandline.snapshot.spark.audits.documents import SCHEMA, document_row, listing
+from strandline.snapshot.spark.audits.replay import AGREES, DIFFERS, GroupReplay, new_machine
+from strandline.snapshot.spark.audits.transaction_events import Targets
+from strandline.snapshot.spark.audits.work import ClusterStorage
+from strandline.snapshot.spark.options import SourceError, parse
+from strandline.snapshot.spark.views import partition_views
+from strandline.snapshot.storage import open_storage
+from strandline.statemachine.controller.controller_commands import Bootstrap, CreateInternalTopic
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Topic
+from strandline.statemachine.groups.coordinator_machine import Checkpoint, CoordinatorMachine, encode
+from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from strandline.statemachine.transactions.transaction_commands import Enlist, InitializeProducer
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.spark.stored_cluster import CLUSTER, NODES, Group, StoredCluster
 from tests.statemachine.controller_harness import registration, topic_id
 

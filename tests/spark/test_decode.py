@@ -14,10 +14,10 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snapshot.compression import Compression
-from snapshot.level_zero_format import BadObject
-from snapshot.spark import decode
-from snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.compression import Compression
+from strandline.snapshot.level_zero_format import BadObject
+from strandline.snapshot.spark import decode
+from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
 from tests.kafka_wire.batches import Record, build, compress, varint, xerial
 
 ALL = pa.schema(list(COLUMNS.items()))

@@ -11,11 +11,11 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.kafka.control_batch import control_batch
-from snapshot.extent_rows import ABORTED_ROWS
-from snapshot.spark import plan as planning
-from snapshot.spark.decode import Aborted
-from snapshot.storage import open_storage
+from strandline.node.kafka.wire.control_batch import control_batch
+from strandline.snapshot.extent_rows import ABORTED_ROWS
+from strandline.snapshot.spark import plan as planning
+from strandline.snapshot.spark.decode import Aborted
+from strandline.snapshot.storage import open_storage
 from tests.kafka_wire.batches import build
 from tests.spark.stored_cluster import StoredRecord
 from tests.spark.test_decode import rows, stored

@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from snapshot.level_one_format import parse
-from snapshot.spark.audits import levels
-from snapshot.spark.audits.documents import listing
-from snapshot.spark.audits.level_one_objects import Said, found_batches
-from snapshot.spark.audits.levels import Beside, compare_object, first_difference
-from snapshot.spark.audits.replay import AGREES, NOT_COVERED, GroupReplay
-from snapshot.spark.audits.transaction_events import Targets
-from snapshot.spark.audits.work import ClusterStorage
-from snapshot.spark.decode import COLUMNS
-from snapshot.storage import open_storage
-from statemachine.level_one import LevelOneExtent
+from strandline.snapshot.level_one_format import parse
+from strandline.snapshot.spark.audits import levels
+from strandline.snapshot.spark.audits.documents import listing
+from strandline.snapshot.spark.audits.level_one_objects import Said, found_batches
+from strandline.snapshot.spark.audits.levels import Beside, compare_object, first_difference
+from strandline.snapshot.spark.audits.replay import AGREES, NOT_COVERED, GroupReplay
+from strandline.snapshot.spark.audits.transaction_events import Targets
+from strandline.snapshot.spark.audits.work import ClusterStorage
+from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.storage import open_storage
+from strandline.statemachine.partition.level_one import LevelOneExtent
 from tests.spark.collected_cluster import build_collected
 from tests.spark.damage import Copy
 from tests.spark.stored_cluster import CLUSTER, StoredCluster, StoredPartition, build_cluster

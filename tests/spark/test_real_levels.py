@@ -15,15 +15,15 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
-from cluster.admin_client import first_answer
-from snapshot.spark.audits import AuditRun, Verdict, run_audits
-from snapshot.spark.audits.collecting import Grace
-from snapshot.spark.fetch import read_windows
-from snapshot.spark.options import parse
-from snapshot.spark.plan import Window, plan
-from snapshot.spark.source import SCHEMA, arrow_schema
-from snapshot.storage import open_storage
-from statemachine.object_names import parse_object_name
+from strandline.cluster.admin_client import first_answer
+from strandline.snapshot.spark.audits import AuditRun, Verdict, run_audits
+from strandline.snapshot.spark.audits.collecting import Grace
+from strandline.snapshot.spark.fetch import read_windows
+from strandline.snapshot.spark.options import parse
+from strandline.snapshot.spark.plan import Window, plan
+from strandline.snapshot.spark.source import SCHEMA, arrow_schema
+from strandline.snapshot.storage import open_storage
+from strandline.statemachine.object_names import parse_object_name
 from tests.real_cluster import RealCluster, running_cluster
 
 # Whoever comes first waits for the nodes, for level one, and for Spark.

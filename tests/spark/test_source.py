@@ -10,10 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-from snapshot.spark import options
-from snapshot.spark.decode import COLUMNS
-from snapshot.spark.source import register
-from statemachine.extents import ObjectExtent
+from strandline.snapshot.spark import options
+from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.spark.source import register
+from strandline.statemachine.partition.extents import ObjectExtent
 from tests.spark.stored_cluster import StoredCluster, build_cluster
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"

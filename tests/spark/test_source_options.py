@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from snapshot.spark.options import EARLIEST, LATEST, SourceError, parse
+from strandline.snapshot.spark.options import EARLIEST, LATEST, SourceError, parse
 
 LEAST = {"url": "/data", "topic": "orders"}
 

@@ -13,25 +13,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.document import SnapshotDocument, decode
-from snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
-from snapshot.level_one_format import LevelOneWriter, batches_of
-from snapshot.level_one_format import parse as parse_level_one
-from snapshot.names import SnapshotName, parse_name
-from snapshot.object_frame import BadObject
-from snapshot.spark import plan as planning
-from snapshot.spark.decode import COLUMNS
-from snapshot.spark.fetch import read_windows
-from snapshot.spark.options import SourceError, parse
-from snapshot.spark.pieces import PIECE, PIECES
-from snapshot.spark.plan import Window, plan
-from snapshot.spark.source import SCHEMA, arrow_schema
-from snapshot.spark.views import LISTINGS, PartitionView, newest_document
-from snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
-from statemachine.aborted_transactions import AbortedTransactions
-from statemachine.extents import ROW, ObjectExtent
-from statemachine.level_one import LEVEL_ONE_ROW
-from statemachine.partition_commands import SetStartOffset
+from strandline.snapshot.document import SnapshotDocument, decode
+from strandline.snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
+from strandline.snapshot.level_one_format import LevelOneWriter, batches_of
+from strandline.snapshot.level_one_format import parse as parse_level_one
+from strandline.snapshot.names import SnapshotName, parse_name
+from strandline.snapshot.object_frame import BadObject
+from strandline.snapshot.spark import plan as planning
+from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.spark.fetch import read_windows
+from strandline.snapshot.spark.options import SourceError, parse
+from strandline.snapshot.spark.pieces import PIECE, PIECES
+from strandline.snapshot.spark.plan import Window, plan
+from strandline.snapshot.spark.source import SCHEMA, arrow_schema
+from strandline.snapshot.spark.views import LISTINGS, PartitionView, newest_document
+from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
+from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
+from strandline.statemachine.partition.extents import ROW, ObjectExtent
+from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW
+from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.spark.collected_cluster import advance, build_collected, collect, reconcile_all, write
 from tests.spark.stored_cluster import (
     BLOCK_BYTES,

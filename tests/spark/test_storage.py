@@ -13,7 +13,7 @@ import obstore
 import pytest
 from obstore.store import from_url
 
-from snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
+from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
 from tests.spark.stored_cluster import StoredCluster, build_cluster
 from tests.spark.test_source_plan import TOPICS, read, readable
 

@@ -10,8 +10,8 @@ import logging
 import pytest
 from pyspark.sql import SparkSession
 
-from snapshot.spark.audits import AuditRun, ClusterStorage, Verdict, audit_storages
-from snapshot.storage import open_storage
+from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict, audit_storages
+from strandline.snapshot.storage import open_storage
 from tests.three_fences.matrix import CELLS, NAMES, expected, facts
 from tests.three_fences.scenes import play
 from tests.three_fences.stage import CLUSTER

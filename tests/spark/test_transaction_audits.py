@@ -19,16 +19,16 @@ import pytest
 from crc32c import crc32c
 from pyspark.sql import SparkSession
 
-from snapshot.extent_rows import aborted_rows
-from snapshot.names import checkpoint_prefix, log_name
-from snapshot.spark.audits import AuditResult, AuditRun, ClusterStorage, Verdict, audit_storages
-from snapshot.spark.audits.transaction_audits import SLACK_MS
-from snapshot.storage import open_storage
-from statemachine.aborted_transactions import AbortedTransactions
-from statemachine.group_commands import GroupKind
-from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
-from statemachine.partition_commands import Kind, Tick
-from statemachine.transaction_commands import Kind as TransactionKind
+from strandline.snapshot.extent_rows import aborted_rows
+from strandline.snapshot.names import checkpoint_prefix, log_name
+from strandline.snapshot.spark.audits import AuditResult, AuditRun, ClusterStorage, Verdict, audit_storages
+from strandline.snapshot.spark.audits.transaction_audits import SLACK_MS
+from strandline.snapshot.storage import open_storage
+from strandline.statemachine.groups.group_commands import GroupKind
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
+from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
+from strandline.statemachine.partition.partition_commands import Kind, Tick
+from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
 from tests.kafka_wire.batches import Record, build
 from tests.spark.damage import Copy, State
 from tests.spark.stored_cluster import CLUSTER, StoredPartition, Upload

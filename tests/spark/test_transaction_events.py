@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from snapshot.names import log_name
-from snapshot.spark.audits.documents import listing
-from snapshot.spark.audits.replay import GroupReplay
-from snapshot.spark.audits.run import find_places
-from snapshot.spark.audits.transaction_events import (
+from strandline.snapshot.names import log_name
+from strandline.snapshot.spark.audits.documents import listing
+from strandline.snapshot.spark.audits.replay import GroupReplay
+from strandline.snapshot.spark.audits.run import find_places
+from strandline.snapshot.spark.audits.transaction_events import (
     COMPLETED,
     COVERED,
     DECIDED,
@@ -26,17 +26,17 @@ from snapshot.spark.audits.transaction_events import (
     Targets,
     TransactionEvents,
 )
-from snapshot.spark.audits.work import ClusterStorage
-from snapshot.storage import open_storage
-from statemachine.consumer_group_commands import (
+from strandline.snapshot.spark.audits.work import ClusterStorage
+from strandline.snapshot.storage import open_storage
+from strandline.statemachine.groups.consumer_group_commands import (
     NOTHING,
     STABLE,
     ChangeConsumerGroup,
     ConsumerGroupMoved,
     ConsumerMember,
 )
-from statemachine.coordinator_machine import encode as of_coordinator
-from statemachine.group_commands import (
+from strandline.statemachine.groups.coordinator_machine import encode as of_coordinator
+from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
     Member,
@@ -45,14 +45,14 @@ from statemachine.group_commands import (
     StartGeneration,
     TopicOffsets,
 )
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import coordinator_of
-from statemachine.machine import StateMachine
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import AppendInline, EndTransaction, InlineBatch
-from statemachine.partition_commands import encode as of_partition
-from statemachine.transaction_commands import End, Enlist, InitializeProducer
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import coordinator_of
+from strandline.statemachine.machine import StateMachine
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import AppendInline, EndTransaction, InlineBatch
+from strandline.statemachine.partition.partition_commands import encode as of_partition
+from strandline.statemachine.transactions.transaction_commands import End, Enlist, InitializeProducer
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.spark.damage import Copy
 from tests.spark.stored_cluster import CLUSTER
 from tests.spark.transactional_cluster import COORDINATORS, TransactionalCluster, build_transactional

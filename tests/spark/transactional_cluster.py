@@ -15,17 +15,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from node.kafka.control_batch import control_batch
-from statemachine.controller_commands import Bootstrap, CreateInternalTopic
-from statemachine.controller_state import Topic
-from statemachine.coordinator_machine import Checkpoint, encode
-from statemachine.group_commands import CommitTransactionOffsets, PartitionOffset, TopicOffsets
-from statemachine.group_commands import EndTransaction as EndOffsets
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
-from statemachine.partition_commands import EndTransaction, SetStartOffset, TransactionEnded
-from statemachine.transaction_commands import Complete, End, Enlist, Enlisted, InitializeProducer, Prepared
-from statemachine.transactions import TransactionsMachine
+from strandline.node.kafka.wire.control_batch import control_batch
+from strandline.statemachine.controller.controller_commands import Bootstrap, CreateInternalTopic
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.groups.coordinator_machine import Checkpoint, encode
+from strandline.statemachine.groups.group_commands import (
+    CommitTransactionOffsets,
+    PartitionOffset,
+    TopicOffsets,
+)
+from strandline.statemachine.groups.group_commands import EndTransaction as EndOffsets
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
+from strandline.statemachine.partition.partition_commands import (
+    EndTransaction,
+    SetStartOffset,
+    TransactionEnded,
+)
+from strandline.statemachine.transactions.transaction_commands import (
+    Complete,
+    End,
+    Enlist,
+    Enlisted,
+    InitializeProducer,
+    Prepared,
+)
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.kafka_wire.batches import Record, build
 from tests.spark.stored_cluster import (
     CLUSTER,

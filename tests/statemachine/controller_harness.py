@@ -7,8 +7,8 @@ from typing import Any
 
 import msgpack
 
-from statemachine.controller import Controller, Result
-from statemachine.controller_commands import (
+from strandline.statemachine.controller.controller import Controller, Result
+from strandline.statemachine.controller.controller_commands import (
     DERIVED,
     Command,
     CreateTopic,
@@ -16,8 +16,8 @@ from statemachine.controller_commands import (
     RegisterNode,
     encode,
 )
-from statemachine.controller_state import Topic
-from statemachine.kafka_errors import KafkaError
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 def topic_id(number: int) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from statemachine.consumer_group_commands import STABLE, ChangeConsumerGroup, ConsumerMember
-from statemachine.coordinator_machine import CoordinatorCommand, encode
-from statemachine.group_commands import (
+from strandline.statemachine.groups.consumer_group_commands import STABLE, ChangeConsumerGroup, ConsumerMember
+from strandline.statemachine.groups.coordinator_machine import CoordinatorCommand, encode
+from strandline.statemachine.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
     AssignGeneration,
@@ -21,10 +21,10 @@ from statemachine.group_commands import (
     StartGeneration,
     TopicOffsets,
 )
-from statemachine.groups import GroupsMachine
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Captured, packed
-from statemachine.offsets import CommittedOffset
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Captured, packed
+from strandline.statemachine.partition.offsets import CommittedOffset
 
 EVENTS, CLICKS = b"events" + bytes(10), b"clicks" + bytes(10)
 NAMES = {EVENTS: "events", CLICKS: "clicks"}

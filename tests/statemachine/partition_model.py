@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from statemachine.aborted_transactions import AbortedTransaction
-from statemachine.level_one import LevelOneExtent, RemovedObject
-from statemachine.partition_commands import (
+from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
+from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
+from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     AdvanceReconciled,
     Append,

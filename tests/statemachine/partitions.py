@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from statemachine.epoch_window import EpochWindow
-from statemachine.machine import Captured
-from statemachine.object_names import object_id
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.object_names import object_id
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     NO_TRANSACTION,
     Append,
     Appended,

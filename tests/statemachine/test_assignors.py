@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine import assignors
-from statemachine.assignors import ASSIGNORS, Subscriber, range_of, uniform
-from statemachine.consumer_group_commands import NOTHING, Assignment, assignment, partitions_of
+from strandline.statemachine.groups import assignors
+from strandline.statemachine.groups.assignors import ASSIGNORS, Subscriber, range_of, uniform
+from strandline.statemachine.groups.consumer_group_commands import (
+    NOTHING,
+    Assignment,
+    assignment,
+    partitions_of,
+)
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
 

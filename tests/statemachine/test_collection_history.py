@@ -16,16 +16,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from statemachine.controller import Controller
-from statemachine.controller_commands import AdvanceClusterEpoch, CreatePartitions, CreateTopic, DeleteTopic
-from statemachine.controller_commands import Command as ControllerCommand
-from statemachine.controller_commands import encode as encode_controller
-from statemachine.epoch_window import EpochWindow, Verdict
-from statemachine.extents import ObjectExtent
-from statemachine.level_one import LevelOneExtent
-from statemachine.object_names import object_id
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import (
+    AdvanceClusterEpoch,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+)
+from strandline.statemachine.controller.controller_commands import Command as ControllerCommand
+from strandline.statemachine.controller.controller_commands import encode as encode_controller
+from strandline.statemachine.object_names import object_id
+from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     AdvanceReconciled,
     Append,

@@ -7,8 +7,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.consumer_group_commands import (
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     NOTHING,
     STABLE,
@@ -22,9 +22,14 @@ from statemachine.consumer_group_commands import (
     assignment_from,
     change_from,
 )
-from statemachine.group_commands import CommitOffsets, DeleteGroup, GroupDeleted, OffsetsCommitted
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Corruption
+from strandline.statemachine.groups.group_commands import (
+    CommitOffsets,
+    DeleteGroup,
+    GroupDeleted,
+    OffsetsCommitted,
+)
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
 from tests.statemachine.groups_harness import Groups, member, offsets
 
 T, U = b"t" * 16, b"u" * 16

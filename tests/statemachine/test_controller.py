@@ -7,8 +7,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from statemachine.controller import Controller, GroupChanges, PartitionGroup
-from statemachine.controller_commands import (
+from strandline.statemachine.controller.controller import Controller, GroupChanges, PartitionGroup
+from strandline.statemachine.controller.controller_commands import (
     NO_TOPIC_ID,
     AdvanceClusterEpoch,
     AllocateProducerIds,
@@ -38,10 +38,10 @@ from statemachine.controller_commands import (
     decode,
     encode,
 )
-from statemachine.controller_state import NodeRegistration
-from statemachine.internal_topics import GROUPS_TOPIC
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Corruption, StateMachine
+from strandline.statemachine.controller.controller_state import NodeRegistration
+from strandline.statemachine.internal_topics import GROUPS_TOPIC
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption, StateMachine
 from tests.statemachine.controller_harness import Log, registration, topic_id
 
 
@@ -232,8 +232,8 @@ def test_producer_ids_end_and_do_not_start_over() -> None:
 
 def at_level(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that this release understands feature levels up to `level`."""
-    monkeypatch.setattr("statemachine.controller_nodes.FEATURE_LEVEL", level)
-    monkeypatch.setattr("statemachine.controller_commands.FEATURE_LEVEL", level)
+    monkeypatch.setattr("strandline.statemachine.controller.controller_nodes.FEATURE_LEVEL", level)
+    monkeypatch.setattr("strandline.statemachine.controller.controller_commands.FEATURE_LEVEL", level)
 
 
 def test_the_feature_level_rises_once_every_node_understands_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from statemachine import controller_state
-from statemachine.controller import Controller, Result
-from statemachine.controller_commands import (
+from strandline.statemachine.controller import controller_state
+from strandline.statemachine.controller.controller import Controller, Result
+from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     AllocateProducerIds,
     AlterGroupConfigs,
@@ -43,10 +43,10 @@ from statemachine.controller_commands import (
     SetCollection,
     encode,
 )
-from statemachine.controller_state import NodeRegistration, Partition, Topic
-from statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Captured
+from strandline.statemachine.controller.controller_state import NodeRegistration, Partition, Topic
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Captured
 from tests.statemachine.controller_harness import registration, topic_id
 
 NODES = range(1, 6)

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from statemachine import controller_state, controller_topics
-from statemachine.controller_commands import (
+from strandline.statemachine.controller import controller_state, controller_topics
+from strandline.statemachine.controller.controller_commands import (
     DERIVED,
     AdvanceClusterEpoch,
     AlterTopicConfigs,
@@ -20,9 +20,9 @@ from statemachine.controller_commands import (
     Refused,
     ReplaceTopicConfigs,
 )
-from statemachine.controller_state import Partition, PartitionPlace, Topic
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Corruption
+from strandline.statemachine.controller.controller_state import Partition, PartitionPlace, Topic
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
 from tests.statemachine.controller_harness import Log, topic_id
 
 SET = ConfigOperation.SET

@@ -9,10 +9,15 @@ from typing import Any, ClassVar
 import msgpack
 import pytest
 
-from statemachine.coordinator_machine import Checkpoint, CoordinatorMachine, OlderTerm, encode
-from statemachine.groups import GroupsMachine
-from statemachine.machine import Captured, Corruption
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.groups.coordinator_machine import (
+    Checkpoint,
+    CoordinatorMachine,
+    OlderTerm,
+    encode,
+)
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.machine import Captured, Corruption
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 
 @dataclass(frozen=True, slots=True)

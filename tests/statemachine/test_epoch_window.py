@@ -12,7 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch, Verdict, WindowCounters
+from strandline.statemachine.partition.epoch_window import (
+    EpochWindow,
+    StaleClusterEpoch,
+    Verdict,
+    WindowCounters,
+)
 
 TERM = 3
 

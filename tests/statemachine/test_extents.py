@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-import statemachine.extents
-from statemachine.extents import (
+import strandline.statemachine.partition.extents
+from strandline.statemachine.partition.extents import (
     CHUNK_ROWS,
     ROW,
     ROW_BYTES,
@@ -198,14 +198,14 @@ class ExtentsAgainstList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before = statemachine.extents.CHUNK_ROWS
-        statemachine.extents.CHUNK_ROWS = 3
+        self.before = strandline.statemachine.partition.extents.CHUNK_ROWS
+        strandline.statemachine.partition.extents.CHUNK_ROWS = 3
         self.extents = Extents()
         self.plain: list[Extent] = []
         self.end = 0
 
     def teardown(self) -> None:
-        statemachine.extents.CHUNK_ROWS = self.before
+        strandline.statemachine.partition.extents.CHUNK_ROWS = self.before
 
     @rule(count=st.integers(1, 3), timestamp=st.integers(0, 9), epoch=st.integers(0, 9))
     def append_object(self, count: int, timestamp: int, epoch: int) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from statemachine import controller_groups
-from statemachine.controller_commands import (
+from strandline.statemachine.controller import controller_groups
+from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,
     ConfigChange,
     ConfigOperation,
     Refused,
     ReplaceGroupConfigs,
 )
-from statemachine.controller_groups import plan
-from statemachine.kafka_errors import KafkaError
+from strandline.statemachine.controller.controller_groups import plan
+from strandline.statemachine.kafka_errors import KafkaError
 
 SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 SET, DELETE, APPEND = ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperation.APPEND

@@ -9,10 +9,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from statemachine.classic_group import ClassicGroup, subscribed_topics
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.coordinator_machine import OlderTerm, encode
-from statemachine.group_commands import (
+from strandline.statemachine.groups.classic_group import ClassicGroup, subscribed_topics
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.coordinator_machine import OlderTerm, encode
+from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     CommitOffsets,
     DeleteGroup,
@@ -22,9 +22,9 @@ from statemachine.group_commands import (
     ReplaceStaticMember,
     StartGeneration,
 )
-from statemachine.groups import GroupsMachine
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Corruption
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
 from tests.statemachine.groups_harness import (
     CLICKS,
     DAY,

@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from statemachine.classic_group import ClassicGroup
-from statemachine.group_commands import (
+from strandline.statemachine.groups.classic_group import ClassicGroup
+from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     CommitOffsets,
     CommitTransactionOffsets,
@@ -31,8 +31,8 @@ from statemachine.group_commands import (
     StartGeneration,
     TopicOffsets,
 )
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Captured, packed
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Captured, packed
 from tests.statemachine.groups_harness import NAMES, Groups, member
 
 TOPICS = list(NAMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachine.controller_commands import (
+from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     AlterTopicConfigs,
     ConfigChange,
@@ -15,14 +15,14 @@ from statemachine.controller_commands import (
     FenceNode,
     ReplaceTopicConfigs,
 )
-from statemachine.controller_state import Topic
-from statemachine.internal_topics import (
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.internal_topics import (
     GROUPS_TOPIC,
     TRANSACTIONS_TOPIC,
     coordinator_kind,
     coordinator_of,
 )
-from statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.statemachine.controller_harness import Log, topic_id
 
 INVALID = KafkaError.INVALID_TOPIC_EXCEPTION

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachine.leader_epochs import LeaderEpoch, LeaderEpochs
+from strandline.statemachine.partition.leader_epochs import LeaderEpoch, LeaderEpochs
 
 
 def history(*entries: tuple[int, int]) -> LeaderEpochs:

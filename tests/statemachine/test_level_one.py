@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from statemachine.level_one import (
+from strandline.statemachine.machine import Corruption
+from strandline.statemachine.partition.level_one import (
     LEVEL_ONE_PREFIX,
     LEVEL_ONE_ROW,
     LevelOne,
@@ -17,7 +18,6 @@ from statemachine.level_one import (
     partition_prefix,
     topic_prefix,
 )
-from statemachine.machine import Corruption
 
 TOPIC = bytes(range(16))
 UNIQUE = bytes(range(100, 116))

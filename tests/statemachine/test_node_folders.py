@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statemachine.controller_commands import (
+from strandline.statemachine.controller.controller_commands import (
     DeleteTopic,
     FenceNode,
     Heartbeat,
@@ -10,8 +10,8 @@ from statemachine.controller_commands import (
     ReplicasJoined,
     ReplicasLeft,
 )
-from statemachine.controller_state import NodeFolder
-from statemachine.kafka_errors import KafkaError
+from strandline.statemachine.controller.controller_state import NodeFolder
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.statemachine.controller_harness import Log, registration, topic_id
 
 OLD, NEW, NEWER = 503, 903, 913

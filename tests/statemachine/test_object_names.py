@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachine.object_names import object_id, object_name, parse_object_name, shard_prefix
+from strandline.statemachine.object_names import object_id, object_name, parse_object_name, shard_prefix
 
 SHARDS = st.integers(0, 0xFFFF)
 NODES = st.integers(1, 0xFFFF)

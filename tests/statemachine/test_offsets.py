@@ -6,13 +6,9 @@ import time
 
 import pytest
 
-from statemachine.group_commands import (
-    DeleteOffsets,
-    ForgetTopics,
-    TransactionEnded,
-)
-from statemachine.kafka_errors import KafkaError
-from statemachine.offsets import CommittedOffset
+from strandline.statemachine.groups.group_commands import DeleteOffsets, ForgetTopics, TransactionEnded
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.partition.offsets import CommittedOffset
 from tests.statemachine.groups_harness import CLICKS, DAY, EVENTS, Groups, member, offsets
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachine.aborted_transactions import AbortedTransactions
-from statemachine.epoch_window import EpochWindow, Verdict
-from statemachine.machine import Corruption, StateMachine
-from statemachine.partition import FAR_AHEAD_MS, PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.statemachine.machine import Corruption, StateMachine
+from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
+from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.partition import FAR_AHEAD_MS, PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     Append,
     Appended,
@@ -36,7 +36,7 @@ from statemachine.partition_commands import (
     Ticked,
     encode,
 )
-from statemachine.partition_state import SNAPSHOT_FIELDS, max_collectable_epoch
+from strandline.statemachine.partition.partition_state import SNAPSHOT_FIELDS, max_collectable_epoch
 from tests.statemachine.partitions import CREATION_EPOCH, NOW, OBJECT, Replica, inline, placeholder
 
 

@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from statemachine.epoch_window import EpochWindow, Verdict
-from statemachine.extents import ObjectExtent
-from statemachine.level_one import LevelOneExtent
-from statemachine.machine import Captured
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.level_one import LevelOneExtent
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     AdvanceReconciled,
     Append,

@@ -7,10 +7,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from statemachine.epoch_window import EpochWindow
-from statemachine.level_one import LEVEL_ONE_ROW, LevelOneExtent, RemovedObject
-from statemachine.machine import Corruption
-from statemachine.partition_commands import (
+from strandline.statemachine.machine import Corruption
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW, LevelOneExtent, RemovedObject
+from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     AdvanceReconciled,
     AppendInline,

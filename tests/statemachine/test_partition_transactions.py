@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.extent_rows import aborted_rows
-from statemachine import aborted_transactions as module
-from statemachine.aborted_transactions import AbortedTransaction, AbortedTransactions
-from statemachine.extents import InlineExtent
-from statemachine.partition_commands import (
+from strandline.snapshot.extent_rows import aborted_rows
+from strandline.statemachine.partition import aborted_transactions as module
+from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
+from strandline.statemachine.partition.extents import InlineExtent
+from strandline.statemachine.partition.partition_commands import (
     NO_TRANSACTION,
     Appended,
     AppendInline,
@@ -27,7 +27,7 @@ from statemachine.partition_commands import (
     Ticked,
     TransactionEnded,
 )
-from statemachine.producers import OpenTransaction
+from strandline.statemachine.partition.producers import OpenTransaction
 from tests.statemachine.partitions import NOW, Replica, placeholder
 
 PRODUCER = 70

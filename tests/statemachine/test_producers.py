@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from statemachine.producers import (
+from strandline.statemachine.partition.producers import (
     MAX_SEQUENCE,
     NO_TRANSACTION,
     Duplicate,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from statemachine import topic_config
-from statemachine.controller_commands import ConfigChange, ConfigOperation, Refused
-from statemachine.kafka_errors import KafkaError
-from statemachine.settings import Configs, Setting
-from statemachine.topic_config import SETTINGS, TABLE
+from strandline.statemachine.controller import topic_config
+from strandline.statemachine.controller.controller_commands import ConfigChange, ConfigOperation, Refused
+from strandline.statemachine.controller.settings import Configs, Setting
+from strandline.statemachine.controller.topic_config import SETTINGS, TABLE
+from strandline.statemachine.kafka_errors import KafkaError
 
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT

@@ -7,11 +7,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from statemachine.controller_commands import Refused
-from statemachine.coordinator_machine import OlderTerm, encode
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Corruption
-from statemachine.transaction_commands import (
+from strandline.statemachine.controller.controller_commands import Refused
+from strandline.statemachine.groups.coordinator_machine import OlderTerm, encode
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
+from strandline.statemachine.transactions.transaction_commands import (
     LAST_EPOCH,
     End,
     Enlist,
@@ -21,8 +21,8 @@ from statemachine.transaction_commands import (
     Prepared,
     ProducerIdNeeded,
 )
-from statemachine.transaction_state import LAST_CLIENT_EPOCH, State
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, State
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.statemachine.transaction_log import DAY, P0, P1, TOPIC, Log
 
 

@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from statemachine.controller_commands import Refused
-from statemachine.coordinator_machine import encode
-from statemachine.kafka_errors import KafkaError
-from statemachine.machine import Captured
-from statemachine.transaction_commands import (
+from strandline.statemachine.controller.controller_commands import Refused
+from strandline.statemachine.groups.coordinator_machine import encode
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.transactions.transaction_commands import (
     Abort,
     Complete,
     End,
@@ -30,8 +30,8 @@ from statemachine.transaction_commands import (
     ProducerIdNeeded,
     TransactionCommand,
 )
-from statemachine.transaction_state import PREPARED
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.transactions.transaction_state import PREPARED
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.statemachine.transaction_log import TOPIC, Log
 
 Identity = tuple[int, int]

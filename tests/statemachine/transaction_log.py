@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from statemachine.coordinator_machine import encode
-from statemachine.transaction_commands import (
+from strandline.statemachine.groups.coordinator_machine import encode
+from strandline.statemachine.transactions.transaction_commands import (
     Abort,
     Complete,
     End,
@@ -15,8 +15,8 @@ from statemachine.transaction_commands import (
     InitializeProducer,
     TransactionCommand,
 )
-from statemachine.transaction_state import Transaction
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.transactions.transaction_state import Transaction
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 TOPIC = bytes(range(16))
 P0, P1, P2 = ((TOPIC, number) for number in range(3))

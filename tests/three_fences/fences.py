@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from node.kafka.record_batch import BatchHeader
-from node.kafka.requests.produced_transactions import Questions
-from node.partition.gaps import Gaps
-from node.partition.partition import Partition
-from statemachine import group_offsets, transactions
-from statemachine.controller_state import Topic
-from statemachine.group_state import GroupsState
-from statemachine.kafka_errors import KafkaError
-from statemachine.producers import (
+from strandline.node.kafka.handlers.produced_transactions import Questions
+from strandline.node.kafka.wire.record_batch import BatchHeader
+from strandline.node.partition.gaps import Gaps
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.groups import group_offsets
+from strandline.statemachine.groups.group_state import GroupsState
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.partition.producers import (
     Duplicate,
     EndedTransaction,
     OtherTransaction,
@@ -28,9 +28,10 @@ from statemachine.producers import (
     Refusal,
     StaleProducerEpoch,
 )
-from statemachine.transaction_commands import Kind
-from statemachine.transaction_state import Transaction
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.transactions import transactions
+from strandline.statemachine.transactions.transaction_commands import Kind
+from strandline.statemachine.transactions.transaction_state import Transaction
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.simulation.all_of import all_of
 
 SEQUENCE: Final = "sequence"

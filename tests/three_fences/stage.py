@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from node.config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
-from node.level_zero.batcher import BatcherConfig
-from node.level_zero.retries import RetryPolicy
-from node.raft.config import RaftConfig
-from node.raft.mesh.config import MeshConfig
-from node.raft.wal.write_ahead_log import WalConfig
-from statemachine.groups import GroupsMachine
-from statemachine.transaction_commands import LAST_EPOCH
+from strandline.node.config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
+from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.objectstore.retries import RetryPolicy
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.mesh.config import MeshConfig
+from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
 from tests.exactly_once.history import History, Read
 from tests.exactly_once.history import Place as Named
 from tests.simulation.whole.checks import contents

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.replica import NotDone
-from statemachine.group_commands import CommitOffsets, CommitTransactionOffsets
-from statemachine.group_state import size_of_group
-from statemachine.offsets import Offsets, size_of_name, size_of_offset
+from strandline.node.coordinator.replica import NotDone
+from strandline.statemachine.groups.group_commands import CommitOffsets, CommitTransactionOffsets
+from strandline.statemachine.groups.group_state import size_of_group
+from strandline.statemachine.partition.offsets import Offsets, size_of_name, size_of_offset
 
 if TYPE_CHECKING:
-    from node.coordinator.groups.coordinator import GroupCoordinator
+    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_group import LiveGroup
-from node.coordinator.groups.classic_members import LiveMember
-from node.coordinator.groups.classic_state import (
+from strandline.node.coordinator.groups.classic_group import LiveGroup
+from strandline.node.coordinator.groups.classic_members import LiveMember
+from strandline.node.coordinator.groups.classic_state import (
     JOIN,
     SESSION,
     SYNC,
@@ -31,11 +31,11 @@ from node.coordinator.groups.classic_state import (
     SyncAsk,
     Synced,
 )
-from statemachine.classic_group import CONSUMERS, ClassicGroup, subscribed_topics
-from statemachine.group_state import Membership
+from strandline.statemachine.groups.classic_group import CONSUMERS, ClassicGroup, subscribed_topics
+from strandline.statemachine.groups.group_state import Membership
 
 if TYPE_CHECKING:
-    from node.coordinator.groups.coordinator import GroupCoordinator
+    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 
 MAX_GROUP_BYTES: Final = 3 * 1024 * 1024
 """Of one group's members together: a generation is one entry of the log, which takes 4 MiB."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_members import LiveMember, asked
-from node.coordinator.groups.classic_rebalance import Rebalancing
-from node.coordinator.groups.classic_state import (
+from strandline.node.coordinator.groups.classic_members import LiveMember, asked
+from strandline.node.coordinator.groups.classic_rebalance import Rebalancing
+from strandline.node.coordinator.groups.classic_state import (
     SESSION,
     SYNC,
     UNKNOWN_MEMBER,
@@ -24,7 +24,7 @@ from node.coordinator.groups.classic_state import (
     SyncAsk,
     Synced,
 )
-from statemachine.group_commands import ReplaceStaticMember
+from strandline.statemachine.groups.group_commands import ReplaceStaticMember
 
 log = logging.getLogger(__name__)
 

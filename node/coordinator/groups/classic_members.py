@@ -13,8 +13,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_state import JoinAsk
-from statemachine.group_commands import Member
+from strandline.node.coordinator.groups.classic_state import JoinAsk
+from strandline.statemachine.groups.group_commands import Member
 
 PROTOCOL_BYTES: Final = 8
 """What an entry of the log has of a protocol besides its name and metadata, both of which may be empty."""

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_members import LiveMember
-from node.coordinator.groups.classic_state import (
+from strandline.node.coordinator.groups.classic_members import LiveMember
+from strandline.node.coordinator.groups.classic_state import (
     JOIN,
     SYNC,
     Decision,
@@ -26,10 +26,15 @@ from node.coordinator.groups.classic_state import (
     Surroundings,
     Synced,
 )
-from node.coordinator.groups.classic_waiting import Waiting
-from node.coordinator.replica import NotDone
-from statemachine.classic_group import CONSUMERS
-from statemachine.group_commands import AssignGeneration, Refused, ReplaceStaticMember, StartGeneration
+from strandline.node.coordinator.groups.classic_waiting import Waiting
+from strandline.node.coordinator.replica import NotDone
+from strandline.statemachine.groups.classic_group import CONSUMERS
+from strandline.statemachine.groups.group_commands import (
+    AssignGeneration,
+    Refused,
+    ReplaceStaticMember,
+    StartGeneration,
+)
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,11 @@ from typing import Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from statemachine.group_commands import AssignGeneration, ReplaceStaticMember, StartGeneration
+from strandline.statemachine.groups.group_commands import (
+    AssignGeneration,
+    ReplaceStaticMember,
+    StartGeneration,
+)
 
 Decision = StartGeneration | AssignGeneration | ReplaceStaticMember
 """What the rules have decided; the log decides whether it holds."""

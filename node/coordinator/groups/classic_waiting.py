@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_members import LiveMember, Members
-from node.coordinator.groups.classic_state import (
+from strandline.node.coordinator.groups.classic_members import LiveMember, Members
+from strandline.node.coordinator.groups.classic_state import (
     COMES_FROM,
     SESSION,
     UNKNOWN_MEMBER,

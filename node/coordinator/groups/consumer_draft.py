@@ -6,10 +6,10 @@ noted beside the state, which nobody but the log changes, and the notes are in t
 
 from __future__ import annotations
 
-from node.coordinator.groups.consumer_matches import Matched, Matches
-from node.coordinator.groups.consumer_member import Partition
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.consumer_group_commands import (
+from strandline.node.coordinator.groups.consumer_matches import Matched, Matches
+from strandline.node.coordinator.groups.consumer_member import Partition
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.consumer_group_commands import (
     NOTHING,
     Assignment,
     ChangeConsumerGroup,

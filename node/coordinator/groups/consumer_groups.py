@@ -17,26 +17,29 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.classic_state import Leaving
-from node.coordinator.groups.consumer_draft import size_of
-from node.coordinator.groups.consumer_matches import size_of_matches
-from node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
-from node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
-from node.coordinator.groups.consumer_topics import Topics
-from node.coordinator.replica import NotDone
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.consumer_group_commands import (
+from strandline.node.coordinator.groups.classic_state import Leaving
+from strandline.node.coordinator.groups.consumer_draft import size_of
+from strandline.node.coordinator.groups.consumer_matches import size_of_matches
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
+from strandline.node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
+from strandline.node.coordinator.groups.consumer_topics import Topics
+from strandline.node.coordinator.replica import NotDone
+from strandline.statemachine.controller.group_config import (
+    CONSUMER_HEARTBEAT_INTERVAL_MS,
+    CONSUMER_SESSION_TIMEOUT_MS,
+)
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.consumer_group_commands import (
     STABLE,
     UNREVOKED,
     ConsumerGroupChanged,
     ConsumerGroupMoved,
     ConsumerMember,
 )
-from statemachine.group_config import CONSUMER_HEARTBEAT_INTERVAL_MS, CONSUMER_SESSION_TIMEOUT_MS
-from statemachine.settings import Configs
 
 if TYPE_CHECKING:
-    from node.coordinator.groups.coordinator import GroupCoordinator
+    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 
 MAX_WAITING: Final = 20_000
 """Words of one group's members that wait for their turn."""

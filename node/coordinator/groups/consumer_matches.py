@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
-from statemachine.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
 
 MAX_MATCH_BYTES: Final = 2 * 1024 * 1024
 """Of what the patterns of one group match, as `size_of_match` counts: one entry of the log has all of it, and

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from statemachine.consumer_group_commands import (
+from strandline.statemachine.groups.consumer_group_commands import (
     NOTHING,
     STABLE,
     UNRELEASED,

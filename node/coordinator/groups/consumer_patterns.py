@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from node.coordinator.groups.consumer_automaton import (
+from strandline.node.coordinator.groups.consumer_automaton import (
     WORD,
     Automaton,
     Emit,

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.coordinator.groups.consumer_automaton import InvalidPattern
-from node.coordinator.groups.consumer_draft import Draft, size_of
-from node.coordinator.groups.consumer_matches import Matches, within
-from node.coordinator.groups.consumer_member import (
+from strandline.node.coordinator.groups.consumer_automaton import InvalidPattern
+from strandline.node.coordinator.groups.consumer_draft import Draft, size_of
+from strandline.node.coordinator.groups.consumer_matches import Matches, within
+from strandline.node.coordinator.groups.consumer_member import (
     JOINING,
     LEAVING,
     Heartbeat,
@@ -27,10 +27,10 @@ from node.coordinator.groups.consumer_member import (
     reconciled,
     refuse_epoch,
 )
-from node.coordinator.groups.consumer_topics import Topics, digest
-from statemachine.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.consumer_group_commands import (
+from strandline.node.coordinator.groups.consumer_topics import Topics, digest
+from strandline.statemachine.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     NOTHING,
     STABLE,

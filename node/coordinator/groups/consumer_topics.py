@@ -13,12 +13,12 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from node.coordinator.groups.consumer_automaton import Automaton, InvalidPattern
-from node.coordinator.groups.consumer_patterns import compiled
-from statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.node.coordinator.groups.consumer_automaton import Automaton, InvalidPattern
+from strandline.node.coordinator.groups.consumer_patterns import compiled
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from statemachine.controller import Controller
+    from strandline.statemachine.controller.controller import Controller
 
 MAX_PATTERNS: Final = 256
 """Patterns whose automata are kept; more than that are compiled again when they are needed."""

@@ -12,15 +12,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from node.coordinator.groups.bounds import Bounds
-from node.coordinator.groups.changeovers import Changeovers
-from node.coordinator.groups.classic import ClassicGroups
-from node.coordinator.groups.consumer_groups import ConsumerGroups
-from node.coordinator.groups.timers import Timers
-from node.coordinator.groups.upkeep import Upkeep
-from node.coordinator.replica import NotDone
-from statemachine.coordinator_machine import CoordinatorCommand
-from statemachine.group_commands import (
+from strandline.node.coordinator.groups.bounds import Bounds
+from strandline.node.coordinator.groups.changeovers import Changeovers
+from strandline.node.coordinator.groups.classic import ClassicGroups
+from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
+from strandline.node.coordinator.groups.timers import Timers
+from strandline.node.coordinator.groups.upkeep import Upkeep
+from strandline.node.coordinator.replica import NotDone
+from strandline.statemachine.groups.coordinator_machine import CoordinatorCommand
+from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteOffsets,
@@ -28,12 +28,12 @@ from statemachine.group_commands import (
     OffsetsDeleted,
     Refused,
 )
-from statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError
 
 if TYPE_CHECKING:
-    from node.coordinator.replica import CoordinatorReplica
-    from node.kafka.requests.context import BrokerContext
-    from statemachine.groups import GroupsMachine
+    from strandline.node.coordinator.replica import CoordinatorReplica
+    from strandline.node.kafka.handlers.context import BrokerContext
+    from strandline.statemachine.groups.groups import GroupsMachine
 
 
 class GroupCoordinator:

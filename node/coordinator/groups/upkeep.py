@@ -13,13 +13,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from node.cluster_clock import FAR_MS
-from node.coordinator.replica import NotDone
-from statemachine.group_commands import ExpireOffsets, ForgetTopics
-from statemachine.group_state import Group
+from strandline.node.cluster_clock import FAR_MS
+from strandline.node.coordinator.replica import NotDone
+from strandline.statemachine.groups.group_commands import ExpireOffsets, ForgetTopics
+from strandline.statemachine.groups.group_state import Group
 
 if TYPE_CHECKING:
-    from node.coordinator.groups.coordinator import GroupCoordinator
+    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

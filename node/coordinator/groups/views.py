@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from node.coordinator.groups.classic_group import LiveGroup
-from node.coordinator.groups.classic_state import State
-from statemachine.classic_group import CONSUMERS, ClassicGroup
-from statemachine.consumer_group import ConsumerGroup
+from strandline.node.coordinator.groups.classic_group import LiveGroup
+from strandline.node.coordinator.groups.classic_state import State
+from strandline.statemachine.groups.classic_group import CONSUMERS, ClassicGroup
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
 
 if TYPE_CHECKING:
-    from node.coordinator.groups.coordinator import GroupCoordinator
+    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 
 CLASSIC: Final = ClassicGroup.protocol
 CONSUMER: Final = "consumer"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.controller.client import Unavailable
-from node.coordinator.replica import CoordinatorReplica, NotDone
-from node.coordinator.transactions.upkeep import Upkeep
-from node.kafka.requests.outcomes import Failure
-from statemachine.controller_commands import Refused
-from statemachine.internal_topics import is_key
-from statemachine.transaction_commands import (
+from strandline.node.controller.client import Unavailable
+from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
+from strandline.node.coordinator.transactions.upkeep import Upkeep
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.statemachine.controller.controller_commands import Refused
+from strandline.statemachine.internal_topics import is_key
+from strandline.statemachine.transactions.transaction_commands import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     Abort,
@@ -32,11 +32,11 @@ from statemachine.transaction_commands import (
     ProducerIdNeeded,
     TransactionCommand,
 )
-from statemachine.transaction_state import PREPARED, Transaction
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.transactions.transaction_state import PREPARED, Transaction
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 if TYPE_CHECKING:
-    from node.kafka.requests.context import BrokerContext
+    from strandline.node.kafka.handlers.context import BrokerContext
 
 COMPLETING_SECONDS: Final = 2.0
 """How long a request waits for the transaction before to be complete. Clients ask again after a pause that is

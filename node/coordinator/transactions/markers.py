@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from node.kafka.requests.outcomes import Failure
-from node.mesh_calls import CallFailed
-from node.transaction_markers import MAX_MARKERS, METHOD, Marker, MarkerAnswer
-from statemachine.transaction_commands import TopicPartition
-from statemachine.transaction_state import PREPARED, Transaction
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.partition.transaction_markers import MAX_MARKERS, METHOD, Marker, MarkerAnswer
+from strandline.node.rpc import CallFailed
+from strandline.statemachine.transactions.transaction_commands import TopicPartition
+from strandline.statemachine.transactions.transaction_state import PREPARED, Transaction
 
 if TYPE_CHECKING:
-    from node.kafka.requests.context import BrokerContext
+    from strandline.node.kafka.handlers.context import BrokerContext
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from node.cluster_clock import FAR_MS
-from node.coordinator.replica import CoordinatorReplica, NotDone
-from node.coordinator.transactions.markers import Decided, Markers, decided
-from node.kafka.requests.outcomes import each
-from statemachine.transaction_commands import Abort, Complete, ExpireIds, Prepared
-from statemachine.transactions import TransactionsMachine
+from strandline.node.cluster_clock import FAR_MS
+from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
+from strandline.node.coordinator.transactions.markers import Decided, Markers, decided
+from strandline.node.kafka.handlers.outcomes import each
+from strandline.statemachine.transactions.transaction_commands import Abort, Complete, ExpireIds, Prepared
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 if TYPE_CHECKING:
-    from node.kafka.requests.context import BrokerContext
+    from strandline.node.kafka.handlers.context import BrokerContext
 
 log = logging.getLogger(__name__)
 

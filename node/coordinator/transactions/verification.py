@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.requests.outcomes import Failure
-from node.mesh_calls import CallFailed
+from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.rpc import CallFailed
 
 if TYPE_CHECKING:
-    from node.kafka.requests.context import BrokerContext
+    from strandline.node.kafka.handlers.context import BrokerContext
 
 VERIFY: Final = "transactions.verify"
 VERIFY_SECONDS: Final = 5.0

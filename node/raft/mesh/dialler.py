@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.raft.mesh.config import MeshConfig
-from node.raft.mesh.link import Link
-from node.raft.mesh.problems import MeshProblem, Reason
+from strandline.node.raft.mesh.config import MeshConfig
+from strandline.node.raft.mesh.link import Link
+from strandline.node.raft.mesh.problems import MeshProblem, Reason
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from node.raft.data_folder import NOBODY, FolderKey, Standing
-from node.raft.mesh.frames import FrameKind, GarbageFrame, pack_frame, unpack_handshake
-from node.raft.mesh.problems import Reason
+from strandline.node.raft.data_folder import NOBODY, FolderKey, Standing
+from strandline.node.raft.mesh.frames import FrameKind, GarbageFrame, pack_frame, unpack_handshake
+from strandline.node.raft.mesh.problems import Reason
 
 MAGIC: Final = "strandline-mesh"
 VERSIONS: Final = (2, 2)

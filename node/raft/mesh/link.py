@@ -10,9 +10,9 @@ import asyncio
 import socket
 from typing import Any, Protocol, cast
 
-from node.raft.data_folder import Standing
-from node.raft.mesh.config import MeshConfig
-from node.raft.mesh.frames import (
+from strandline.node.raft.data_folder import Standing
+from strandline.node.raft.mesh.config import MeshConfig
+from strandline.node.raft.mesh.frames import (
     HANDSHAKE_FRAME_BYTES,
     FrameError,
     FrameKind,
@@ -22,8 +22,8 @@ from node.raft.mesh.frames import (
     pack_frame,
     unpack_message,
 )
-from node.raft.mesh.handshake import Handshake, Refused, State
-from node.raft.mesh.problems import MeshProblem, Reason
+from strandline.node.raft.mesh.handshake import Handshake, Refused, State
+from strandline.node.raft.mesh.problems import MeshProblem, Reason
 
 _MAX_TOKEN = 2**63 - 1
 

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import msgpack
 
-from node.raft.data_folder import Folder
-from node.raft.mesh.config import MeshConfig
-from node.raft.mesh.dialler import Target, keep_dialled
-from node.raft.mesh.frames import data_body_bytes, data_frame
-from node.raft.mesh.handshake import MAX_NODE_ID, NONCE_BYTES, Handshake, Identity, Role
-from node.raft.mesh.link import Link
-from node.raft.mesh.problems import MeshProblem, ProblemLog, Reason
+from strandline.node.raft.data_folder import Folder
+from strandline.node.raft.mesh.config import MeshConfig
+from strandline.node.raft.mesh.dialler import Target, keep_dialled
+from strandline.node.raft.mesh.frames import data_body_bytes, data_frame
+from strandline.node.raft.mesh.handshake import MAX_NODE_ID, NONCE_BYTES, Handshake, Identity, Role
+from strandline.node.raft.mesh.link import Link
+from strandline.node.raft.mesh.problems import MeshProblem, ProblemLog, Reason
 
 __all__ = ["Mesh", "MeshConfig", "MeshListenError", "MeshProblem", "Reason"]
 

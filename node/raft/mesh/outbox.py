@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.raft.mesh.mesh import Mesh
+from strandline.node.raft.mesh.mesh import Mesh
 
 FRAME_BYTES = 1 << 20
 """Messages of one turn are gathered up to this size; a larger one is a frame of its own."""

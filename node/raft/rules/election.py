@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
-from node.raft.rules.messages import MessageKind
-from node.raft.rules.progress import NEVER
-from node.raft.rules.replica_state import GroupState, SafetyViolation
+from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.progress import NEVER
+from strandline.node.raft.rules.replica_state import GroupState, SafetyViolation
 
 _MOST_DOUBLINGS: Final = 4
 

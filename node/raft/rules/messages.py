@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgpack
 
-from node.raft.mesh.frames import GarbageFrame
+from strandline.node.raft.mesh.frames import GarbageFrame
 
 _KIND_OF = itemgetter(0)
 

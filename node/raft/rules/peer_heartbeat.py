@@ -9,7 +9,7 @@ When the digests differ, the leader names its groups and each side wakes those t
 
 from __future__ import annotations
 
-from node.raft.rules.progress import NEVER
+from strandline.node.raft.rules.progress import NEVER
 
 _MASK = (1 << 64) - 1
 

@@ -11,11 +11,11 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from node.raft.outcome import Applied, Outcome
-from node.raft.pysyncobj_seam import FOLLOWER, LEADER
-from node.raft.rules.messages import MessageKind
-from node.raft.rules.progress import NEVER, NOTHING, Phase, Progress, majority_of
-from node.raft.rules.replication import Replication
+from strandline.node.raft.outcome import Applied, Outcome
+from strandline.node.raft.pysyncobj_seam import FOLLOWER, LEADER
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.progress import NEVER, NOTHING, Phase, Progress, majority_of
+from strandline.node.raft.rules.replication import Replication
 
 
 class Reads(Replication):

@@ -11,16 +11,16 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from node.raft.attention import Attention
-from node.raft.config import RaftConfig
-from node.raft.outcome import NotLeader, Outcome, Unknown
-from node.raft.pysyncobj_seam import FOLLOWER, LEADER, SeamedSyncObj
-from node.raft.rank import Rank
-from node.raft.rules.peer_heartbeat import Pair
-from node.raft.rules.progress import NEVER, Progress
-from node.raft.snapshots.store import SnapshotStore
-from node.raft.wal.raft_log import GroupJournal
-from statemachine.machine import StateMachine
+from strandline.node.raft.attention import Attention
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.outcome import NotLeader, Outcome, Unknown
+from strandline.node.raft.pysyncobj_seam import FOLLOWER, LEADER, SeamedSyncObj
+from strandline.node.raft.rank import Rank
+from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.progress import NEVER, Progress
+from strandline.node.raft.snapshots.store import SnapshotStore
+from strandline.node.raft.wal.raft_log import GroupJournal
+from strandline.statemachine.machine import StateMachine
 
 
 class SafetyViolation(RuntimeError):

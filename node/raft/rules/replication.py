@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from node.raft.pysyncobj_seam import LEADER
-from node.raft.rules.election import Elections
-from node.raft.rules.held import Held
-from node.raft.rules.messages import (
+from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.rules.election import Elections
+from strandline.node.raft.rules.held import Held
+from strandline.node.raft.rules.messages import (
     PACKING_BYTES,
     BadMessage,
     Entry,
@@ -21,8 +21,8 @@ from node.raft.rules.messages import (
     MessageKind,
     unpack_entries,
 )
-from node.raft.rules.progress import Phase, Progress, majority_of
-from node.raft.rules.replica_state import SafetyViolation
+from strandline.node.raft.rules.progress import Phase, Progress, majority_of
+from strandline.node.raft.rules.replica_state import SafetyViolation
 
 _EMPTY = b""
 _LONGEST_PROBE_PAUSE = 8

@@ -11,11 +11,11 @@ from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from node.raft.rules.messages import BadMessage
-from node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.messages import BadMessage
+from strandline.node.raft.rules.peer_heartbeat import Pair
 
 if TYPE_CHECKING:
-    from node.raft.host import RaftHost
+    from strandline.node.raft.host import RaftHost
 
 HEARTBEAT = 1  # sent at, number of groups, digest
 HEARTBEAT_REPLY = 2  # sent at, whether it matched, whether the disk takes votes

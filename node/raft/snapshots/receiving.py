@@ -12,13 +12,13 @@ import logging
 from functools import partial
 from typing import Any
 
-from node.raft.outcome import Unknown
-from node.raft.rules.messages import MessageKind
-from node.raft.rules.replica_state import SafetyViolation
-from node.raft.snapshots.sending import SnapshotSending
-from node.raft.snapshots.taking import note_untidy
-from node.raft.snapshots.transfer import Receiver, Status
-from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
+from strandline.node.raft.outcome import Unknown
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.replica_state import SafetyViolation
+from strandline.node.raft.snapshots.sending import SnapshotSending
+from strandline.node.raft.snapshots.taking import note_untidy
+from strandline.node.raft.snapshots.transfer import Receiver, Status
+from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ import logging
 from functools import partial
 from typing import Any
 
-from node.raft.disk import DiskFile
-from node.raft.pysyncobj_seam import LEADER
-from node.raft.rules.messages import BadMessage, MessageKind
-from node.raft.rules.progress import NEVER, Phase, Progress
-from node.raft.snapshots.taking import RETRY_SECONDS, SnapshotTaking, note_untidy
-from node.raft.snapshots.transfer import Sender, Status
-from snapshot.document import DIGEST_BYTES, MAGIC, SnapshotDamaged
+from strandline.node.raft.disk import DiskFile
+from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.rules.messages import BadMessage, MessageKind
+from strandline.node.raft.rules.progress import NEVER, Phase, Progress
+from strandline.node.raft.snapshots.taking import RETRY_SECONDS, SnapshotTaking, note_untidy
+from strandline.node.raft.snapshots.transfer import Sender, Status
+from strandline.snapshot.document import DIGEST_BYTES, MAGIC, SnapshotDamaged
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from node.raft.disk import Disk, DiskFile
-from snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from strandline.node.raft.disk import Disk, DiskFile
+from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
 
 _SUFFIX = ".snapshot"
 _INCOMING = ".incoming"

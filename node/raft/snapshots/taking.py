@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from node.raft.rules.membership import Membership
-from node.raft.rules.replica_state import Configuration
-from node.raft.wal.carrying import GroupLog
-from snapshot.document import SnapshotDocument
-from statemachine.machine import Captured
+from strandline.node.raft.rules.membership import Membership
+from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.wal.carrying import GroupLog
+from strandline.snapshot.document import SnapshotDocument
+from strandline.statemachine.machine import Captured
 
 log = logging.getLogger(__name__)
 

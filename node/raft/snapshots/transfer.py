@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 
-from node.raft.disk import DiskFile
+from strandline.node.raft.disk import DiskFile
 
 
 class Status(IntEnum):

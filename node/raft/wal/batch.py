@@ -10,7 +10,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from node.raft.wal.format import (
+from strandline.node.raft.wal.format import (
     MARK_BYTES,
     RECORD_OVERHEAD,
     SECTOR,

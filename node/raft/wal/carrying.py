@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from node.raft.rules.replica_state import Configuration
-from node.raft.wal.raft_log import GroupJournal
+from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.wal.raft_log import GroupJournal
 
 LONGER: Final = 3
 """By how often what is carried the log may be longer. Of a log with one part in three carried, one is written

@@ -18,8 +18,8 @@ from typing import overload
 import msgpack
 from pysyncobj.journal import Journal
 
-from node.raft.rules.messages import Entry, pack_entries, unpack_entries
-from node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.rules.messages import Entry, pack_entries, unpack_entries
+from strandline.node.raft.wal.write_ahead_log import Kind
 
 _STATE = struct.Struct("<QQ")
 _INDEX = struct.Struct("<Q")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.raft.disk import Disk, DiskFile
-from node.raft.wal.format import (
+from strandline.node.raft.disk import Disk, DiskFile
+from strandline.node.raft.wal.format import (
     MARK_BYTES,
     REPLACE,
     SECTOR,
@@ -24,8 +24,8 @@ from node.raft.wal.format import (
     find_mark,
     scan,
 )
-from node.raft.wal.rewrite import finish_rewrite, rewrite
-from node.raft.wal.segment import (
+from strandline.node.raft.wal.rewrite import finish_rewrite, rewrite
+from strandline.node.raft.wal.segment import (
     drop_segments,
     list_segments,
     mark_synced,

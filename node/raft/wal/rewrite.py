@@ -12,9 +12,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from node.raft.disk import Disk, DiskFile
-from node.raft.wal.format import decode_header
-from node.raft.wal.segment import segment_path, sync
+from strandline.node.raft.disk import Disk, DiskFile
+from strandline.node.raft.wal.format import decode_header
+from strandline.node.raft.wal.segment import segment_path, sync
 
 _COPY: Final = "wal.copy"
 _HEAD: Final = struct.Struct("<8sIIQQ")  # magic, checksum of what follows it, seed, segment, offset

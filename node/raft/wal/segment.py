@@ -9,8 +9,8 @@ import errno
 import re
 from typing import Final
 
-from node.raft.disk import Disk, DiskFile
-from node.raft.wal.format import Kind, SegmentHeader, WalError, encode_number
+from strandline.node.raft.disk import Disk, DiskFile
+from strandline.node.raft.wal.format import Kind, SegmentHeader, WalError, encode_number
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NAME: Final = re.compile(r"wal-(\d{16})\.log")

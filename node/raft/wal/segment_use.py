@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.write_ahead_log import Kind
 
 
 class SegmentUse:

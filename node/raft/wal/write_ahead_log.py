@@ -15,9 +15,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
-from node.raft.disk import Disk, DiskFile
-from node.raft.wal.batch import Batch, BatchQueue
-from node.raft.wal.format import (
+from strandline.node.raft.disk import Disk, DiskFile
+from strandline.node.raft.wal.batch import Batch, BatchQueue
+from strandline.node.raft.wal.format import (
     LAST_GROUP_KIND,
     MAX_CLUSTER_ID_BYTES,
     MAX_SEGMENT_BYTES,
@@ -30,8 +30,8 @@ from node.raft.wal.format import (
     WalError,
     WalMismatch,
 )
-from node.raft.wal.recovery import Recovered, recover
-from node.raft.wal.segment import (
+from strandline.node.raft.wal.recovery import Recovered, recover
+from strandline.node.raft.wal.segment import (
     NO_SPACE,
     WalFailed,
     create_segment,

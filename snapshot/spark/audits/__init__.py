@@ -1,15 +1,15 @@
 """Audits of what a cluster published: each a question about its storage, answered by a Spark job.
 
-`run_audits` asks them all, `write_report` writes the answers down; `python -m snapshot.spark.audits` does
+`run_audits` asks them all, `write_report` writes the answers down; `python -m strandline.snapshot.spark.audits` does
 both. docs/audits.md tells what each of them looks at and what a finding means.
 """
 
 from __future__ import annotations
 
-from snapshot.spark.audits.result import AuditResult, AuditRun, Verdict
-from snapshot.spark.audits.run import NothingToAudit, audit_storages, run_audits
-from snapshot.spark.audits.work import ClusterStorage
-from snapshot.spark.report import write_report
+from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Verdict
+from strandline.snapshot.spark.audits.run import NothingToAudit, audit_storages, run_audits
+from strandline.snapshot.spark.audits.work import ClusterStorage
+from strandline.snapshot.spark.report import write_report
 
 __all__ = [
     "AuditResult",

@@ -1,4 +1,4 @@
-"""`python -m snapshot.spark.audits`: audit one cluster's storage; exits 1 on a finding, 2 on bad input."""
+"""`python -m strandline.snapshot.spark.audits`: audit one cluster's storage; exits 1 on a finding, 2 on bad input."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from snapshot.spark.audits.collecting import GRACE_MS, Grace
-from snapshot.spark.audits.result import AuditRun, Verdict
-from snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
-from snapshot.spark.report import write_report
-from snapshot.spark.session import NoJava, session
+from strandline.snapshot.spark.audits.collecting import GRACE_MS, Grace
+from strandline.snapshot.spark.audits.result import AuditRun, Verdict
+from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
+from strandline.snapshot.spark.report import write_report
+from strandline.snapshot.spark.session import NoJava, session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Audit, print a line for each audit, write the reports asked for. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m snapshot.spark.audits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m strandline.snapshot.spark.audits", description=__doc__)
     parser.add_argument("--url", required=True, help="the cluster's storage: a folder or a bucket's URL")
     parser.add_argument("--cluster", required=True, help="the cluster's id")
     parser.add_argument(

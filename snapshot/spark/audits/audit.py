@@ -13,8 +13,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from snapshot.spark.audits.batches import GroupPlace
-from snapshot.spark.audits.collecting import ClusterHistory, Grace
+from strandline.snapshot.spark.audits.batches import GroupPlace
+from strandline.snapshot.spark.audits.collecting import ClusterHistory, Grace
 
 
 class Frames(NamedTuple):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as f
 
-from snapshot.spark.audits.audit import Answer, Frames, broken
-from statemachine.producers import MAX_SEQUENCE
+from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
+from strandline.statemachine.partition.producers import MAX_SEQUENCE
 
 
 def references_exist_and_crc(frames: Frames) -> Answer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from snapshot.level_zero_format import verify_batch
-from snapshot.object_frame import BadObject, Buffer
+from strandline.snapshot.level_zero_format import verify_batch
+from strandline.snapshot.object_frame import BadObject, Buffer
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _TRANSACTIONAL = 0x10

@@ -26,18 +26,18 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
-from snapshot.level_zero_format import Section, parse, parse_footer, verify_section
-from snapshot.names import SnapshotName, snapshot_name
-from snapshot.object_frame import BadObject, Buffer
-from snapshot.spark.audits.batch_check import NOT_READ, check_batch
-from snapshot.spark.audits.documents import LEASE_LEFT_MS, Listing, read_document
-from snapshot.spark.audits.level_one_objects import Said, found_batches
-from snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
-from snapshot.storage import ObjectMissing, Storage, StorageError
-from statemachine.extents import INLINE_ROW
-from statemachine.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
-from statemachine.object_names import object_name
+from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from strandline.snapshot.level_zero_format import Section, parse, parse_footer, verify_section
+from strandline.snapshot.names import SnapshotName, snapshot_name
+from strandline.snapshot.object_frame import BadObject, Buffer
+from strandline.snapshot.spark.audits.batch_check import NOT_READ, check_batch
+from strandline.snapshot.spark.audits.documents import LEASE_LEFT_MS, Listing, read_document
+from strandline.snapshot.spark.audits.level_one_objects import Said, found_batches
+from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
+from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
+from strandline.statemachine.object_names import object_name
+from strandline.statemachine.partition.extents import INLINE_ROW
+from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
 
 _REFERENCE = [
     StructField("root", IntegerType(), False),

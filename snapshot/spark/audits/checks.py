@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from snapshot.spark.audits.audit import Audit
-from snapshot.spark.audits.batch_audits import (
+from strandline.snapshot.spark.audits.audit import Audit
+from strandline.snapshot.spark.audits.batch_audits import (
     offsets_contiguous,
     producer_sequences,
     references_exist_and_crc,
 )
-from snapshot.spark.audits.collection_audits import (
+from strandline.snapshot.spark.audits.collection_audits import (
     collectable_epochs_monotone,
     nothing_collectable_left,
     nothing_deleted_above_m,
 )
-from snapshot.spark.audits.document_audits import epochs_never_regress, no_window, replay, replicas_agree
-from snapshot.spark.audits.isolation_audits import aborted_index_equals_replay, last_stable_offset_is_right
-from snapshot.spark.audits.levels import level_one_holds_level_zero
-from snapshot.spark.audits.transaction_audits import (
+from strandline.snapshot.spark.audits.document_audits import (
+    epochs_never_regress,
+    no_window,
+    replay,
+    replicas_agree,
+)
+from strandline.snapshot.spark.audits.isolation_audits import (
+    aborted_index_equals_replay,
+    last_stable_offset_is_right,
+)
+from strandline.snapshot.spark.audits.levels import level_one_holds_level_zero
+from strandline.snapshot.spark.audits.transaction_audits import (
     every_marker_has_its_transaction,
     transactions_are_whole,
 )

@@ -11,9 +11,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from snapshot.spark.audits.audit import Answer, Frames, broken
-from snapshot.spark.audits.document_audits import going_back
-from statemachine.controller_state import CONTROLLER_GROUP
+from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
+from strandline.snapshot.spark.audits.document_audits import going_back
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 _RISING = {
     "max_collectable": "M(p), the highest collectable epoch,",

@@ -11,12 +11,12 @@ import msgpack
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from snapshot.spark.audits.audit import Answer, Frames, broken
-from snapshot.spark.audits.replay import AGREES, DIFFERS, NOT_COVERED, new_machine
-from statemachine.controller import Controller
-from statemachine.groups import GroupsMachine
-from statemachine.partition import PartitionStateMachine
-from statemachine.transactions import TransactionsMachine
+from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
+from strandline.snapshot.spark.audits.replay import AGREES, DIFFERS, NOT_COVERED, new_machine
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 
 def replicas_agree(frames: Frames) -> Answer:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from snapshot.spark.audits.audit import Answer, Frames
-from snapshot.spark.audits.document_audits import going_back
-from snapshot.spark.audits.transactions_said import told_rows
+from strandline.snapshot.spark.audits.audit import Answer, Frames
+from strandline.snapshot.spark.audits.document_audits import going_back
+from strandline.snapshot.spark.audits.transactions_said import told_rows
 
 
 def last_stable_offset_is_right(frames: Frames) -> Answer:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from snapshot.level_one_format import Block, batches_of, parse, parse_footer, verify_block
-from snapshot.object_frame import BadObject
-from snapshot.spark.audits.batch_check import Header, check_batch
-from snapshot.storage import ObjectMissing, Storage, StorageError
+from strandline.snapshot.level_one_format import Block, batches_of, parse, parse_footer, verify_block
+from strandline.snapshot.object_frame import BadObject
+from strandline.snapshot.spark.audits.batch_check import Header, check_batch
+from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 
 
 class Said(NamedTuple):

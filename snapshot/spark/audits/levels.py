@@ -16,16 +16,16 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from snapshot.level_one_format import batches_of, parse
-from snapshot.object_frame import BadObject
-from snapshot.spark.audits.audit import Answer, Frames
-from snapshot.spark.audits.work import ClusterStorage, record_batches, tasks
-from snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
-from snapshot.spark.fetch import read_windows
-from snapshot.spark.pieces import PIECE, PieceKind, Slice
-from snapshot.spark.plan import WINDOW_BYTES
-from snapshot.storage import Storage, StorageError
-from statemachine.object_names import OBJECT_ID_BYTES, parse_object_name
+from strandline.snapshot.level_one_format import batches_of, parse
+from strandline.snapshot.object_frame import BadObject
+from strandline.snapshot.spark.audits.audit import Answer, Frames
+from strandline.snapshot.spark.audits.work import ClusterStorage, record_batches, tasks
+from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.spark.fetch import read_windows
+from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
+from strandline.snapshot.spark.plan import WINDOW_BYTES
+from strandline.snapshot.storage import Storage, StorageError
+from strandline.statemachine.object_names import OBJECT_ID_BYTES, parse_object_name
 
 SCHEMA = StructType(
     [

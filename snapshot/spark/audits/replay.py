@@ -17,20 +17,20 @@ import msgpack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from snapshot.document import SnapshotDocument
-from snapshot.log_document import decode_log
-from snapshot.names import LogName, SnapshotName, log_name, snapshot_name
-from snapshot.spark.audits.batches import GroupPlace
-from snapshot.spark.audits.documents import Listing, read_document
-from snapshot.spark.audits.transaction_events import EVENT_FIELDS, Targets, TransactionEvents
-from snapshot.spark.audits.work import ClusterStorage, frame
-from snapshot.spark.audits.written import WRITTEN_FIELDS, WrittenBatches
-from snapshot.storage import ObjectMissing, Storage, StorageError
-from statemachine.controller import Controller
-from statemachine.groups import GroupsMachine
-from statemachine.machine import Captured, StateMachine
-from statemachine.partition import PartitionStateMachine
-from statemachine.transactions import TransactionsMachine
+from strandline.snapshot.document import SnapshotDocument
+from strandline.snapshot.log_document import decode_log
+from strandline.snapshot.names import LogName, SnapshotName, log_name, snapshot_name
+from strandline.snapshot.spark.audits.batches import GroupPlace
+from strandline.snapshot.spark.audits.documents import Listing, read_document
+from strandline.snapshot.spark.audits.transaction_events import EVENT_FIELDS, Targets, TransactionEvents
+from strandline.snapshot.spark.audits.work import ClusterStorage, frame
+from strandline.snapshot.spark.audits.written import WRITTEN_FIELDS, WrittenBatches
+from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.machine import Captured, StateMachine
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 AGREES = "agrees"
 DIFFERS = "differs"

@@ -17,21 +17,21 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from snapshot.names import LogName, SnapshotName, snapshot_name
-from snapshot.spark.audits.audit import Answer, Audit, Frames
-from snapshot.spark.audits.batches import GroupPlace, batch_rows
-from snapshot.spark.audits.checks import AUDITS
-from snapshot.spark.audits.collecting import Grace, histories
-from snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
-from snapshot.spark.audits.levels import comparisons
-from snapshot.spark.audits.replay import replay_rows
-from snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
-from snapshot.spark.audits.stored import stored_objects
-from snapshot.spark.audits.transaction_events import EVENT_NAMES
-from snapshot.spark.audits.transactions_said import said_rows
-from snapshot.spark.audits.work import ClusterStorage
-from snapshot.storage import StorageError, open_storage
-from statemachine.controller_state import CONTROLLER_GROUP, ControllerState
+from strandline.snapshot.names import LogName, SnapshotName, snapshot_name
+from strandline.snapshot.spark.audits.audit import Answer, Audit, Frames
+from strandline.snapshot.spark.audits.batches import GroupPlace, batch_rows
+from strandline.snapshot.spark.audits.checks import AUDITS
+from strandline.snapshot.spark.audits.collecting import Grace, histories
+from strandline.snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
+from strandline.snapshot.spark.audits.levels import comparisons
+from strandline.snapshot.spark.audits.replay import replay_rows
+from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
+from strandline.snapshot.spark.audits.stored import stored_objects
+from strandline.snapshot.spark.audits.transaction_events import EVENT_NAMES
+from strandline.snapshot.spark.audits.transactions_said import said_rows
+from strandline.snapshot.spark.audits.work import ClusterStorage
+from strandline.snapshot.storage import StorageError, open_storage
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState
 
 MAX_ROWS = 100
 """Findings, and remarks, that are listed for each audit; all of them are counted."""

@@ -12,10 +12,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from snapshot.spark.audits.work import ClusterStorage, frame
-from statemachine.level_one import LEVEL_ONE_PREFIX, parse_level_one_name
-from statemachine.object_names import PREFIX as LEVEL_ZERO_PREFIX
-from statemachine.object_names import parse_object_name
+from strandline.snapshot.spark.audits.work import ClusterStorage, frame
+from strandline.statemachine.object_names import PREFIX as LEVEL_ZERO_PREFIX
+from strandline.statemachine.object_names import parse_object_name
+from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, parse_level_one_name
 
 SCHEMA = StructType(
     [

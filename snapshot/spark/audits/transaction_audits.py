@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from snapshot.spark.audits.audit import Answer, Frames, broken
-from snapshot.spark.audits.transaction_events import (
+from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
+from strandline.snapshot.spark.audits.transaction_events import (
     COMPLETED,
     COVERED,
     DECIDED,
@@ -23,7 +23,7 @@ from snapshot.spark.audits.transaction_events import (
     OUTSIDE,
     WRITTEN,
 )
-from statemachine.internal_topics import TRANSACTIONS_KIND, TRANSACTIONS_TOPIC
+from strandline.statemachine.internal_topics import TRANSACTIONS_KIND, TRANSACTIONS_TOPIC
 
 SLACK_MS: Final = 60_000
 """How far the clocks of two nodes may be apart. What happened less than that before a group's log ends may

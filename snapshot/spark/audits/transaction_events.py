@@ -14,21 +14,32 @@ from typing import Any, Final, NamedTuple
 import msgpack
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField
 
-from snapshot.spark.audits.batches import GroupPlace
-from statemachine.classic_group import ClassicGroup
-from statemachine.consumer_group import ConsumerGroup
-from statemachine.group_commands import NO_GENERATION, NO_MEMBER, GroupKind, OffsetsCommitted
-from statemachine.group_commands import TransactionEnded as OffsetsEnded
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
-from statemachine.machine import StateMachine
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Appended, InlineBatch, Kind, Placeholder, TransactionEnded
-from statemachine.producers import NO_TRANSACTION
-from statemachine.transaction_commands import Enlisted, Prepared
-from statemachine.transaction_commands import Kind as TransactionKind
-from statemachine.transaction_state import AT_REST, PREPARED, State, Transaction
-from statemachine.transactions import TransactionsMachine
+from strandline.snapshot.spark.audits.batches import GroupPlace
+from strandline.statemachine.groups.classic_group import ClassicGroup
+from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.group_commands import (
+    NO_GENERATION,
+    NO_MEMBER,
+    GroupKind,
+    OffsetsCommitted,
+)
+from strandline.statemachine.groups.group_commands import TransactionEnded as OffsetsEnded
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
+from strandline.statemachine.machine import StateMachine
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
+    Appended,
+    InlineBatch,
+    Kind,
+    Placeholder,
+    TransactionEnded,
+)
+from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.transactions.transaction_commands import Enlisted, Prepared
+from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
+from strandline.statemachine.transactions.transaction_state import AT_REST, PREPARED, State, Transaction
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 COVERED: Final = "covered"
 """The group's log is covered from `time` to `until`, by the machine's time in ms; `committed`: from the very

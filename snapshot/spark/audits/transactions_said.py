@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType
 
-from snapshot.names import SnapshotName
-from snapshot.spark.audits.batches import newest_state
-from snapshot.spark.audits.documents import Listing
-from snapshot.spark.audits.work import ClusterStorage, frame
-from statemachine.aborted_transactions import AbortedTransactions
-from statemachine.producers import Producers
+from strandline.snapshot.names import SnapshotName
+from strandline.snapshot.spark.audits.batches import newest_state
+from strandline.snapshot.spark.audits.documents import Listing
+from strandline.snapshot.spark.audits.work import ClusterStorage, frame
+from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
+from strandline.statemachine.partition.producers import Producers
 
 SCHEMA = StructType(
     [

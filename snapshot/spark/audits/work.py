@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from snapshot.storage import Storage
+from strandline.snapshot.storage import Storage
 
 T = TypeVar("T")
 

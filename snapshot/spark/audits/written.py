@@ -12,12 +12,12 @@ import msgpack
 import numpy as np
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField
 
-from snapshot.document import SnapshotDocument
-from snapshot.extent_rows import EXTENT_ROWS
-from statemachine.extents import INLINE_ROW
-from statemachine.object_names import object_name
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import (
+from strandline.snapshot.document import SnapshotDocument
+from strandline.snapshot.extent_rows import EXTENT_ROWS
+from strandline.statemachine.object_names import object_name
+from strandline.statemachine.partition.extents import INLINE_ROW
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import (
     Appended,
     EntryResult,
     InlineBatch,

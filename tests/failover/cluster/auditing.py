@@ -6,8 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
-from snapshot.spark.audits import NothingToAudit, Verdict, run_audits, write_report
-from snapshot.spark.session import session
+from strandline.snapshot.spark.audits import NothingToAudit, Verdict, run_audits, write_report
+from strandline.snapshot.spark.session import session
 from tests.failover.cluster.nodes import Nodes
 
 CHECKPOINT_SECONDS = 60.0

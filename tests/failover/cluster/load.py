@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from cluster.kafka_client import client_config
+from strandline.cluster.kafka_client import client_config
 
 BURST = 5
 NO_PLACE = -1

@@ -16,11 +16,11 @@ from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.cimpl import NewTopic
 
-from cluster.admin_client import AdminClient, Unreachable, first_answer
-from cluster.kafka_client import client_config
-from cluster.local import LocalCluster
-from cluster.local_files import Description, LocalNode
-from cluster.ports import LOOPBACK, free_ports
+from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
+from strandline.cluster.kafka_client import client_config
+from strandline.cluster.local import LocalCluster
+from strandline.cluster.local_files import Description, LocalNode
+from strandline.cluster.ports import LOOPBACK, free_ports
 from tests.failover.cluster.small_disk import SmallDisk, take_reserve_back
 from tests.failover.cluster.stores import Storage
 from tests.failover.links import Link

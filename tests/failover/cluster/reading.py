@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cluster.kafka_client import client_config
+from strandline.cluster.kafka_client import client_config
 from tests.failover.cluster.load import NO_PLACE, Told, parsed
 
 _BATCH = 2_000

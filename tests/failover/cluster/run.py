@@ -22,8 +22,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.failure import CommandFailed
-from snapshot.spark.session import NoJava, check_java
+from strandline.cluster.failure import CommandFailed
+from strandline.snapshot.spark.session import NoJava, check_java
 from tests.failover.cluster.auditing import audit
 from tests.failover.cluster.faults import FAULTS, impossible, schedule
 from tests.failover.cluster.load import Load

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from node.level_one.merging import next_merge
-from node.level_one.plan import grain
-from snapshot.names import SnapshotName, parse_name
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.extents import InlineExtent, ObjectExtent
-from statemachine.internal_topics import INTERNAL_TOPICS
-from statemachine.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
-from statemachine.object_names import PREFIX
-from statemachine.partition import PartitionStateMachine
+from strandline.node.level_one.merging import next_merge
+from strandline.node.level_one.plan import grain
+from strandline.snapshot.names import SnapshotName, parse_name
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.object_names import PREFIX
+from strandline.statemachine.partition.extents import InlineExtent, ObjectExtent
+from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
+from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.simulation.whole.client import Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.consumers import Consumer

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from node import broker as broker_module
-from node.broker import _host_settings as host_settings
-from node.config import (
+from strandline.node import broker as broker_module
+from strandline.node.broker import _host_settings as host_settings
+from strandline.node.config import (
     AdminSection,
     CheckpointsSection,
     ClusterSection,
@@ -25,10 +25,10 @@ from node.config import (
     StorageSection,
     TopicsSection,
 )
-from node.level_zero.retries import RetryingStore
-from node.raft.group import RaftGroup
-from node.raft.host import HostSettings
-from node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.objectstore.retries import RetryingStore
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import HostSettings
+from strandline.node.raft.wal.write_ahead_log import WalConfig
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
 from tests.simulation.leases import holds_lease

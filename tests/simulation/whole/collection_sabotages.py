@@ -10,21 +10,21 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from node.controller import gone_topics
-from node.controller.gone_topics import GoneTopics
-from node.level_one.sweeper import Sweeper
-from node.level_one.undecided import Undecided
-from node.level_zero.collectable_epochs import CollectableEpochs, Heard, Maximum
-from node.level_zero.grace import Grace
-from node.level_zero.idle_epochs import IdleEpochs
-from node.level_zero.store import MAX_LIST
-from node.partition.partition import Partition, _result
-from node.partition.reader_holds import ReaderHolds
-from statemachine.checkpoints import Checkpoints
-from statemachine.epoch_window import EpochWindow
-from statemachine.level_one import RemovedObject
-from statemachine.partition_commands import AdvanceEpoch
-from statemachine.partition_state import PartitionState
+from strandline.node.gc import gone_topics
+from strandline.node.gc.collectable_epochs import CollectableEpochs, Heard, Maximum
+from strandline.node.gc.gone_topics import GoneTopics
+from strandline.node.gc.grace import Grace
+from strandline.node.gc.idle_epochs import IdleEpochs
+from strandline.node.gc.reader_holds import ReaderHolds
+from strandline.node.level_one.sweeper import Sweeper
+from strandline.node.level_one.undecided import Undecided
+from strandline.node.objectstore.store import MAX_LIST
+from strandline.node.partition.partition import Partition, _result
+from strandline.statemachine.controller.checkpoints import Checkpoints
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.level_one import RemovedObject
+from strandline.statemachine.partition.partition_commands import AdvanceEpoch
+from strandline.statemachine.partition.partition_state import PartitionState
 
 Broken = AbstractContextManager[Any]
 
@@ -184,7 +184,11 @@ COLLECTION: Final = (
     Hole(
         "ahead-of-unreconciled",
         "M(p) goes by what is accepted, whatever batches name",
-        lambda: (patch("statemachine.partition_state.max_collectable_epoch", _by_accepted_alone),),
+        lambda: (
+            patch(
+                "strandline.statemachine.partition.partition_state.max_collectable_epoch", _by_accepted_alone
+            ),
+        ),
     ),
     Hole(
         "leases-ignored",

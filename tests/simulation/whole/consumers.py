@@ -9,8 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import ApiKey
-from node.kafka.record_batch import BatchHeader, read_header
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.record_batch import BatchHeader, read_header
 from tests.simulation.whole.client import GONE, PASSING, Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.objects import Place

@@ -9,14 +9,14 @@ import asyncio
 from typing import Any, Final
 from unittest.mock import patch
 
-from node.controller import replacements
-from node.controller.folder_keeper import FolderKeeper
-from node.raft.data_folder import Folder, Standing
-from node.raft.group import RaftGroup
-from node.raft.host import RaftHost
-from node.raft.mesh.handshake import Handshake
-from node.raft.outcome import Outcome
-from statemachine.controller import Controller, PartitionGroup
+from strandline.node.controller import replacements
+from strandline.node.controller.folder_keeper import FolderKeeper
+from strandline.node.raft.data_folder import Folder, Standing
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.mesh.handshake import Handshake
+from strandline.node.raft.outcome import Outcome
+from strandline.statemachine.controller.controller import Controller, PartitionGroup
 from tests.simulation.whole.collection_sabotages import Hole
 
 

@@ -13,10 +13,10 @@ from zlib import crc32
 
 import msgpack
 
-from statemachine.coordinator_machine import CoordinatorMachine
-from statemachine.object_names import object_name
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Kind
+from strandline.statemachine.groups.coordinator_machine import CoordinatorMachine
+from strandline.statemachine.object_names import object_name
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import Kind
 from tests.simulation.records import Finding
 from tests.simulation.whole.objects import BODY, Objects, Place
 from tests.simulation.whole.retention import Retention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.storage_owner import KEY
+from strandline.node.objectstore.storage_owner import KEY
 from tests.simulation.whole.cluster import WholeCluster
 
 SETTLES_SECONDS = 5.0

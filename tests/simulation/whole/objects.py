@@ -14,18 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from node.level_zero import store_watch
-from node.raft.rules.messages import EntryKind
-from snapshot.level_one_format import parse
-from snapshot.names import SnapshotName, parse_name
-from statemachine.controller import Controller
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.extents import OBJECT_ROW, ROW, InlineExtent
-from statemachine.internal_topics import INTERNAL_TOPICS
-from statemachine.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name, parse_level_one_name
-from statemachine.object_names import PREFIX, object_name, parse_object_name
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Kind
+from strandline.node.objectstore import store_watch
+from strandline.node.raft.rules.messages import EntryKind
+from strandline.snapshot.level_one_format import parse
+from strandline.snapshot.names import SnapshotName, parse_name
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.object_names import PREFIX, object_name, parse_object_name
+from strandline.statemachine.partition.extents import OBJECT_ROW, ROW, InlineExtent
+from strandline.statemachine.partition.level_one import (
+    LEVEL_ONE_PREFIX,
+    LevelOneExtent,
+    level_one_name,
+    parse_level_one_name,
+)
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import Kind
 
 if TYPE_CHECKING:
     from tests.simulation.store import SimStore

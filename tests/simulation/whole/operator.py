@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from tests.simulation.whole.client import PASSING, Client, Directory, TopicKnown
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.objects import Place

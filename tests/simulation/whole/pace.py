@@ -8,9 +8,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
-from node.controller import duties
-from node.level_one import reconciler, retention, sweeper
-from node.level_zero import collectable_epochs, collector, idle_epochs
+from strandline.node.controller import duties
+from strandline.node.gc import collectable_epochs, collector, idle_epochs
+from strandline.node.level_one import reconciler, retention, sweeper
 from tests.simulation.all_of import all_of
 from tests.simulation.whole.plan import Plan
 

@@ -10,12 +10,12 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
-from node.config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
-from node.level_zero.batcher import BatcherConfig
-from node.level_zero.retries import RetryPolicy
-from node.raft.config import RaftConfig
-from node.raft.mesh.config import MeshConfig
-from node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
+from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.objectstore.retries import RetryPolicy
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.mesh.config import MeshConfig
+from strandline.node.raft.wal.write_ahead_log import WalConfig
 from tests.simulation.whole.transactions.load import Load
 
 FAULTS = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from tests.kafka_wire.batches import Record, build
 from tests.simulation.whole.client import GONE, Client, Directory
 from tests.simulation.whole.cluster import WholeCluster

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from statemachine.partition import PartitionStateMachine
-from statemachine.topic_config import RETENTION_BYTES, RETENTION_MS
+from strandline.statemachine.controller.topic_config import RETENTION_BYTES, RETENTION_MS
+from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.simulation.whole.objects import BODY, Objects, Place
 
 START_MS = 1_700_000_000_000

@@ -12,28 +12,29 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from node.controller.hosting import Hosting
-from node.controller.producer_ids import ProducerIds
-from node.controller.registration import Registration
-from node.kafka.requests import fetch_share, leading, produce
-from node.kafka.requests.fetch_share import FetchShare
-from node.level_zero.batcher import Batcher, Stored
-from node.partition import answers
-from node.partition import fence as fence_module
-from node.partition import partition as partition_module
-from node.partition.batch import AppendFailed, Judgement, ProducedBatch, Verification
-from node.partition.gaps import Gaps
-from node.partition.lanes import Lane, Pending, placeholder
-from node.partition.partition import Partition
-from node.partition.writer import Writer
-from node.raft.group import RaftGroup
-from statemachine.controller_commands import ProducerIdBlock
-from statemachine.epoch_window import EpochWindow, StaleClusterEpoch
-from statemachine.machine import Captured
-from statemachine.object_names import parse_object_name
-from statemachine.partition import PartitionStateMachine
-from statemachine.partition_commands import Append, Appended, encode
-from statemachine.producers import NO_PRODUCER, Duplicate
+from strandline.node.controller.hosting import Hosting
+from strandline.node.controller.producer_ids import ProducerIds
+from strandline.node.controller.registration import Registration
+from strandline.node.kafka.handlers import fetch_partition as fetch_share
+from strandline.node.kafka.handlers import leading, produce
+from strandline.node.kafka.handlers.fetch_partition import FetchShare
+from strandline.node.level_zero.batcher import Batcher, Stored
+from strandline.node.partition import answers
+from strandline.node.partition import fence as fence_module
+from strandline.node.partition import partition as partition_module
+from strandline.node.partition.batch import AppendFailed, Judgement, ProducedBatch, Verification
+from strandline.node.partition.gaps import Gaps
+from strandline.node.partition.lanes import Lane, Pending, placeholder
+from strandline.node.partition.partition import Partition
+from strandline.node.partition.writer import Writer
+from strandline.node.raft.group import RaftGroup
+from strandline.statemachine.controller.controller_commands import ProducerIdBlock
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.object_names import parse_object_name
+from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import Append, Appended, encode
+from strandline.statemachine.partition.producers import NO_PRODUCER, Duplicate
 from tests.partition import sabotages as of_partition
 from tests.partition.sabotages import JudgesOnlyOnce, KeptOverTerms
 from tests.simulation.all_of import all_of
@@ -308,7 +309,11 @@ _ALL = (
     Sabotage(
         "own-epoch-moves",
         "an entry's own epochs move the applied ones",
-        lambda: (patch.dict("statemachine.partition._HANDLERS", {1: _append_moving_by_own_epoch}),),
+        lambda: (
+            patch.dict(
+                "strandline.statemachine.partition.partition._HANDLERS", {1: _append_moving_by_own_epoch}
+            ),
+        ),
     ),
     Sabotage(
         "old-epoch-kept",
@@ -383,7 +388,7 @@ _ALL = (
     Sabotage(
         "captured-late",
         "a checkpoint's state is taken after later entries",
-        lambda: (patch.dict("statemachine.partition._HANDLERS", {6: _captures_late}),),
+        lambda: (patch.dict("strandline.statemachine.partition.partition._HANDLERS", {6: _captures_late}),),
     ),
     Sabotage(
         "own-producer-ids",

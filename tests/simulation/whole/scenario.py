@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from tests.simulation.loop import DEAD
 from tests.simulation.records import Finding
 from tests.simulation.whole.checks import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statemachine.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from tests.simulation.whole.cluster import WholeCluster
 
 

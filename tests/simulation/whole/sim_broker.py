@@ -6,21 +6,21 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.broker import Broker
-from node.checkpoints.publisher import PublisherLimits
-from node.checkpoints.recorder import CheckpointRecorder
-from node.config import NodeConfig
-from node.level_zero.collectable_epochs import TELL, Maximum
-from node.level_zero.store import ObjectNotFound
-from node.mesh_calls import Handler
-from node.partition.fence import Grant
-from node.partition.lanes import Lane, Pending
-from node.partition.partition import Partition
-from node.partition.writer import Writer
-from statemachine.controller import PartitionGroup
-from statemachine.epoch_window import StaleClusterEpoch
-from statemachine.machine import Captured
-from statemachine.object_names import PREFIX
+from strandline.node.broker import Broker
+from strandline.node.checkpoints.publisher import PublisherLimits
+from strandline.node.checkpoints.recorder import CheckpointRecorder
+from strandline.node.config import NodeConfig
+from strandline.node.gc.collectable_epochs import TELL, Maximum
+from strandline.node.objectstore.store import ObjectNotFound
+from strandline.node.partition.fence import Grant
+from strandline.node.partition.lanes import Lane, Pending
+from strandline.node.partition.partition import Partition
+from strandline.node.partition.writer import Writer
+from strandline.node.rpc import Handler
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.object_names import PREFIX
+from strandline.statemachine.partition.epoch_window import StaleClusterEpoch
 from tests.simulation.node import SimNode
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.objects import Place

@@ -10,11 +10,11 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from node.partition.fence import Hold
-from node.partition.partition import Partition
-from statemachine.controller_state import CONTROLLER_GROUP
-from statemachine.epoch_window import EpochWindow
-from statemachine.partition_commands import AdvanceEpoch, Kind
+from strandline.node.partition.fence import Hold
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.partition_commands import AdvanceEpoch, Kind
 from tests.simulation.node import SimNode
 from tests.simulation.store import Moment
 from tests.simulation.whole.cluster import WholeCluster

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from statemachine.controller import PartitionGroup
-from statemachine.controller_commands import ReplaceNode, ReplicasLeft, decode
-from statemachine.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasLeft, decode
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.plan import WIPED
 from tests.simulation.whole.sim_broker import SimBroker

@@ -13,8 +13,8 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from node.kafka.apis import APIS, ApiKey
-from node.kafka.schema import FieldLayout, entity_layout
+from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.schema import FieldLayout, entity_layout
 from tests.kafka_wire.entities import encoded
 from tests.simulation.node import SimNode
 from tests.simulation.whole.cluster import KAFKA_PORT

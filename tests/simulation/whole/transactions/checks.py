@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from statemachine.groups import GroupsMachine
-from statemachine.internal_topics import INTERNAL_TOPICS
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.exactly_once.history import Place as Named
 from tests.simulation.whole.client import TopicKnown
 from tests.simulation.whole.cluster import WholeCluster

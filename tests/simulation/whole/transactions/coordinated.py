@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from tests.simulation.whole.client import Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.transactions.endings import GivenUp

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from node.coordinator.transactions.verification import VERIFY
-from node.mesh_calls import CallFailed, Handler
-from node.transaction_markers import METHOD as MARKERS
-from statemachine.consumer_group_commands import CHANGE_CONSUMER_GROUP
-from statemachine.group_commands import GroupKind
-from statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
-from statemachine.partition_commands import Kind
-from statemachine.transaction_commands import Kind as TransactionKind
+from strandline.node.coordinator.transactions.verification import VERIFY
+from strandline.node.partition.transaction_markers import METHOD as MARKERS
+from strandline.node.rpc import CallFailed, Handler
+from strandline.statemachine.groups.consumer_group_commands import CHANGE_CONSUMER_GROUP
+from strandline.statemachine.groups.group_commands import GroupKind
+from strandline.statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
+from strandline.statemachine.partition.partition_commands import Kind
+from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.transactions.plan import STEPS

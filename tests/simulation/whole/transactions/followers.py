@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from node.kafka.record_batch import BatchHeader, read_header
+from strandline.node.kafka.wire.record_batch import BatchHeader, read_header
 from tests.exactly_once.history import Place as Named
 from tests.exactly_once.history import Read
 from tests.simulation.whole.client import Directory

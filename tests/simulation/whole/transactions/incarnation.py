@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from tests.exactly_once.history import Transaction
 from tests.kafka_wire.batches import Record, build
 from tests.simulation.whole.ledger import Sent

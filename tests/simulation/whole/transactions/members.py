@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgpack
 from kio.schema.errors import ErrorCode
 
-from node.kafka.apis import ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from tests.simulation.whole.client import TopicKnown
 from tests.simulation.whole.transactions.coordinated import BUSY, GROUP, MOVED, Coordinated
 from tests.simulation.whole.wire import Lost

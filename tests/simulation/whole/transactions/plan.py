@@ -11,8 +11,8 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from node.config import GroupsSection
-from statemachine.transaction_commands import LAST_EPOCH
+from strandline.node.config import GroupsSection
+from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
 from tests.simulation.whole.plan import Plan, anything
 from tests.simulation.whole.transactions.load import Load
 

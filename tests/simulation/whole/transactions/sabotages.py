@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
-from node.coordinator.transactions.markers import Decided, Markers
-from node.coordinator.transactions.upkeep import Upkeep
-from node.kafka.requests.fetch_share import FetchShare
-from statemachine import group_offsets
-from statemachine.aborted_transactions import AbortedTransactions
-from statemachine.offsets import Offsets
-from statemachine.producers import (
+from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
+from strandline.node.coordinator.transactions.markers import Decided, Markers
+from strandline.node.coordinator.transactions.upkeep import Upkeep
+from strandline.node.kafka.handlers.fetch_partition import FetchShare
+from strandline.statemachine.groups import group_offsets
+from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
+from strandline.statemachine.partition.offsets import Offsets
+from strandline.statemachine.partition.producers import (
     MAX_SEQUENCE,
     NO_TRANSACTION,
     Duplicate,
@@ -29,9 +29,9 @@ from statemachine.producers import (
     Refusal,
     StaleProducerEpoch,
 )
-from statemachine.transaction_commands import Enlisted, Kind
-from statemachine.transaction_state import State, Transaction
-from statemachine.transactions import TransactionsMachine
+from strandline.statemachine.transactions.transaction_commands import Enlisted, Kind
+from strandline.statemachine.transactions.transaction_state import State, Transaction
+from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.simulation.all_of import all_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from statemachine import transaction_state, transactions
+from strandline.statemachine.transactions import transaction_state, transactions
 from tests.exactly_once.anomalies import anomalies
 from tests.exactly_once.history import Ending, Place
 from tests.simulation.whole.checks import (

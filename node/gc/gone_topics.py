@@ -1,0 +1,162 @@
+"""Deletes what is left in storage of topics that were deleted: level-one objects and published checkpoints.
+
+A partition deletes its own objects as long as it is there. When its topic is deleted, its replicas go within
+milliseconds, and nobody is left who knows what they had; so the controller's leader looks through the names,
+which tell whose they are. It lists first and only then makes sure that its state is the newest: whatever
+wrote a name was created before, hence is known to that state or was deleted. Ids of topics and groups never
+come back, so a deletion that takes effect late harms nothing.
+
+A topic that the cluster never had is left alone: its objects are another cluster's in the same storage, or
+those of this one before it lost its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, NamedTuple
+
+from strandline.node.controller.client import ControllerClient
+from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.outcome import Applied
+from strandline.snapshot.names import cluster_prefix, group_prefix
+from strandline.snapshot.names import parse_name as parse_snapshot_name
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, parse_level_one_name, topic_prefix
+
+log = logging.getLogger(__name__)
+
+PAGE: Final = 1_000
+MAX_PAGES: Final = 256
+"""Listings in one round; the next one goes on behind them."""
+_BEHIND_SLASH: Final = "0"
+"""The character that follows "/": a folder's name with it comes behind all that is in the folder."""
+
+
+class _Owner(NamedTuple):
+    """Whose a name is: a topic's, by its id, or a group's."""
+
+    prefix: str
+    """What all names of this owner begin with, the last slash left out."""
+    who: bytes | int
+
+    def is_gone(self, machine: Controller) -> bool:
+        return (
+            machine.topic_is_gone(self.who)
+            if isinstance(self.who, bytes)
+            else machine.group_is_gone(self.who)
+        )
+
+
+class GoneTopics:
+    """At work while this node leads the controller. Everything belongs on `loop`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        host: RaftHost,
+        controller: ControllerClient,
+        sweep_seconds: float,
+        deletes_per_second: int,
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.deleted = 0
+        """Objects of deleted topics that this process deleted."""
+        self.foreign = 0
+        """Names met in the last round that are neither a level-one object's nor a checkpoint's."""
+        self.last_error: str | None = None
+        """As long as the last round failed."""
+        self._store = store
+        self._host = host
+        self._controller = controller
+        self._sweep_seconds = sweep_seconds
+        self._deletes_per_second = deletes_per_second
+        self._loop = loop
+        self._behind = {LEVEL_ONE_PREFIX: "", cluster_prefix(host.cluster_id): ""}
+        """By prefix, where the next round goes on; from the start after it came to the end."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look, every so many seconds."""
+        self._task = self._loop.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop; a deletion under way may still take effect."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._sweep_seconds)
+            try:
+                await self.sweep()
+            except StoreError as error:
+                # Every round begins where the last one stood, so nothing is lost but time.
+                if self.last_error is None:
+                    log.warning("objects of deleted topics stay for now: %s", error)
+                self.last_error = str(error)
+            except Exception as error:
+                self.last_error = f"{type(error).__name__}: {error}"
+                message = "removing what deleted topics left failed in a way that was not foreseen"
+                self._loop.call_exception_handler({"message": message, "exception": error})
+            else:
+                self.last_error = None
+
+    async def sweep(self) -> None:
+        """One round, if this node leads the controller and nothing is paused; raises StoreError."""
+        group = self._host.groups.get(CONTROLLER_GROUP)
+        machine = self._controller.machine
+        self.foreign = 0
+        pages = MAX_PAGES
+        for prefix in self._behind:
+            while pages and group is not None and group.is_leader and not machine.collection_paused:
+                pages -= 1
+                if await self._page(prefix, group, machine):
+                    break
+
+    async def _page(self, prefix: str, group: RaftGroup, machine: Controller) -> bool:
+        """List names from where the last page ended and delete what may go; whether that was the end."""
+        names = await self._store.list(prefix, self._behind[prefix], PAGE)
+        owners = {name: owner for name in names if (owner := _owner(name)) is not None}
+        if any(owner.is_gone(machine) for owner in owners.values()):
+            # What is gone in an old state may be there in the newest, where ids were forgotten.
+            if not isinstance(await group.barrier(), Applied):
+                return True
+            await self._delete([name for name, owner in owners.items() if owner.is_gone(machine)], machine)
+        self.foreign += len(names) - len(owners)
+        if len(names) < PAGE:
+            self._behind[prefix] = ""
+            return True
+        # A topic that is there may have very many objects, and none of them is of interest here.
+        last = owners.get(names[-1])
+        stays = last is not None and not last.is_gone(machine)
+        self._behind[prefix] = last.prefix + _BEHIND_SLASH if last is not None and stays else names[-1]
+        return False
+
+    async def _delete(self, names: list[str], machine: Controller) -> None:
+        for first in range(0, len(names), MAX_DELETE):
+            if machine.collection_paused:
+                return
+            batch = names[first : first + MAX_DELETE]
+            await self._store.delete_many(batch)
+            self.deleted += len(batch)
+            await asyncio.sleep(len(batch) / self._deletes_per_second)
+        if names:
+            log.info("%d objects of deleted topics are deleted", len(names))
+
+
+def _owner(name: str) -> _Owner | None:
+    """Whose a listed name is; None when it is nothing that this cluster writes."""
+    try:
+        if name.startswith(LEVEL_ONE_PREFIX):
+            topic_id = parse_level_one_name(name).topic_id
+            return _Owner(topic_prefix(topic_id).removesuffix("/"), topic_id)
+        parsed = parse_snapshot_name(name)
+    except ValueError:
+        return None
+    return _Owner(group_prefix(parsed.cluster, parsed.group).removesuffix("/"), parsed.group)

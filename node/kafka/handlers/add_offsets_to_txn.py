@@ -1,0 +1,37 @@
+"""AddOffsetsToTxn: a transactional producer says for which consumer group it is going to commit offsets.
+
+Kafka adds the partition that has the group's offsets. Here it is the group itself, by its id: where its
+coordinator is, is looked up when the transaction ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure
+from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+
+
+async def add_offsets_to_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """See TransactionCoordinator.enlist for what may be refused."""
+    code = await _add(context, request.payload)
+    return a.AddOffsetsToTxnResponse(
+        throttle_time=NO_THROTTLE, error_code=told(code, request.header.api_version, fenced_since=2)
+    )
+
+
+async def _add(context: BrokerContext, payload: Any) -> ErrorCode:
+    coordinator = coordinator_for(context, payload.transactional_id)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator
+    if not payload.group_id:
+        return ErrorCode.invalid_group_id
+    added = await coordinator.enlist(
+        payload.transactional_id, payload.producer_id, payload.producer_epoch, groups=(payload.group_id,)
+    )
+    return added.code if isinstance(added, Failure) else ErrorCode.none

@@ -1,0 +1,68 @@
+"""AddPartitionsToTxn: a transactional producer says where it is going to write.
+
+Only the versions of clients are spoken, up to 3. By those above Kafka's brokers ask each other, as here
+node/coordinator/transactions/verification.py does over the mesh.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.leading import topic_of
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure
+from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+
+
+async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """All partitions are added or none: one that does not exist makes the others OPERATION_NOT_ATTEMPTED."""
+    payload = request.payload
+    partitions: list[tuple[bytes, int]] = []
+    unknown: dict[tuple[str, int], ErrorCode] = {}
+    for asked in payload.v3_and_below_topics:
+        topic = topic_of(context, asked.name, None)
+        for number in asked.partitions:
+            if isinstance(topic, ErrorCode):
+                unknown[asked.name, number] = topic
+            elif not 0 <= number < len(topic.partitions):
+                unknown[asked.name, number] = ErrorCode.unknown_topic_or_partition
+            else:
+                partitions.append((topic.topic_id, number))
+    code = ErrorCode.operation_not_attempted if unknown else await _add(context, payload, partitions)
+    code = told(code, request.header.api_version, fenced_since=2)
+    return a.AddPartitionsToTxnResponse(
+        throttle_time=NO_THROTTLE,
+        results_by_topic_v3_and_below=tuple(
+            a.AddPartitionsToTxnTopicResult(
+                name=asked.name,
+                results_by_partition=tuple(
+                    a.AddPartitionsToTxnPartitionResult(
+                        partition_index=number,
+                        partition_error_code=unknown.get((asked.name, number), code),
+                    )
+                    for number in asked.partitions
+                ),
+            )
+            for asked in payload.v3_and_below_topics
+        ),
+    )
+
+
+async def _add(context: BrokerContext, payload: Any, partitions: list[tuple[bytes, int]]) -> ErrorCode:
+    if not partitions:
+        return ErrorCode.none
+    transactional_id = payload.v3_and_below_transactional_id
+    coordinator = coordinator_for(context, transactional_id)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator
+    added = await coordinator.enlist(
+        transactional_id,
+        payload.v3_and_below_producer_id,
+        payload.v3_and_below_producer_epoch,
+        partitions,
+    )
+    return added.code if isinstance(added, Failure) else ErrorCode.none

@@ -1,0 +1,86 @@
+"""DescribeCluster, and what Metadata also says of the cluster: its nodes, its controller, who may do what."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.controller.controller_state import NodeRegistration
+
+NOT_ASKED: Final = -(2**31)
+"""What stands for authorized operations in an answer to whoever did not ask for them."""
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
+
+# Bits are Kafka's AclOperation codes. There are no ACLs, so everyone may do everything, as in Kafka then.
+_CREATE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 1 << 5, 1 << 7, 1 << 8, 1 << 10, 1 << 11
+_READ, _WRITE, _DELETE, _CLUSTER_ACTION, _IDEMPOTENT_WRITE = 1 << 3, 1 << 4, 1 << 6, 1 << 9, 1 << 12
+_BOTH: Final = _CREATE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
+TOPIC_OPERATIONS: Final = _BOTH | _READ | _WRITE | _DELETE
+CLUSTER_OPERATIONS: Final = _BOTH | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
+
+
+def live_nodes(context: BrokerContext) -> list[NodeRegistration]:
+    """The nodes that clients may be sent to."""
+    return [node for node in context.controller.machine.nodes.values() if not node.fenced]
+
+
+def controller_id(context: BrokerContext) -> int:
+    """The node that clients should send administrative requests to, -1 when no node is alive.
+
+    That is the controller's leader as this node believes now, not the last one the log tells of: without a
+    majority nothing new is in the log, and it would go on naming a node that is gone. Every node passes such
+    requests on, so while there is no leader, or it is fenced, clients are sent to this node.
+    """
+    nodes = context.controller.machine.nodes
+    for node in (context.controller.leader, context.node_id):
+        if node is not None and node in nodes and not nodes[node].fenced:
+            return node
+    return min((node.node for node in live_nodes(context)), default=-1)
+
+
+async def describe_cluster(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The nodes that are alive, and from version 2 on request those that are not."""
+    payload = request.payload
+    code, message = _refused(getattr(payload, "endpoint_type", BROKERS))
+    wanted = live_nodes(context)
+    if getattr(payload, "include_fenced_brokers", False):
+        wanted = list(context.controller.machine.nodes.values())
+    if code is not ErrorCode.none:
+        wanted = []
+    operations = CLUSTER_OPERATIONS if payload.include_cluster_authorized_operations else NOT_ASKED
+    return a.DescribeClusterResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=code,
+        error_message=message,
+        endpoint_type=BROKERS,
+        cluster_id=context.controller.machine.cluster_id or "",
+        controller_id=controller_id(context),
+        brokers=tuple(
+            a.DescribeClusterBroker(
+                broker_id=node.node,
+                host=node.kafka_host,
+                port=node.kafka_port,
+                rack=None,
+                is_fenced=node.fenced,
+            )
+            for node in wanted
+        ),
+        cluster_authorized_operations=operations,
+    )
+
+
+def _refused(endpoint_type: int) -> tuple[ErrorCode, str | None]:
+    if endpoint_type == BROKERS:
+        return ErrorCode.none, None
+    if endpoint_type == CONTROLLERS:
+        reason = (
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        )
+        return ErrorCode.mismatched_endpoint_type, reason
+    return ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"

@@ -1,0 +1,94 @@
+"""ConsumerGroupDescribe: groups of KIP-848, with what each member has and what it is to have."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
+from strandline.node.coordinator.groups.consumer_plan import preferred_assignor
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.groups.consumer_group_commands import NOTHING, Assignment, ConsumerMember
+
+_CONSUMER_MEMBER: Final = 1
+"""The type of a member that speaks this protocol, and not the classic one."""
+
+
+async def consumer_group_describe(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """Each group that was asked for, in that order."""
+    return a.ConsumerGroupDescribeResponse(
+        throttle_time=NO_THROTTLE,
+        groups=tuple(_described(context, group_id, a) for group_id in request.payload.group_ids),
+    )
+
+
+def _described(context: BrokerContext, group_id: str, a: Answers) -> Any:
+    coordinator = group_coordinator(context, group_id, may_be_empty=True)
+    if isinstance(coordinator, ErrorCode):
+        return _nothing(a, group_id, coordinator, None)
+    group = coordinator.consumer.get(group_id)
+    if group is None:
+        there = group_id in coordinator.machine.groups or coordinator.classic.has_members(group_id)
+        reason = f"Group {group_id} is not a consumer group." if there else f"Group {group_id} not found."
+        return _nothing(a, group_id, ErrorCode.group_id_not_found, reason)
+    members = [member for _, member in sorted(group.members.items())]
+    return a.DescribedGroup(
+        error_code=ErrorCode.none,
+        error_message=None,
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.epoch,
+        assignor_name=preferred_assignor(members),
+        members=tuple(
+            _member(a, coordinator.consumer, member, group.targets.get(member.member_id, NOTHING))
+            for member in members
+        ),
+    )
+
+
+def _member(a: Answers, groups: ConsumerGroups, member: ConsumerMember, target: Assignment) -> Any:
+    return a.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.topics,
+        subscribed_topic_regex=member.pattern or None,
+        assignment=_assignment(a, groups, member.assigned),
+        target_assignment=_assignment(a, groups, target),
+        member_type=_CONSUMER_MEMBER,
+    )
+
+
+def _assignment(a: Answers, groups: ConsumerGroups, assigned: Assignment) -> Any:
+    """Without topics that are gone: they have no name any more."""
+    named = ((topic_id, groups.topics.name_of(topic_id), numbers) for topic_id, numbers in assigned)
+    return a.Assignment(
+        topic_partitions=tuple(
+            a.TopicPartitions(topic_id=uuid.UUID(bytes=topic_id), topic_name=name, partitions=numbers)
+            for topic_id, name, numbers in named
+            if name is not None
+        )
+    )
+
+
+def _nothing(a: Answers, group_id: str, code: ErrorCode, message: str | None) -> Any:
+    return a.DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+    )

@@ -1,0 +1,74 @@
+"""What requests use of the node they arrive at.
+
+A request's function takes this instead of the whole broker, so that a test can give it a node made of plain
+objects, and so that the arrow of imports goes one way: the broker knows the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from strandline.node.config import NodeConfig
+    from strandline.node.controller.client import ControllerClient
+    from strandline.node.controller.leaders import LeaderTable
+    from strandline.node.controller.producer_ids import ProducerIds
+    from strandline.node.coordinator.table import Coordinators
+    from strandline.node.coordinator.transactions.verification import Verifier
+    from strandline.node.partition.partition import Partition
+    from strandline.node.rpc import MeshCalls
+
+
+class Partitions(Protocol):
+    """The partitions this node has a replica of."""
+
+    def get(self, topic_id: bytes, number: int) -> Partition | None:
+        """The replica here of one partition."""
+
+    def by_group(self, group: int) -> Partition | None:
+        """The replica here of one group."""
+
+
+class BrokerContext(Protocol):
+    """One node, as its requests see it; `strandline.node.broker.Broker` is one."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def config(self) -> NodeConfig: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def controller(self) -> ControllerClient: ...
+    @property
+    def leaders(self) -> LeaderTable: ...
+    @property
+    def partitions(self) -> Partitions: ...
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+    @property
+    def coordinators(self) -> Coordinators:
+        """Where groups and transactions are coordinated, and what coordinates them here."""
+
+    @property
+    def verifier(self) -> Verifier:
+        """Asks the coordinators of transactions, wherever they are, what a transaction has in it."""
+
+    @property
+    def calls(self) -> MeshCalls: ...
+    @property
+    def work_executor(self) -> Executor | None:
+        """Threads for work that would hold up the loop; None for the loop's own."""
+
+    @property
+    def rng(self) -> random.Random:
+        """Where the ids of new topics come from."""
+
+    def wall_ms(self) -> int:
+        """Unix time in milliseconds, the node's own clock."""
+
+    def agreed_ms(self) -> int | None:
+        """The time that most nodes agree on; None while they do not: nothing may go by its age then."""

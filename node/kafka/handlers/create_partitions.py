@@ -1,0 +1,73 @@
+"""CreatePartitions: topics grow, they never shrink."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.create_topics import DUPLICATE
+from strandline.node.kafka.handlers.outcomes import (
+    NO_THROTTLE,
+    Failure,
+    deadline_after,
+    each,
+    led,
+    refused,
+    submit,
+    topic_named,
+)
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.controller.controller_commands import CreatePartitions, Refused
+from strandline.statemachine.controller.controller_state import Topic
+
+
+async def create_partitions(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """Answers when every topic has grown and its partitions have leaders, or after `LEADER_SECONDS`."""
+    payload = request.payload
+    deadline = deadline_after(context, payload.timeout)
+    named = Counter(topic.name for topic in payload.topics)
+    wanted = {topic.name: topic for topic in payload.topics}
+
+    async def grow(asked: Any) -> Topic | Failure:
+        if named[asked.name] > 1:
+            return DUPLICATE
+        return await _grow(context, asked, payload.validate_only, deadline)
+
+    results = await each(wanted.values(), grow)
+    if not payload.validate_only:
+        await led(context, [topic for topic in results if isinstance(topic, Topic)], deadline)
+    return a.CreatePartitionsResponse(
+        throttle_time=NO_THROTTLE,
+        results=tuple(
+            a.CreatePartitionsTopicResult(
+                name=name,
+                error_code=result.code if isinstance(result, Failure) else ErrorCode.none,
+                error_message=result.message if isinstance(result, Failure) else None,
+            )
+            for name, result in zip(wanted, results, strict=True)
+        ),
+    )
+
+
+async def _grow(context: BrokerContext, asked: Any, validate_only: bool, deadline: float) -> Topic | Failure:
+    topic = await topic_named(context, asked.name, deadline)
+    if isinstance(topic, Failure):
+        return topic
+    assignments = None
+    if asked.assignments is not None:
+        assignments = [tuple(assignment.broker_ids) for assignment in asked.assignments]
+    command = CreatePartitions(topic.topic_id, asked.count, assignments)
+    if validate_only:
+        planned = context.controller.machine.validate(command)
+        return refused(planned) if isinstance(planned, Refused) else planned
+    outcome = await submit(context, command, deadline)
+    if isinstance(outcome, Topic):
+        return outcome
+    assert isinstance(outcome, Failure)
+    if outcome.code is ErrorCode.unknown_topic_id:
+        return Failure(ErrorCode.unknown_topic_or_partition, "The topic was deleted meanwhile.")
+    return outcome

@@ -1,0 +1,39 @@
+"""DeleteGroups: forget groups without members, with all their offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.replica import NotDone
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, each
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.groups.group_commands import DeleteGroup, Refused
+
+
+async def delete_groups(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """What became of each group, once it is decided; a name given twice is answered once."""
+    names = dict.fromkeys(request.payload.groups_names)
+
+    async def delete(group_id: str) -> Any:
+        code = await _deleted(context, group_id)
+        return a.DeletableGroupResult(group_id=group_id, error_code=code)
+
+    return a.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(await each(names, delete)))
+
+
+async def _deleted(context: BrokerContext, group_id: str) -> ErrorCode:
+    coordinator = group_coordinator(context, group_id, may_be_empty=True)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator
+    if coordinator.classic.has_members(group_id):
+        # Somebody joins: the log does not know it yet.
+        return ErrorCode.non_empty_group
+    done = await coordinator.execute(DeleteGroup(group_id))
+    if isinstance(done, NotDone):
+        return done.code
+    return ErrorCode(int(done.code)) if isinstance(done, Refused) else ErrorCode.none

@@ -1,0 +1,103 @@
+"""DeleteTopics, by name and by id (version 6).
+
+A name becomes an id here, and the command goes by id: one that is late never deletes a later topic of the
+same name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import (
+    NO_THROTTLE,
+    Failure,
+    deadline_after,
+    each,
+    submit,
+    topic_named,
+    topic_with_id,
+)
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.controller.controller_commands import DeleteTopic
+
+_Asked = tuple[str | None, bytes | None]
+_Answer = tuple[str | None, bytes | None, Failure | None]
+_ATTEMPTS: Final = 3
+_BOTH: Final = Failure(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+_NEITHER: Final = Failure(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+_SAME: Final = Failure(
+    ErrorCode.invalid_request, "The provided topic name maps to an ID that was already supplied."
+)
+
+
+async def delete_topics(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """Answers when the deletions are committed; what the topics held is removed later."""
+    payload = request.payload
+    deadline = deadline_after(context, payload.timeout)
+    if request.header.api_version < 6:
+        asked: list[_Asked] = [(name, None) for name in payload.topic_names]
+    else:
+        ids = (None if topic.topic_id is None else topic.topic_id.bytes for topic in payload.topics)
+        asked = [(topic.name, topic_id) for topic, topic_id in zip(payload.topics, ids, strict=True)]
+    times = Counter(asked)
+
+    async def delete(one: _Asked) -> _Answer:
+        name, topic_id = one
+        if name is not None and topic_id is not None:
+            return name, topic_id, _BOTH
+        if name is None and topic_id is None:
+            return name, topic_id, _NEITHER
+        if times[one] > 1:
+            what = "name" if topic_id is None else "id"
+            return name, topic_id, Failure(ErrorCode.invalid_request, f"Duplicate topic {what}.")
+        if name is not None:
+            return await _delete_named(context, name, times, deadline)
+        assert topic_id is not None
+        return await _delete_with_id(context, topic_id, deadline)
+
+    results = await each(times, delete)
+    return a.DeleteTopicsResponse(
+        throttle_time=NO_THROTTLE, responses=tuple(_answer(a, result) for result in results)
+    )
+
+
+async def _delete_named(
+    context: BrokerContext, name: str, asked: Counter[_Asked], deadline: float
+) -> _Answer:
+    for _ in range(_ATTEMPTS):
+        topic = await topic_named(context, name, deadline)
+        if isinstance(topic, Failure):
+            return name, None, topic
+        if (None, topic.topic_id) in asked:
+            return name, topic.topic_id, _SAME
+        outcome = await submit(context, DeleteTopic(topic.topic_id), deadline)
+        if not isinstance(outcome, Failure):
+            return name, topic.topic_id, None
+        if outcome.code is not ErrorCode.unknown_topic_id:
+            return name, topic.topic_id, outcome
+        # Somebody else deleted it before, and this node had not heard. The name may be another's by now.
+    return name, None, Failure(ErrorCode.unknown_topic_or_partition, "The topic was deleted meanwhile.")
+
+
+async def _delete_with_id(context: BrokerContext, topic_id: bytes, deadline: float) -> _Answer:
+    topic = await topic_with_id(context, topic_id, deadline)
+    if isinstance(topic, Failure):
+        return None, topic_id, topic
+    outcome = await submit(context, DeleteTopic(topic_id), deadline)
+    return topic.name, topic_id, outcome if isinstance(outcome, Failure) else None
+
+
+def _answer(a: Answers, result: _Answer) -> Any:
+    name, topic_id, failure = result
+    return a.DeletableTopicResult(
+        name=name,
+        topic_id=None if topic_id is None else uuid.UUID(bytes=topic_id),
+        error_code=failure.code if failure else ErrorCode.none,
+        error_message=failure.message if failure else None,
+    )

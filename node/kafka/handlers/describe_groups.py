@@ -1,0 +1,70 @@
+"""DescribeGroups: classic groups with their members. Those of KIP-848 have a request of their own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.views import CLASSIC, group_view
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+
+_SAYS_NOT_FOUND: Final = 6
+"""Before this version a group that is not there is in the state Dead, without an error (KIP-1043)."""
+
+
+async def describe_groups(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """Each group that was asked for, in that order."""
+    version = request.header.api_version
+    return a.DescribeGroupsResponse(
+        throttle_time=NO_THROTTLE,
+        groups=tuple(_described(context, group_id, version, a) for group_id in request.payload.groups),
+    )
+
+
+def _described(context: BrokerContext, group_id: str, version: int, a: Answers) -> Any:
+    coordinator = group_coordinator(context, group_id, may_be_empty=True)
+    if isinstance(coordinator, ErrorCode):
+        return _nothing(a, group_id, coordinator, None, "")
+    view = group_view(coordinator, group_id)
+    if view is None or view.kind != CLASSIC:
+        what = "not found" if view is None else "not a classic group"
+        late = version >= _SAYS_NOT_FOUND
+        code = ErrorCode.group_id_not_found if late else ErrorCode.none
+        return _nothing(a, group_id, code, f"Group {group_id} is {what}." if late else None, State.DEAD.value)
+    return a.DescribedGroup(
+        error_code=ErrorCode.none,
+        error_message=None,
+        group_id=group_id,
+        group_state=view.state,
+        protocol_type=view.protocol_type,
+        protocol_data=view.protocol,
+        members=tuple(
+            a.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in view.members
+        ),
+    )
+
+
+def _nothing(a: Answers, group_id: str, code: ErrorCode, message: str | None, state: str) -> Any:
+    return a.DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )

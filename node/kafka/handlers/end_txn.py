@@ -1,0 +1,43 @@
+"""EndTxn: commit or abort. From version 5 on the answer has the epoch of the next transaction (KIP-890)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure
+from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+
+_RAISES_SINCE: Final = 5
+"""Transactions version 2: the version of the request says which the client speaks."""
+
+
+async def end_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """Answered once the outcome is decided; see TransactionCoordinator.end."""
+    payload, version = request.payload, request.header.api_version
+    code, producer_id, epoch = ErrorCode.none, -1, -1
+    coordinator = coordinator_for(context, payload.transactional_id)
+    if isinstance(coordinator, ErrorCode):
+        code = coordinator
+    else:
+        ended = await coordinator.end(
+            payload.transactional_id,
+            payload.producer_id,
+            payload.producer_epoch,
+            commit=payload.committed,
+            raises=version >= _RAISES_SINCE,
+        )
+        if isinstance(ended, Failure):
+            code = ended.code
+        else:
+            producer_id, epoch = ended
+    return a.EndTxnResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=told(code, version, fenced_since=2),
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )

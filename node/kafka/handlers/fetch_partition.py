@@ -1,0 +1,266 @@
+"""One partition of one fetch request: what was asked for, and what can be given at this moment.
+
+A fetch of a thousand partitions waits for whichever moves first. So each share counts its own bytes, knows
+up to where it has counted, and looks at nothing but its own partition when that one moves.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.leading import judge_epoch, led_partition, topic_of
+from strandline.node.kafka.wire.record_batch import LENGTH_END
+from strandline.node.kafka.wire.response_encoder import Buffer
+from strandline.node.objectstore.store import StoreError
+from strandline.node.partition.batch import StoredBatch, StoredRun
+from strandline.node.partition.partition import Partition
+from strandline.snapshot.object_frame import BadObject
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
+from strandline.statemachine.partition.leader_epochs import EpochEnd
+
+log = logging.getLogger(__name__)
+
+JOINED_BYTES = 8 * 1024
+"""Batches below this size are copied together: cheaper than one more buffer to send for each."""
+READ_COMMITTED = 1
+"""Isolation level of a reader that wants no records of aborted or open transactions (KIP-98)."""
+_NO_EPOCH = -1
+_STAMP = struct.Struct(">qii")
+
+
+class FetchShare:
+    """`topic` and `asked` are the request's entities; nothing is judged before `judge`.
+
+    To a `committed` reader the log ends at the last stable offset: whatever it waits for or counts.
+    """
+
+    __slots__ = (
+        "_add",
+        "_committed",
+        "_context",
+        "_counted",
+        "_counted_to",
+        "_end",
+        "_epoch",
+        "_first",
+        "_last_fetched_epoch",
+        "_name",
+        "_offset",
+        "_partition",
+        "_topic_id",
+        "aborted",
+        "code",
+        "diverging",
+        "doubtful",
+        "high_watermark",
+        "last_stable_offset",
+        "max_bytes",
+        "number",
+        "parts",
+        "size",
+        "start_offset",
+        "topic",
+    )
+
+    def __init__(self, context: BrokerContext, topic: Any, asked: Any, committed: bool) -> None:
+        self._context = context
+        self._committed = committed
+        self._name = getattr(topic, "topic", None)
+        self._topic_id = getattr(topic, "topic_id", None)
+        self.number: int = asked.partition
+        self._offset: int = asked.fetch_offset
+        self._epoch: int = getattr(asked, "current_leader_epoch", _NO_EPOCH)
+        self._last_fetched_epoch: int = getattr(asked, "last_fetched_epoch", _NO_EPOCH)
+        self.max_bytes: int = asked.partition_max_bytes
+        self.topic: Topic | ErrorCode = ErrorCode.none
+        self.code = ErrorCode.none
+        self.diverging: EpochEnd | None = None
+        """Where the log parted from what the client has read (KIP-595), then there are no records."""
+        self.doubtful = False
+        """`code` or `diverging` are true only if this node still leads."""
+        self.high_watermark = self.last_stable_offset = self.start_offset = self._end = -1
+        """Of the present judgement; what can be read lies below `_end`."""
+        self.parts: list[Buffer] = []
+        self.size = 0
+        """Bytes of `parts`."""
+        self.aborted: Sequence[AbortedTransaction] = ()
+        """Of a committed reader: whose batches in `parts` it is to drop."""
+        self._partition: Partition | None = None
+        self._counted_to = self._offset
+        self._counted = self._first = 0
+        self._add: Callable[[int | None], None] | None = None
+
+    # Judging.
+
+    def judge(self) -> None:
+        """Look at the partition as it is now: an error, a divergence, or the range that can be read."""
+        self.diverging, self.doubtful = None, False
+        self.topic = topic_of(self._context, self._name, self._topic_id)
+        if isinstance(self.topic, ErrorCode):
+            self.code = self.topic
+            return
+        partition = led_partition(self._context, self.topic, self.number)
+        if isinstance(partition, ErrorCode):
+            self.code = partition
+            return
+        self._partition = partition
+        self.code = judge_epoch(partition, self._epoch)
+        if self.code is not ErrorCode.none:
+            return
+        machine = partition.machine
+        self.start_offset, end = machine.start_offset, machine.high_watermark
+        stable = end if machine.producers.first_open_offset is None else machine.last_stable_offset
+        self.high_watermark, self.last_stable_offset = end, stable
+        self._end = stable if self._committed else end
+        if self._last_fetched_epoch != _NO_EPOCH:
+            self._judge_history(partition)
+        if not self.doubtful and not self.start_offset <= self._offset <= end:
+            self.code, self.doubtful = ErrorCode.offset_out_of_range, True
+
+    def _judge_history(self, partition: Partition) -> None:
+        """Compare the leader epoch of the last record the client has with what was written in that epoch."""
+        end = partition.machine.offset_for_leader_epoch(self._last_fetched_epoch)
+        if end is None or self._offset < self.start_offset:
+            self.code, self.doubtful = ErrorCode.offset_out_of_range, True
+        elif end.term < self._last_fetched_epoch or end.end_offset < self._offset:
+            self.diverging, self.doubtful = end, True
+
+    async def confirm(self) -> None:
+        """Judge again, by a node that has proved its leadership; `doubtful` is over after it."""
+        assert self._partition is not None
+        if await self._partition.confirm():
+            self.judge()
+        else:
+            self.code, self.diverging = ErrorCode.not_leader_or_follower, None
+        self.doubtful = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the client is to be told something that more records would not change."""
+        return self.code is not ErrorCode.none or self.diverging is not None
+
+    @property
+    def has_data(self) -> bool:
+        return not self.settled and self._offset < self._end
+
+    def count(self) -> int:
+        """Bytes that could be given, as far as one answer takes them; only what is new is looked at."""
+        partition, end = self._partition, self._end
+        if not self.has_data or partition is None:
+            return 0
+        while self._counted_to < end and self._counted < max(self.max_bytes, 1):
+            size, first, counted_to = partition.measured(
+                self._counted_to, end, self.max_bytes - self._counted
+            )
+            assert counted_to > self._counted_to, "there are records up to the end"
+            self._counted += size
+            self._counted_to = counted_to
+            self._first = self._first or first
+        return max(self._first, min(self._counted, self.max_bytes))
+
+    # Waiting.
+
+    def watch(self, add: Callable[[int | None], None]) -> None:
+        """Call `add` with the bytes that came, or None when something else has happened."""
+        assert self._partition is not None
+        self._add = add
+        self._partition.watch(self._moved)
+
+    def unwatch(self) -> None:
+        """Must follow every `watch`; harmless without one."""
+        if self._add is not None and self._partition is not None:
+            self._partition.unwatch(self._moved)
+            self._add = None
+
+    def _moved(self) -> None:
+        if self._add is None:
+            return
+        before = self.count()
+        watched = self._partition
+        self.judge()
+        if self.settled or self._partition is not watched:
+            self._add(None)
+        else:
+            self._add(self.count() - before)
+
+    # Reading.
+
+    def planned(self, limit: int) -> int:
+        """Bytes a read of `limit` would give at most: more than that if the first batch is known to have."""
+        assert self._partition is not None
+        return self._partition.measured(self._offset, self._end, limit).bytes
+
+    async def read(self, limit: int, *, whole_first: bool) -> None:
+        """Read up to `limit` bytes; with `whole_first` the first batch, however large."""
+        assert self._partition is not None
+        try:
+            batches = await self._partition.read(self._offset, self._end, limit)
+        except BadObject as error:
+            log.error("partition %d of %s: %s", self.number, self._title(), error)
+            self.code = ErrorCode.corrupt_message
+            return
+        except StoreError:
+            # Retriable in every client. Whether the leader is still this node, the next request finds out.
+            self.code = ErrorCode.kafka_storage_error
+            return
+        if not batches or batches[0].base_offset > self._offset:
+            # The start offset has passed what was asked for. The client must hear of that, not skip it.
+            await self.confirm()
+            return
+        if len(batches[0].data) > limit and not whole_first:
+            return
+        if self._committed:
+            machine = self._partition.machine
+            if machine.start_offset > self._offset:
+                # What was aborted below the start offset is forgotten, and these batches would pass for good.
+                await self.confirm()
+                return
+            self.aborted = machine.aborted_between(self._offset, batches[-1].end_offset)
+        self.parts = stamped_parts(batches)
+        self.size = sum(map(len, self.parts))
+
+    def _title(self) -> str:
+        return self.topic.name if isinstance(self.topic, Topic) else str(self._topic_id)
+
+
+def stamped_parts(batches: list[StoredBatch | StoredRun]) -> list[Buffer]:
+    """The batches with their offsets and leader epochs, as buffers to be sent in this order.
+
+    What comes from level one is sent as it is. A large batch is sixteen new bytes and a view of the rest.
+    Runs of small ones are one buffer: a thousand buffers of a kilobyte cost more to send than to copy.
+    """
+    parts: list[Buffer] = []
+    run: list[StoredBatch] = []
+    for batch in batches:
+        data = batch.data
+        if isinstance(batch, StoredBatch) and len(data) < JOINED_BYTES:
+            run.append(batch)
+            continue
+        if run:
+            parts.append(_joined(run))
+            run = []
+        if isinstance(batch, StoredRun):
+            parts.append(data)
+            continue
+        parts.append(_STAMP.pack(batch.base_offset, len(data) - LENGTH_END, batch.leader_epoch))
+        parts.append(memoryview(data)[_STAMP.size :])
+    if run:
+        parts.append(_joined(run))
+    return parts
+
+
+def _joined(run: list[StoredBatch]) -> bytearray:
+    out = bytearray().join([batch.data for batch in run])
+    position, stamp = 0, _STAMP.pack_into
+    for base_offset, _, leader_epoch, data in run:
+        size = len(data)
+        stamp(out, position, base_offset, size - LENGTH_END, leader_epoch)
+        position += size
+    return out

@@ -1,0 +1,105 @@
+"""FindCoordinator: which node answers for a consumer group or a transactional id.
+
+Whoever asks first brings the coordinators into being. The answer is the node that leads the key's partition;
+while there is none, an election's time is waited for it, because clients that are sent away come back later
+than that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, NO_THROTTLE, Failure, each, until
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.controller.controller_state import NodeRegistration
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+MAX_KEYS: Final = 10_000
+"""Keys of one request: what an administrator's tool asks for that describes all groups at once."""
+MAX_CHARACTERS: Final = 1 << 21
+"""In all of these keys: each is hashed, and meanwhile nothing else is done."""
+
+
+async def find_coordinator(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The node of every key of the request, or of its only one before version 4."""
+    payload = request.payload
+    key_type = getattr(payload, "key_type", GROUP)
+    deadline = context.loop.time() + LEADER_SECONDS
+    batched = hasattr(payload, "coordinator_keys")
+    keys = payload.coordinator_keys if batched else (payload.key,)
+
+    async def find(key: str) -> NodeRegistration | Failure:
+        return await _find(context, key_type, key, deadline)
+
+    characters = sum(map(len, keys))
+    if len(keys) > MAX_KEYS or characters > MAX_CHARACTERS:
+        too_many = Failure(
+            ErrorCode.invalid_request,
+            f"{len(keys)} keys of {characters} characters are more than {MAX_KEYS} of {MAX_CHARACTERS}.",
+        )
+        found: list[NodeRegistration | Failure] = [too_many] * len(keys)
+    else:
+        found = await each(keys, find)
+    if batched:
+        coordinators = tuple(
+            a.Coordinator(key=key, **_fields(one)) for key, one in zip(keys, found, strict=True)
+        )
+        return a.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators)
+    return a.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **_fields(found[0]))
+
+
+async def _find(
+    context: BrokerContext, key_type: int, key: str, deadline: float
+) -> NodeRegistration | Failure:
+    if key_type == GROUP:
+        place = await context.coordinators.group_place(key)
+    elif key_type == TRANSACTION:
+        place = await context.coordinators.transaction_place(key)
+    else:
+        return Failure(
+            ErrorCode.invalid_request,
+            f"No coordinator has keys of type {key_type}: there are 0 (group) and 1 (transaction).",
+        )
+    if isinstance(place, Failure):
+        return place
+    group = place.raft_group
+    if not await until(context, deadline, lambda: _leader(context, group) is not None):
+        reason = "The coordinator has no leader at the moment: too many of its replicas are down."
+        return Failure(ErrorCode.coordinator_not_available, reason)
+    leader = _leader(context, group)
+    assert leader is not None, "it was there in this very turn of the loop"
+    return leader
+
+
+def _leader(context: BrokerContext, group: int) -> NodeRegistration | None:
+    """The node that leads, if clients can be sent to it: this one once it is ready, others at once, because
+    nobody says of them whether they are."""
+    leader = context.leaders.leader_of(group)
+    replica = context.coordinators.by_group(group)
+    if leader is None or (leader.node == context.node_id and replica is not None and not replica.leads):
+        return None
+    node = context.controller.machine.nodes.get(leader.node)
+    return None if node is None or node.fenced else node
+
+
+def _fields(found: NodeRegistration | Failure) -> dict[str, Any]:
+    if isinstance(found, Failure):
+        return {
+            "error_code": found.code,
+            "error_message": found.message,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "node_id": found.node,
+        "host": found.kafka_host,
+        "port": found.kafka_port,
+    }

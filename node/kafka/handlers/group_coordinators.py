@@ -1,0 +1,22 @@
+"""Which coordinator answers a request about a group, or the code that says that none here does."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.statemachine.internal_topics import is_key
+
+
+def group_coordinator(
+    context: BrokerContext, group_id: str, *, may_be_empty: bool = False
+) -> GroupCoordinator | ErrorCode:
+    """The group's coordinator when this node leads it. Otherwise INVALID_GROUP_ID, or what sends the client
+    on.
+
+    Only what commits, fetches, describes or deletes may name the group "", as in Kafka.
+    """
+    if (not group_id and not may_be_empty) or not is_key(group_id):
+        return ErrorCode.invalid_group_id
+    return context.coordinators.groups_for(group_id)

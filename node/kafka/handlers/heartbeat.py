@@ -1,0 +1,30 @@
+"""Heartbeat: a member of a classic group is there, and learns whether it has to join again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+
+
+async def heartbeat(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """NONE, or what the member has to do."""
+    payload = request.payload
+    found = group_coordinator(context, payload.group_id)
+    if found is ErrorCode.coordinator_load_in_progress:
+        # As Kafka: its timers begin anew with the leadership anyway.
+        code = ErrorCode.none
+    elif isinstance(found, ErrorCode):
+        code = found
+    else:
+        instance_id = getattr(payload, "group_instance_id", None)
+        code = found.classic.heartbeat(
+            payload.group_id, payload.member_id, instance_id, payload.generation_id
+        )
+    return a.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=code)

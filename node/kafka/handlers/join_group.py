@@ -1,0 +1,64 @@
+"""JoinGroup: become, or stay, a member of a group; answered when the group's join phase is over."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+
+_TAKES_MEMBER_ID: Final = 4
+"""Versions from this one on are given a member id and come again with it (KIP-394)."""
+_NULL_PROTOCOL: Final = 7
+"""From this version on the protocol's name may be null."""
+_TAKES_SKIP: Final = 9
+"""From this version on a leader may be told not to assign (KIP-814)."""
+
+
+async def join_group(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The generation the client is in, or why it is in none."""
+    payload, version = request.payload, request.header.api_version
+    coordinator = group_coordinator(context, payload.group_id)
+    if isinstance(coordinator, ErrorCode):
+        joined = Joined(coordinator, payload.member_id)
+    else:
+        joined = await coordinator.classic.join(payload.group_id, _ask(request))
+    none = None if version >= _NULL_PROTOCOL else ""
+    return a.JoinGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=joined.code,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=none if joined.protocol is None else joined.protocol,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=tuple(
+            a.JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+            for member_id, instance_id, metadata in joined.members
+        ),
+    )
+
+
+def _ask(request: Request) -> JoinAsk:
+    payload, version = request.payload, request.header.api_version
+    # Version 0 has one timeout for both, as Kafka's JoinGroupRequest has it.
+    rebalance = payload.rebalance_timeout if version > 0 else payload.session_timeout
+    return JoinAsk(
+        payload.member_id,
+        getattr(payload, "group_instance_id", None),
+        request.header.client_id or "",
+        f"/{request.client_host}",  # as Java writes an address without a name
+        payload.session_timeout.total_seconds(),
+        max(rebalance.total_seconds(), 0.0),
+        payload.protocol_type,
+        [(protocol.name, protocol.metadata) for protocol in payload.protocols],
+        takes_member_id=version >= _TAKES_MEMBER_ID,
+        takes_skip=version >= _TAKES_SKIP,
+    )

@@ -1,0 +1,99 @@
+"""Which partition a request means, whether this node may answer for it, and who may if not.
+
+Produce, Fetch, ListOffsets and OffsetForLeaderEpoch judge this alike, as Kafka's broker does: first whether
+there is such a topic and partition, then leadership, then the leader epoch the client believes in (KIP-320).
+Where the leader is another node, newer versions of Produce and Fetch say so in the answer itself, so that the
+client moves at once instead of asking for metadata (KIP-951).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+
+NO_LEADER_EPOCH = -1
+"""What a client sends that does not know, or does not care, which leader it talks to."""
+
+
+def topic_of(context: BrokerContext, name: str | None, topic_id: UUID | None) -> Topic | ErrorCode:
+    """As `any_topic`, but an internal one has no records to write, to read or to delete:
+    INVALID_TOPIC_EXCEPTION, on which clients end."""
+    found = any_topic(context, name, topic_id)
+    internal = isinstance(found, Topic) and found.name in INTERNAL_TOPICS
+    return ErrorCode.invalid_topic_exception if internal else found
+
+
+def any_topic(context: BrokerContext, name: str | None, topic_id: UUID | None) -> Topic | ErrorCode:
+    """The topic a request names: by id where its version has ids (`name` is None then), else by name."""
+    machine = context.controller.machine
+    if name is not None:
+        found = machine.topic(name)
+    else:
+        found = machine.topic_by_id(topic_id.bytes) if topic_id is not None else None
+    if found is None:
+        return ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
+    return found
+
+
+def led_partition(context: BrokerContext, topic: Topic, number: int) -> Partition | ErrorCode:
+    """The replica here, if it leads and may be read and written."""
+    if not 0 <= number < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    partition = context.partitions.get(topic.topic_id, number)
+    if partition is None or not partition.leads:
+        return ErrorCode.not_leader_or_follower
+    return partition
+
+
+def judge_epoch(partition: Partition, believed: int) -> ErrorCode:
+    """Whether a client's leader epoch is the present one.
+
+    An older one is fenced: the client must learn about the new leader before it goes on. A newer one is
+    unknown here: this node has been replaced, or is late, and the client comes back.
+    """
+    if believed == NO_LEADER_EPOCH or believed == partition.leader_epoch:
+        return ErrorCode.none
+    if believed < partition.leader_epoch:
+        return ErrorCode.fenced_leader_epoch
+    return ErrorCode.unknown_leader_epoch
+
+
+class LeaderHints:
+    """Collects, for one answer, who leads the partitions it refuses and how those nodes are reached."""
+
+    def __init__(self, context: BrokerContext, a: Answers) -> None:
+        self._context = context
+        self._a = a
+        self._endpoints: dict[int, Any] = {}
+
+    def fields(self, code: ErrorCode, topic: Topic | ErrorCode, number: int) -> dict[str, Any]:
+        """The fields of a partition's answer that name its leader; none where that would not help."""
+        if code is not ErrorCode.not_leader_or_follower and code is not ErrorCode.fenced_leader_epoch:
+            return {}
+        if isinstance(topic, ErrorCode):
+            return {}
+        leader = self._context.leaders.leader_of(topic.partitions[number].group)
+        if leader is None:
+            return {}
+        if leader.node == self._context.node_id and code is ErrorCode.not_leader_or_follower:
+            # Elected, and not yet ready: a client sent back here would ask again without a pause.
+            return {}
+        node = self._context.controller.machine.nodes.get(leader.node)
+        if node is None:
+            return {}
+        self._endpoints[leader.node] = self._a.NodeEndpoint(
+            node_id=leader.node, host=node.kafka_host, port=node.kafka_port, rack=None
+        )
+        return {"current_leader": self._a.LeaderIdAndEpoch(leader_id=leader.node, leader_epoch=leader.term)}
+
+    def endpoints(self) -> tuple[Any, ...]:
+        """The nodes that were named, each once."""
+        return tuple(self._endpoints.values())

@@ -1,0 +1,47 @@
+"""LeaveGroup: members go, or somebody removes them, static ones by their instance ids (KIP-345)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.classic_state import Leaving
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+
+_OF_ALL: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+"""What is no member's own: the client asks again, or elsewhere."""
+
+
+async def leave_group(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """What it comes to for each; before version 3 there is one, and its code is the answer's."""
+    payload = request.payload
+    asked = getattr(payload, "members", None)
+    leaving = (
+        [Leaving(payload.member_id, None)]
+        if asked is None
+        else [Leaving(member.member_id, member.group_instance_id) for member in asked]
+    )
+    found = group_coordinator(context, payload.group_id)
+    if isinstance(found, ErrorCode):
+        return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=found, members=())
+    consumers = found.consumer.get(payload.group_id)
+    if consumers is None or consumers.is_empty:
+        codes = found.classic.leave(payload.group_id, leaving)
+    else:  # by which administrators remove members of that protocol, too
+        codes = await found.consumer.leave(payload.group_id, leaving)
+    failed = next((code for code in codes if code in _OF_ALL), None)
+    if failed is not None:
+        return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=failed, members=())
+    return a.LeaveGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=codes[0] if asked is None else ErrorCode.none,
+        members=tuple(
+            a.MemberResponse(member_id=one.member_id, group_instance_id=one.instance_id, error_code=code)
+            for one, code in zip(leaving, codes, strict=True)
+        ),
+    )

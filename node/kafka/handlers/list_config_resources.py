@@ -1,0 +1,54 @@
+"""ListConfigResources: whose configs may be told, by kind (KIP-1142).
+
+Topics and brokers are all there are; groups are those that set anything, as in Kafka. There are no client
+metrics, which are all that version 0 asks for, and no loggers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.configs import (
+    BROKER,
+    BROKER_LOGGER,
+    CATCH_UP_SECONDS,
+    CLIENT_METRICS,
+    GROUP,
+    TOPIC,
+)
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.controller.controller import Controller
+
+_NAMES: Final[dict[int, Callable[[Controller], Iterable[str]]]] = {
+    TOPIC: lambda machine: (topic.name for topic in machine.topics),
+    BROKER: lambda machine: map(str, machine.nodes),
+    BROKER_LOGGER: lambda machine: (),
+    CLIENT_METRICS: lambda machine: (),
+    GROUP: lambda machine: machine.configured_groups,
+}
+
+
+async def list_config_resources(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """What there is once this node has heard of everything before; UNSUPPORTED_VERSION for a kind that Kafka
+    does not list either."""
+    asked = getattr(request.payload, "resource_types", (CLIENT_METRICS,))
+    code = ErrorCode.none if {*asked} <= {*_NAMES} else ErrorCode.unsupported_version
+    found: list[tuple[int, str]] = []
+    if code is ErrorCode.none:
+        await context.controller.catch_up(CATCH_UP_SECONDS)
+        machine = context.controller.machine
+        kinds = dict.fromkeys(asked or _NAMES)
+        found = [(kind, name) for kind in kinds for name in _NAMES[kind](machine)]
+    return a.ListConfigResourcesResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=code,
+        config_resources=tuple(
+            a.ConfigResource(resource_name=name, resource_type=kind) for kind, name in found
+        ),
+    )

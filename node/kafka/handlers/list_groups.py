@@ -1,0 +1,39 @@
+"""ListGroups: the groups whose coordinators this node leads; a client asks every node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.views import group_views
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.internal_topics import GROUPS_TOPIC
+
+
+async def list_groups(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """All of them, or those in the states (KIP-518) and of the kinds (KIP-848) that were asked for.
+
+    COORDINATOR_LOAD_IN_PROGRESS, as Kafka, while a coordinator that this node was elected for is not ready:
+    whoever asked would take its groups for gone.
+    """
+    if context.coordinators.loading(GROUPS_TOPIC):
+        loading = ErrorCode.coordinator_load_in_progress
+        return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=loading, groups=())
+    states = [state.lower() for state in getattr(request.payload, "states_filter", ())]
+    kinds = [kind.lower() for kind in getattr(request.payload, "types_filter", ())]
+    groups = tuple(
+        a.ListedGroup(
+            group_id=view.group_id,
+            protocol_type=view.protocol_type,
+            group_state=view.state,
+            group_type=view.kind,
+        )
+        for coordinator in context.coordinators.led_groups()
+        for view in group_views(coordinator)
+        if (not states or view.state.lower() in states) and (not kinds or view.kind in kinds)
+    )
+    return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=groups)

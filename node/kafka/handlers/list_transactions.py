@@ -1,0 +1,86 @@
+"""ListTransactions: the transactional ids that this node coordinates; tools ask every node."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.consumer_automaton import InvalidPattern
+from strandline.node.coordinator.groups.consumer_patterns import compiled
+from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
+from strandline.statemachine.transactions.transaction_state import AT_REST, State, Transaction
+
+_BEYOND_ASCII: Final = "\x7f"
+"""Stands for such a character where a pattern is matched; the automata know ASCII's alone."""
+_KNOWN: Final = (*(state.value for state in State), "Dead", "PrepareEpochFence")
+"""Kafka's states; no transaction is ever seen in the last two here."""
+
+
+async def list_transactions(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """Those that pass every filter given: state, producer id, running longer than so many ms (KIP-994), an id
+    that matches a pattern as a whole (KIP-1152).
+
+    All or none: who looks for hanging transactions takes one that is not listed for one that nobody will end.
+    """
+    payload = request.payload
+    if context.coordinators.loading(TRANSACTIONS_TOPIC):
+        return _none(a, ErrorCode.coordinator_load_in_progress)
+    coordinators = context.coordinators.led_transactions()
+    confirmed = [one for one in coordinators if await one.replica.confirm()]
+    if len(confirmed) < len(coordinators):
+        return _none(a, ErrorCode.coordinator_not_available)
+    pattern = getattr(payload, "transactional_id_pattern", None)
+    try:
+        matching = _matching(pattern, confirmed) if pattern else None
+    except InvalidPattern:
+        return _none(a, ErrorCode.invalid_regular_expression)
+    duration = getattr(payload, "duration_filter", -1)
+    before = context.wall_ms() - duration
+
+    def passes(one: Transaction) -> bool:
+        if payload.state_filters and one.state.value not in payload.state_filters:
+            return False
+        if payload.producer_id_filters and one.producer_id not in payload.producer_id_filters:
+            return False
+        if matching is not None and one.transactional_id not in matching:
+            return False
+        return duration < 0 or (one.state not in AT_REST and one.started < before)
+
+    return a.ListTransactionsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        unknown_state_filters=tuple(state for state in payload.state_filters if state not in _KNOWN),
+        transaction_states=tuple(
+            a.TransactionState(
+                transactional_id=one.transactional_id,
+                producer_id=one.producer_id,
+                transaction_state=one.state.value,
+            )
+            for coordinator in confirmed
+            for one in coordinator.machine.transactions.values()
+            if passes(one)
+        ),
+    )
+
+
+def _matching(pattern: str, coordinators: list[TransactionCoordinator]) -> dict[str, None]:
+    """The ids that match; raises InvalidPattern."""
+    automaton = compiled(pattern)
+    return {
+        transactional_id: None
+        for coordinator in coordinators
+        for transactional_id in coordinator.machine.transactions
+        if automaton.matches("".join(one if one.isascii() else _BEYOND_ASCII for one in transactional_id))
+    }
+
+
+def _none(a: Answers, code: ErrorCode) -> Any:
+    return a.ListTransactionsResponse(
+        throttle_time=NO_THROTTLE, error_code=code, unknown_state_filters=(), transaction_states=()
+    )

@@ -1,0 +1,139 @@
+"""Metadata: the nodes, and who leads which partition; the request that may create the topics it names."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, controller_id, live_nodes
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.create_topics import new_topic
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, each, led, submit
+from strandline.node.kafka.handlers.topic_metadata import (
+    INTERNAL,
+    Breath,
+    encoded,
+    encoded_topics,
+    with_topics,
+)
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import EncodedBody, Request
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller.controller_topics import invalid_name
+
+AUTO_CREATE_SECONDS: Final = 5.0
+"""How long a request waits for the topics it creates; its connection serves nothing else meanwhile."""
+_BY_ID: Final = 12
+"""The first version in which a client may name topics by id."""
+
+
+class _Missing(NamedTuple):
+    """A topic that is asked for and not there."""
+
+    code: ErrorCode
+    name: str | None
+    topic_id: uuid.UUID | None
+
+
+async def metadata(context: BrokerContext, request: Request, a: Answers) -> EncodedBody:
+    """What this node knows; creates missing topics if the client, and the configuration, allow it."""
+    version, payload = request.header.api_version, request.payload
+    operations = getattr(payload, "include_topic_authorized_operations", False)
+    found = await _topics(context, payload, version)
+    kept = encoded_topics(context.controller.machine)
+    leader_of = context.leaders.leader_of
+    breath = Breath()
+    topics = [
+        await kept.encode(a, version, topic, leader_of, operations, breath)
+        if isinstance(topic, Topic)
+        else encoded(_missing(a, topic))
+        for topic in found
+    ]
+    asked = getattr(payload, "include_cluster_authorized_operations", False)
+    response = a.MetadataResponse(
+        throttle_time=NO_THROTTLE,
+        brokers=tuple(
+            a.MetadataResponseBroker(node_id=node.node, host=node.kafka_host, port=node.kafka_port, rack=None)
+            for node in live_nodes(context)
+        ),
+        cluster_id=context.controller.machine.cluster_id,
+        controller_id=controller_id(context),
+        topics=(),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        error_code=ErrorCode.none,
+    )
+    return with_topics(response, topics)
+
+
+async def _topics(context: BrokerContext, payload: Any, version: int) -> list[Topic | _Missing]:
+    machine = context.controller.machine
+    # Version 0 has no null, and its empty list is all topics; later an empty list is none.
+    if payload.topics is None or (version == 0 and not payload.topics):
+        return list(machine.topics)
+    asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in payload.topics)
+    if version < _BY_ID and any(name is None or topic_id is not None for name, topic_id in asked):
+        return [_Missing(ErrorCode.invalid_request, name or "", topic_id) for name, topic_id in asked]
+    # If any topic is named by id, names are not looked at, as in Kafka.
+    ids = [topic_id for _, topic_id in asked if topic_id is not None]
+    if ids:
+        return [
+            machine.topic_by_id(topic_id.bytes) or _Missing(ErrorCode.unknown_topic_id, None, topic_id)
+            for topic_id in ids
+        ]
+    names = [name or "" for name, _ in asked]
+    if context.config.topics.auto_create and getattr(payload, "allow_auto_topic_creation", True):
+        return await _named_or_created(context, names)
+    return [machine.topic(name) or _unknown(name) for name in names]
+
+
+def _unknown(name: str) -> _Missing:
+    invalid = invalid_name(name) is not None
+    code = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
+    return _Missing(code, name, None)
+
+
+async def _named_or_created(context: BrokerContext, names: list[str]) -> list[Topic | _Missing]:
+    machine = context.controller.machine
+    missing = [name for name in names if machine.topic(name) is None]
+    if not missing:
+        return [topic for name in names if (topic := machine.topic(name))]
+    deadline = context.loop.time() + AUTO_CREATE_SECONDS
+
+    async def create(name: str) -> ErrorCode:
+        return await _created(context, name, deadline)
+
+    codes = dict(zip(missing, await each(missing, create), strict=True))
+    await led(context, [topic for name in missing if (topic := machine.topic(name))], deadline)
+    return [machine.topic(name) or _Missing(codes.get(name, _GONE), name, None) for name in names]
+
+
+_GONE: Final = ErrorCode.unknown_topic_or_partition
+
+
+async def _created(context: BrokerContext, name: str, deadline: float) -> ErrorCode:
+    """What to say of the topic should it still not be there."""
+    if invalid_name(name) or name in INTERNAL:
+        # The broker's own topics come with what needs them, not with whoever names them first.
+        return _unknown(name).code
+    if context.loop.time() >= deadline:
+        return ErrorCode.leader_not_available
+    outcome = await submit(context, new_topic(context, name), deadline)
+    if not isinstance(outcome, Failure):
+        return _GONE
+    if outcome.code is ErrorCode.request_timed_out:
+        return ErrorCode.leader_not_available  # It may be coming: clients ask again.
+    # Other refusals are the cluster's, of the moment (too few nodes); clients ask again here too.
+    return ErrorCode.invalid_topic_exception if outcome.code is ErrorCode.invalid_topic_exception else _GONE
+
+
+def _missing(a: Answers, topic: _Missing) -> Any:
+    return a.MetadataResponseTopic(
+        error_code=topic.code,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL,
+        partitions=(),
+        topic_authorized_operations=NOT_ASKED,
+    )

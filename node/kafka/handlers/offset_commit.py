@@ -1,0 +1,79 @@
+"""OffsetCommit: how far a group has come, from one of its members, or from anybody while it has none.
+
+Nothing is awaited before the command is in the log, so the commits of a connection are applied in the order
+in which they came, however many are under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.groups.group_commands import NO_RETENTION, CommitOffsets
+
+_FIRST_WITH_MEMBER_EPOCHS: Final = 9
+_BEFORE: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
+    {
+        ErrorCode.stale_member_epoch: ErrorCode.unsupported_version,
+        ErrorCode.group_id_not_found: ErrorCode.illegal_generation,
+    }
+)
+"""What clients are told that speak a version before KIP-848, as Kafka does."""
+
+
+async def offset_commit(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer once the offsets are in the log; those that can be committed share one outcome."""
+    topics = request.payload.topics
+    rows = judge(context, topics)
+    code = await _commit(context, request, rows) if rows.offsets else ErrorCode.none
+    return a.OffsetCommitResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            a.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    a.OffsetCommitResponsePartition(
+                        partition_index=one.partition_index, error_code=rows.answer(place, number, code)
+                    )
+                    for number, one in enumerate(topic.partitions)
+                ),
+            )
+            for place, topic in enumerate(topics)
+        ),
+    )
+
+
+async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) -> ErrorCode:
+    payload = request.payload
+    coordinator = group_coordinator(context, payload.group_id, may_be_empty=True)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator
+    command = CommitOffsets(
+        payload.group_id,
+        payload.member_id,
+        payload.generation_id_or_member_epoch,
+        getattr(payload, "group_instance_id", None),
+        rows.offsets,
+        _retention_ms(getattr(payload, "retention_time", None)),
+    )
+    code = outcome(await coordinator.commit(command))
+    if code is ErrorCode.none:
+        coordinator.heard(payload.group_id, payload.member_id)
+    return code if request.header.api_version >= _FIRST_WITH_MEMBER_EPOCHS else _BEFORE.get(code, code)
+
+
+def _retention_ms(asked: timedelta | None) -> int:
+    """The retention that versions 2 to 4 may ask for; below 0, and in later versions, the cluster's holds."""
+    if asked is None or asked < timedelta(0):
+        return NO_RETENTION
+    return asked // timedelta(milliseconds=1)

@@ -1,0 +1,65 @@
+"""OffsetDelete: forget offsets of a group, of topics that none of its members is subscribed to (KIP-496)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.leading import topic_of
+from strandline.node.kafka.handlers.offset_rows import outcome
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.groups.group_commands import OffsetsDeleted
+
+
+async def offset_delete(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer once they are gone; what was not there is gone as well. No topics if the group fails."""
+    payload = request.payload
+    found = [(one, topic_of(context, one.name, None)) for one in payload.topics]
+    wanted = [
+        (topic.topic_id, topic.name, [partition.partition_index for partition in one.partitions])
+        for one, topic in found
+        if isinstance(topic, Topic)
+    ]
+    code, subscribed = await _delete(context, payload.group_id, wanted) if wanted else (ErrorCode.none, [])
+    answered = found if code is ErrorCode.none else []
+    return a.OffsetDeleteResponse(
+        error_code=code,
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            a.OffsetDeleteResponseTopic(
+                name=one.name,
+                partitions=tuple(
+                    a.OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=_code(topic, partition.partition_index, subscribed),
+                    )
+                    for partition in one.partitions
+                ),
+            )
+            for one, topic in answered
+        ),
+    )
+
+
+def _code(topic: Topic | ErrorCode, number: int, subscribed: list[bytes]) -> ErrorCode:
+    if isinstance(topic, ErrorCode):
+        return topic
+    if not 0 <= number < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.group_subscribed_to_topic if topic.topic_id in subscribed else ErrorCode.none
+
+
+async def _delete(
+    context: BrokerContext, group_id: str, wanted: list[tuple[bytes, str, list[int]]]
+) -> tuple[ErrorCode, list[bytes]]:
+    coordinator = group_coordinator(context, group_id)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator, []
+    done = await coordinator.delete_offsets(group_id, wanted)
+    return (ErrorCode.none, done.subscribed) if isinstance(done, OffsetsDeleted) else (outcome(done), [])

@@ -1,0 +1,187 @@
+"""OffsetFetch: how far groups have come, for named partitions or for all they have offsets of.
+
+A consumer goes on from what this says, so it is said by a leader that has just proved its leadership, and no
+offset is withheld, nor one of a deleted topic given, because this node has not heard of its topic's fate yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, each
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.groups.group_state import Group
+from strandline.statemachine.partition.offsets import CommittedOffset, Offsets
+
+CATCH_UP_SECONDS: Final = 2.0
+"""How long the controller is waited for when it is unclear whether a topic still exists."""
+_FIRST_WITH_GROUPS: Final = 8
+_FIRST_WITH_GROUP_ERROR: Final = 2
+_NOTHING: Final = CommittedOffset(-1, -1, "", 0, 0, 0)
+
+
+class _Asked(NamedTuple):
+    """One group of a request, the same in all versions; without topics: all of them."""
+
+    group_id: str
+    member_id: str | None
+    member_epoch: int
+    topics: Sequence[Any] | None
+
+
+class _Partition(NamedTuple):
+    number: int
+    code: ErrorCode
+    offset: CommittedOffset = _NOTHING
+
+
+class _Topic(NamedTuple):
+    name: str
+    partitions: list[_Partition]
+
+
+class _Fetched(NamedTuple):
+    code: ErrorCode
+    topics: list[_Topic]
+
+
+async def offset_fetch(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer; version 8 and later ask for many groups, each of which has its own error."""
+    payload, version = request.payload, request.header.api_version
+    if version >= _FIRST_WITH_GROUPS:
+        asked = [
+            _Asked(
+                one.group_id,
+                getattr(one, "member_id", None),
+                getattr(one, "member_epoch", -1),
+                one.topics,
+            )
+            for one in payload.groups
+        ]
+    else:
+        asked = [_Asked(payload.group_id, None, -1, payload.topics)]
+    stable = getattr(payload, "require_stable", False)
+
+    async def fetch(one: _Asked) -> _Fetched:
+        return await _fetch(context, one, stable)
+
+    fetched = await each(asked, fetch)
+    if version >= _FIRST_WITH_GROUPS:
+        groups = tuple(
+            a.OffsetFetchResponseGroup(
+                group_id=one.group_id,
+                error_code=answer.code,
+                topics=tuple(
+                    a.OffsetFetchResponseTopics(
+                        name=topic.name,
+                        partitions=_partitions(a.OffsetFetchResponsePartitions, topic),
+                    )
+                    for topic in answer.topics
+                ),
+            )
+            for one, answer in zip(asked, fetched, strict=True)
+        )
+        return a.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
+    (answer,) = fetched
+    topics = answer.topics
+    if version < _FIRST_WITH_GROUP_ERROR and answer.code is not ErrorCode.none:
+        topics = [
+            _Topic(one.name, [_Partition(number, answer.code) for number in one.partition_indexes])
+            for one in asked[0].topics or ()
+        ]
+    return a.OffsetFetchResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            a.OffsetFetchResponseTopic(
+                name=topic.name, partitions=_partitions(a.OffsetFetchResponsePartition, topic)
+            )
+            for topic in topics
+        ),
+        error_code=answer.code,
+    )
+
+
+def _partitions(make: Callable[..., Any], topic: _Topic) -> tuple[Any, ...]:
+    return tuple(
+        make(
+            partition_index=one.number,
+            committed_offset=one.offset.offset,
+            committed_leader_epoch=one.offset.leader_epoch,
+            metadata=one.offset.metadata,
+            error_code=one.code,
+        )
+        for one in topic.partitions
+    )
+
+
+async def _fetch(context: BrokerContext, asked: _Asked, stable: bool) -> _Fetched:
+    coordinator = group_coordinator(context, asked.group_id, may_be_empty=True)
+    if isinstance(coordinator, ErrorCode):
+        return _Fetched(coordinator, [])
+    if not await coordinator.confirm():
+        return _Fetched(ErrorCode.not_coordinator, [])
+    machine = context.controller.machine
+    group = coordinator.machine.groups.get(asked.group_id)
+    if group is not None and not _agree(context, group, asked.topics):
+        if not await context.controller.catch_up(CATCH_UP_SECONDS):
+            return _Fetched(ErrorCode.coordinator_load_in_progress, [])
+        group = coordinator.machine.groups.get(asked.group_id)
+    if group is not None and group.membership is not None:
+        refusal = group.membership.refuse_fetch(asked.member_id, asked.member_epoch)
+        if refusal is not None:
+            return _Fetched(ErrorCode(int(refusal)), [])
+    offsets = Offsets() if group is None else group.offsets
+    if asked.topics is None:
+        present = [machine.topic_by_id(topic_id) for topic_id in offsets.committed]
+        return _Fetched(
+            ErrorCode.none,
+            [
+                _Topic(
+                    topic.name,
+                    _rows(offsets, topic, offsets.committed[topic.topic_id], stable),
+                )
+                for topic in present
+                if topic is not None
+            ],
+        )
+    found = []
+    for one in asked.topics:
+        topic = machine.topic(one.name)
+        if topic is not None:
+            rows = _rows(offsets, topic, one.partition_indexes, stable)
+        else:  # There is no offset under a name that was never heard of.
+            rows = [_Partition(number, ErrorCode.none) for number in one.partition_indexes]
+        found.append(_Topic(one.name, rows))
+    return _Fetched(ErrorCode.none, found)
+
+
+def _agree(context: BrokerContext, group: Group, topics: Sequence[Any] | None) -> bool:
+    """Whether this node knows the topics that are asked for and that the group has offsets of.
+
+    It may not: they were deleted, or made anew, and their offsets are about to go; or they were made, and
+    this node is late to hear of it.
+    """
+    machine, names = context.controller.machine, group.offsets.names
+    if topics is None:
+        return all(machine.topic_by_id(topic_id) is not None for topic_id in names)
+    asked = {one.name: None for one in topics}
+    return all(machine.topic_by_id(topic_id) is not None for topic_id, name in names.items() if name in asked)
+
+
+def _rows(
+    offsets: Offsets, topic: Topic, numbers: Sequence[int] | Mapping[int, Any], stable: bool
+) -> list[_Partition]:
+    rows = []
+    for number in numbers:
+        if stable and offsets.is_pending(topic.topic_id, number):
+            rows.append(_Partition(number, ErrorCode.unstable_offset_commit))
+        else:
+            rows.append(_Partition(number, ErrorCode.none, offsets.get(topic.topic_id, number) or _NOTHING))
+    return rows

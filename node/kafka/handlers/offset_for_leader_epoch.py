@@ -1,0 +1,72 @@
+"""OffsetForLeaderEpoch: where the records of a leader's term end (KIP-101, KIP-320).
+
+A consumer asks after a change of leader, to find out whether what it has read is still there. Only a node
+that has just proved its leadership may say so: the history of one that was replaced is too short.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.leading import judge_epoch, led_partition, topic_of
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, each
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+
+
+class _Answer(NamedTuple):
+    """A term that nobody here has heard of has neither epoch nor end."""
+
+    code: ErrorCode = ErrorCode.none
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+async def offset_for_leader_epoch(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer, with an epoch and its end or an error for each partition."""
+    ask = request.payload
+
+    async def look(one: tuple[str, Any]) -> _Answer:
+        return await _answer(context, *one)
+
+    answers = iter(
+        await each(((topic.topic, asked) for topic in ask.topics for asked in topic.partitions), look)
+    )
+    return a.OffsetForLeaderEpochResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            a.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(_partition(a, asked.partition, next(answers)) for asked in topic.partitions),
+            )
+            for topic in ask.topics
+        ),
+    )
+
+
+def _partition(a: Answers, number: int, answer: _Answer) -> Any:
+    return a.EpochEndOffset(
+        error_code=answer.code,
+        partition=number,
+        leader_epoch=answer.leader_epoch,
+        end_offset=answer.end_offset,
+    )
+
+
+async def _answer(context: BrokerContext, name: str, asked: Any) -> _Answer:
+    topic = topic_of(context, name, None)
+    if isinstance(topic, ErrorCode):
+        return _Answer(topic)
+    partition = led_partition(context, topic, asked.partition)
+    if isinstance(partition, ErrorCode):
+        return _Answer(partition)
+    code = judge_epoch(partition, asked.current_leader_epoch)
+    if code is not ErrorCode.none:
+        return _Answer(code)
+    if not await partition.confirm():
+        return _Answer(ErrorCode.not_leader_or_follower)
+    end = partition.machine.offset_for_leader_epoch(asked.leader_epoch)
+    return _Answer() if end is None else _Answer(ErrorCode.none, end.term, end.end_offset)

@@ -1,0 +1,368 @@
+"""Produce: judges each partition's batch, hands it to its partition, and answers when all have ended.
+
+Everything up to the staging of the last batch happens before the first `await`: the requests of a connection
+are started in their order, so their batches reach every partition in that order, however long each takes.
+Batches of transactions that the partition does not know yet are staged too, and then asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.leading import LeaderHints, led_partition, topic_of
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, data_wait
+from strandline.node.kafka.handlers.produced_transactions import Questions
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import CloseConnection, Request
+from strandline.node.kafka.wire.record_batch import (
+    CRC_START,
+    BatchHeader,
+    BatchLimits,
+    InvalidBatch,
+    judged_at_once,
+)
+from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller.settings import Configs, Setting
+from strandline.statemachine.controller.topic_config import (
+    CLEANUP_POLICY,
+    MAX_MESSAGE_BYTES,
+    MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+    MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
+    MESSAGE_TIMESTAMP_TYPE,
+    MIN_INSYNC_REPLICAS,
+)
+from strandline.statemachine.partition.partition_commands import NO_TRANSACTION
+
+_NO_BOUND_MS: Final = 2**63 - 1
+_LOG_APPEND_TIME: Final = 0x08
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_MAX_TIMESTAMP_AT: Final = 35
+_CRC: Final = struct.Struct(">I")
+_KEYLESS: Final = "a compacted topic takes no record without a key"
+
+
+class _Rules(NamedTuple):
+    """What a topic's configs say about a batch; milliseconds before and after now."""
+
+    max_batch_bytes: int
+    append_time: bool
+    before_max: int
+    after_max: int
+    compacted: bool
+    min_in_sync: int
+
+
+class _Refused(NamedTuple):
+    """A partition whose batch goes nowhere."""
+
+    topic: Topic | ErrorCode
+    code: ErrorCode
+    message: str | None = None
+    records: Sequence[int] = ()
+    """Numbers within the batch of the records it is refused for, where it is for single ones."""
+
+
+class _Staged(NamedTuple):
+    """A partition whose batch is on its way; `append_time` is -1 where the client's times count."""
+
+    topic: Topic
+    partition: Partition
+    result: asyncio.Future[AppendResult]
+    append_time: int
+    replicas: int
+    """As in ProducedBatch."""
+
+
+async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer, or None with acks=0; raises CloseConnection for an error that acks=0 cannot be told."""
+    ask = request.payload
+    questions = None if ask.transactional_id is None else Questions(context, request, ask.transactional_id)
+    outcomes = [
+        [_stage(context, request, questions, topic, data) for data in asked.partition_data]
+        for asked in ask.topic_data
+        for topic in (topic_of(context, getattr(asked, "name", None), getattr(asked, "topic_id", None)),)
+    ]
+    if questions is not None:
+        questions.ask()
+    results = [outcome.result for topic in outcomes for outcome in topic if isinstance(outcome, _Staged)]
+    if pending := [result for result in results if not result.done()]:
+        # With acks=0 there is nobody to be told that it takes long.
+        await _all_done(context.loop, pending, data_wait(ask.timeout) if ask.acks else None)
+    if ask.acks == 0:
+        _close_on_failure(outcomes)
+        return None
+    hints = LeaderHints(context, a)
+    responses = tuple(
+        a.TopicProduceResponse(
+            **_named(asked),
+            partition_responses=tuple(
+                _answer(a, hints, data.index, outcome)
+                for data, outcome in zip(asked.partition_data, topic, strict=True)
+            ),
+        )
+        for asked, topic in zip(ask.topic_data, outcomes, strict=True)
+    )
+    return a.ProduceResponse(responses=responses, throttle_time=NO_THROTTLE, node_endpoints=hints.endpoints())
+
+
+# In.
+
+
+def _stage(
+    context: BrokerContext,
+    request: Request,
+    questions: Questions | None,
+    topic: Topic | ErrorCode,
+    data: Any,
+) -> _Staged | _Refused:
+    ask = request.payload
+    if ask.acks not in (-1, 0, 1):
+        return _Refused(topic, ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {ask.acks}")
+    if isinstance(topic, ErrorCode):
+        return _Refused(topic, topic)
+    partition = led_partition(context, topic, data.index)
+    if isinstance(partition, ErrorCode):
+        _note_missed(context, request, topic, data)
+        return _Refused(topic, partition)
+    rules = rules_of(topic.configs)
+    now = context.wall_ms()
+    try:
+        header, rest = judged_at_once(
+            data.records, version=request.header.api_version, limits=_limits(rules, now)
+        )
+    except InvalidBatch as invalid:
+        return _Refused(topic, invalid.code, str(invalid), invalid.records)
+    transaction, verification = NO_TRANSACTION, None
+    if header.is_transactional:
+        if questions is None:
+            message = "a transactional batch in a request without a transactional id"
+            return _Refused(topic, ErrorCode.transactional_id_authorization_failed, message)
+        known = questions.transaction_of(partition, topic, data.index, header)
+        if isinstance(known, Failure):
+            return _Refused(topic, *known)
+        if isinstance(known, int):
+            transaction = known
+        else:
+            verification = known
+    records, newest, append_time = data.records, header.max_timestamp, -1
+    if rules.append_time:
+        records, newest, append_time = with_append_time(records, header, now), now, now
+    judgement = None
+    if rest is not None:
+        judgement = context.loop.run_in_executor(context.work_executor, _judge, rest)
+    # With acks=all only, as in Kafka.
+    replicas = _beyond_majority(rules, topic) if rules.min_in_sync > 1 and ask.acks == -1 else 0
+    batch = _batch(request, header, records, newest, transaction, replicas)
+    result = partition.append(batch, judgement, verification)
+    return _Staged(topic, partition, result, append_time, replicas)
+
+
+def _beyond_majority(rules: _Rules, topic: Topic) -> int:
+    """How many replicas have to hold a batch, where these are more than commit it; 0 otherwise."""
+    return rules.min_in_sync if rules.min_in_sync > topic.replication_factor // 2 + 1 else 0
+
+
+def _judge(rest: Callable[[], None]) -> AppendFailed | None:
+    """In a thread: what is wrong with records that take long to look at."""
+    try:
+        rest()
+    except InvalidBatch as invalid:
+        return AppendFailed(invalid.code, str(invalid), invalid.records)
+    return None
+
+
+def _batch(
+    request: Request,
+    header: BatchHeader,
+    records: bytes,
+    newest: int,
+    transaction: int,
+    replicas: int,
+) -> ProducedBatch:
+    return ProducedBatch(
+        records,
+        header.record_count,
+        newest,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        request.connection,
+        transaction,
+        replicas,
+    )
+
+
+def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: Any) -> None:
+    """Tell a replica that does not lead, or not yet, what it was offered.
+
+    It may lead when the next batch of the same producer comes, a moment later on the same connection. Nobody
+    may know the producer then, and the batch would pass for its first.
+    """
+    replica = context.partitions.get(topic.topic_id, data.index)
+    if replica is None:
+        return
+    limits = _limits(rules_of(topic.configs), context.wall_ms())
+    try:
+        header, _ = judged_at_once(data.records, version=request.header.api_version, limits=limits)
+    except InvalidBatch:
+        return
+    replica.missed(_batch(request, header, data.records, header.max_timestamp, NO_TRANSACTION, 0))
+
+
+def rules_of(configs: Configs) -> _Rules:
+    """What a topic's configs say about a batch; equal configs are read once."""
+    return _rules(*(configs.get(setting.name) for setting in _SETTINGS)) if configs else _DEFAULTS
+
+
+_SETTINGS: Final[tuple[Setting[Any], ...]] = (
+    MAX_MESSAGE_BYTES,
+    MESSAGE_TIMESTAMP_TYPE,
+    MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
+    MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+    CLEANUP_POLICY,
+    MIN_INSYNC_REPLICAS,
+)
+
+
+@lru_cache(maxsize=1024)
+def _rules(*texts: str | None) -> _Rules:
+    values = [
+        setting.default if text is None else setting.parse(text)
+        for setting, text in zip(_SETTINGS, texts, strict=True)
+    ]
+    size, kind, before, after, policy, replicas = values
+    return _Rules(size, kind == "LogAppendTime", before, after, "compact" in policy, replicas)
+
+
+_DEFAULTS: Final = _rules(*(None for _ in _SETTINGS))
+
+
+def _limits(rules: _Rules, now: int) -> BatchLimits:
+    """Bounds on timestamps hold for the client's times only, as in Kafka."""
+    earliest = latest = None
+    if not rules.append_time:
+        earliest = None if rules.before_max == _NO_BOUND_MS else now - rules.before_max
+        latest = None if rules.after_max == _NO_BOUND_MS else now + rules.after_max
+    return BatchLimits(
+        rules.max_batch_bytes,
+        earliest_timestamp=earliest,
+        latest_timestamp=latest,
+        needs_keys=rules.compacted,
+    )
+
+
+def with_append_time(records: bytes, header: BatchHeader, now: int) -> bytes:
+    """The batch with the broker's time in place of its records' own, as Kafka writes it.
+
+    The attributes say which time counts, the newest timestamp is that time, and the CRC follows.
+    """
+    attributes = _ATTRIBUTES.pack(header.attributes | _LOG_APPEND_TIME)
+    between = records[CRC_START + _ATTRIBUTES.size : _MAX_TIMESTAMP_AT]
+    front = attributes + between + _MAX_TIMESTAMP.pack(now)
+    rest = memoryview(records)[CRC_START + len(front) :]
+    checksum = _CRC.pack(crc32c(rest, crc32c(front)))
+    return b"".join((records[: CRC_START - _CRC.size], checksum, front, rest))
+
+
+# Out.
+
+
+async def _all_done(
+    loop: asyncio.AbstractEventLoop, results: list[asyncio.Future[AppendResult]], seconds: float | None
+) -> None:
+    """Wait for all results, or for so long; what is not done by then goes on.
+
+    asyncio.wait does the same for three times the price, on the path of every produce request.
+    """
+    left = len(results)
+    over = loop.create_future()
+
+    def one_done(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            end()
+
+    def end() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    for result in results:
+        result.add_done_callback(one_done)
+    timer = None if seconds is None else loop.call_later(seconds, end)
+    try:
+        await over
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _close_on_failure(outcomes: list[list[_Staged | _Refused]]) -> None:
+    for topic in outcomes:
+        for outcome in topic:
+            failed = outcome if isinstance(outcome, _Refused) else outcome.result.result()
+            if isinstance(failed, _Refused | AppendFailed):
+                reason = f"{failed.code.name}: {failed.message}" if failed.message else failed.code.name
+                raise CloseConnection(f"a produce request with acks=0 failed: {reason}")
+
+
+def _answer(a: Answers, hints: LeaderHints, index: int, outcome: _Staged | _Refused) -> Any:
+    if isinstance(outcome, _Refused):
+        return _failure(a, hints, index, outcome.topic, outcome)
+    if not outcome.result.done():
+        message = "not acknowledged in time; it may be in the log, now or later"
+        code = ErrorCode.not_enough_replicas_after_append if outcome.replicas else ErrorCode.request_timed_out
+        late = AppendFailed(code, message)
+        return _failure(a, hints, index, outcome.topic, late)
+    result = outcome.result.result()
+    if isinstance(result, AppendFailed):
+        return _failure(a, hints, index, outcome.topic, result)
+    time = outcome.append_time
+    return a.PartitionProduceResponse(
+        index=index,
+        error_code=ErrorCode.none,
+        base_offset=result.base_offset,
+        log_append_time=None if time < 0 else datetime.fromtimestamp(time / 1000, UTC),
+        log_start_offset=outcome.partition.start_offset,
+        record_errors=(),
+        error_message=None,
+    )
+
+
+def _failure(
+    a: Answers,
+    hints: LeaderHints,
+    index: int,
+    topic: Topic | ErrorCode,
+    why: _Refused | AppendFailed,
+) -> Any:
+    return a.PartitionProduceResponse(
+        index=index,
+        error_code=why.code,
+        base_offset=-1,
+        log_append_time=None,
+        log_start_offset=-1,
+        record_errors=tuple(
+            a.BatchIndexAndErrorMessage(batch_index=record, batch_index_error_message=_KEYLESS)
+            for record in why.records
+        ),
+        error_message=why.message,
+        **hints.fields(why.code, topic, index),
+    )
+
+
+def _named(asked: Any) -> dict[str, Any]:
+    name = getattr(asked, "name", None)
+    return {"topic_id": asked.topic_id} if name is None else {"name": name}

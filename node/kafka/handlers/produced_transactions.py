@@ -1,0 +1,128 @@
+"""What a produce request's transactional batches need to know: the number of the transaction each is part of.
+
+Nothing in Kafka's protocol orders a batch behind the request that began its transaction, or before the one
+that ended it. So a partition takes a transactional batch only under the number of a transaction that is known
+to have the partition in it (KIP-890): its applied state knows that of an open one, the transaction
+coordinator is asked for that of a new one. Newer clients do not tell the coordinator about partitions before
+they write; for them the same question adds the partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from itertools import cycle
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.outcomes import Failure, each
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.record_batch import BatchHeader
+from strandline.node.partition.batch import AppendFailed, Verification
+from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.controller_state import Topic
+
+log = logging.getLogger(__name__)
+
+_ABORTS_SINCE: Final = 11
+"""Clients of this version and later take TRANSACTION_ABORTABLE for what it says (KIP-1050)."""
+_ADDS_SINCE: Final = 12
+"""Clients of this version and later leave it to the produce request to add partitions (KIP-890)."""
+_TRY_AGAIN: Final = (
+    ErrorCode.network_exception,
+    ErrorCode.request_timed_out,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+)
+"""Answers of a coordinator's that producers would not take for retriable, or would look for leaders on."""
+
+_Answers = dict[tuple[bytes, int], Verification]
+"""By topic id and partition: what its batches wait for."""
+
+
+class Questions:
+    """What one produce request has to ask the transaction coordinator: one question for each producer id and
+    epoch, for all its partitions together. Asked once, behind the last batch."""
+
+    def __init__(self, context: BrokerContext, request: Request, transactional_id: str) -> None:
+        self._context = context
+        self._version = request.header.api_version
+        self._transactional_id = transactional_id
+        self._questions: dict[tuple[int, int], _Answers] = {}
+
+    def transaction_of(
+        self, partition: Partition, topic: Topic, number: int, header: BatchHeader
+    ) -> int | Verification | Failure:
+        """The number of a batch's transaction, or what will tell it; or why the batch goes nowhere."""
+        producer, epoch = header.producer_id, header.producer_epoch
+        known = partition.transaction_of(producer, epoch)
+        if known is not None:
+            return known
+        if (
+            self._version >= _ADDS_SINCE
+            and header.base_sequence
+            and partition.machine.producers.get(producer) is None
+        ):
+            # With these clients each transaction has an epoch of its own, so its first batch in a partition
+            # has sequence 0: another one was sent before this and has not arrived.
+            return Failure(ErrorCode.out_of_order_sequence_number, "sequence 0 is expected next")
+        answers = self._questions.setdefault((producer, epoch), {})
+        answer = answers.get((topic.topic_id, number))
+        if answer is None:
+            answer = answers[topic.topic_id, number] = self._context.loop.create_future()
+        return answer
+
+    def ask(self) -> None:
+        """Ask what there is to ask; the answers come by themselves, whatever becomes of the request."""
+        for (producer, epoch), answers in self._questions.items():
+            asking = self._context.loop.create_task(self._answer(producer, epoch, answers))
+            asking.add_done_callback(partial(_leave_none_waiting, answers))
+
+    async def _answer(self, producer: int, epoch: int, answers: _Answers) -> None:
+        """An older client's batches are verified for their own partitions: one that is in no open transaction
+        is refused alone, as in Kafka. Which one it is, is asked only if it is not all of them."""
+        partitions = [*answers]
+        found = [await self._verified(producer, epoch, partitions)]
+        if len(partitions) > 1 and self._version < _ADDS_SINCE and _is_in_none(found[0]):
+            found = await each(partitions, lambda one: self._verified(producer, epoch, [one]))
+        for waiting, answer in zip(answers.values(), cycle(found), strict=False):
+            waiting.set_result(self._failed(answer) if isinstance(answer, Failure) else answer)
+
+    async def _verified(
+        self, producer: int, epoch: int, partitions: list[tuple[bytes, int]]
+    ) -> Verified | Failure:
+        return await self._context.verifier.partitions(
+            self._transactional_id, producer, epoch, partitions, add=self._version >= _ADDS_SINCE
+        )
+
+    def _failed(self, failure: Failure) -> AppendFailed:
+        """In the codes a producer of this version expects; see Kafka's ReplicaManager.handleProduceAppend
+        and AddPartitionsToTxnManager."""
+        code = failure.code
+        if code in _TRY_AGAIN or (code is ErrorCode.concurrent_transactions and self._version < _ADDS_SINCE):
+            message = f"the partition's transaction could not be verified: {code.name}: {failure.message}"
+            return AppendFailed(ErrorCode.not_enough_replicas, message)
+        if code is ErrorCode.producer_fenced:
+            code = ErrorCode.invalid_producer_epoch
+        elif code is ErrorCode.invalid_txn_state and _ABORTS_SINCE <= self._version < _ADDS_SINCE:
+            # Older ones can only end on it; the partitions of newer ones are added, not looked for.
+            code = ErrorCode.transaction_abortable
+        return AppendFailed(code, failure.message or code.name)
+
+
+def _is_in_none(answer: Verified | Failure) -> bool:
+    return isinstance(answer, Failure) and answer.code is ErrorCode.invalid_txn_state
+
+
+def _leave_none_waiting(answers: _Answers, asking: asyncio.Task[None]) -> None:
+    """What was not answered never will be: the task broke, or the node stops."""
+    if not asking.cancelled() and (error := asking.exception()) is not None:
+        log.error("a transaction could not be verified", exc_info=error)
+    for waiting in answers.values():
+        if not waiting.done():
+            waiting.cancel()

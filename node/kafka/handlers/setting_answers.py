@@ -1,0 +1,154 @@
+"""How a setting is told to a client: its type and source, and what the broker's own config of it is called.
+
+Kafka has most configs twice, one for all topics (of the broker) and one for a single topic, which shows the
+first as its synonym. Tools look configs up under both names, so both are here. Brokers take none of the
+former: what a topic does not set has Kafka's default.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from strandline.node.config import GroupsSection, NodeConfig
+from strandline.node.coordinator.table import REPLICAS
+from strandline.statemachine.controller.settings import Configs, Setting
+from strandline.statemachine.controller.topic_config import SETTINGS
+
+# DescribeConfigsResponse.ConfigSource
+TOPIC_SOURCE: Final = 1
+STATIC_BROKER_SOURCE: Final = 4
+DEFAULT_SOURCE: Final = 5
+GROUP_SOURCE: Final = 8
+
+CONFIG_TYPES: Final = MappingProxyType(
+    {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+)
+"""DescribeConfigsResponse.ConfigType."""
+
+
+class BrokerSetting(NamedTuple):
+    """A config of a broker, as text."""
+
+    name: str
+    value: str
+    type: str
+    source: int
+
+
+_HOUR: Final = 60 * 60 * 1000
+_OTHERWISE_NAMED: Final = {
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "segment.index.bytes": "log.index.size.max.bytes",
+}
+_SAME_NAME: Final = (
+    "compression.",
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+)
+_OF_TOPICS_ONLY: Final = ("remote.", "leader.replication.", "follower.replication.")
+"""Kafka's brokers have no config for all topics of these: the default stands under the topic's own name."""
+_IN_HOURS: Final = {
+    "retention.ms": "log.retention.hours",
+    "segment.ms": "log.roll.hours",
+    "segment.jitter.ms": "log.roll.jitter.hours",
+}
+"""Kafka's brokers have these in several units; the one in hours holds the default."""
+
+
+def _broker_setting(setting: Setting[object]) -> BrokerSetting:
+    name, text = setting.name, setting.text(setting.default)
+    if name in _IN_HOURS:
+        assert isinstance(setting.default, int)
+        return BrokerSetting(_IN_HOURS[name], str(setting.default // _HOUR), "INT", DEFAULT_SOURCE)
+    if name == "flush.ms":
+        return BrokerSetting("log.flush.scheduler.interval.ms", text, "LONG", DEFAULT_SOURCE)
+    same = name.startswith((*_SAME_NAME, *_OF_TOPICS_ONLY))
+    broker_name = name if same else _OTHERWISE_NAMED.get(name, f"log.{name}")
+    return BrokerSetting(broker_name, text, setting.type, DEFAULT_SOURCE)
+
+
+DEFAULTS: Final = MappingProxyType({name: _broker_setting(setting) for name, setting in SETTINGS.items()})
+"""The broker's config that each topic config falls back to, by the topic config's name."""
+
+
+def source_of(setting: Setting[object], configs: Configs) -> int:
+    """Where a topic's value of a setting comes from."""
+    return TOPIC_SOURCE if setting.name in configs else DEFAULT_SOURCE
+
+
+def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
+    """What a broker tells of itself, by name: this node's own configuration, and what topics fall back to."""
+    topics, kafka = config.topics, config.kafka
+    host = kafka.advertised_host or kafka.host
+    own = {
+        "advertised.listeners": ("LIST", f"PLAINTEXT://{host}:{kafka.advertised_port or kafka.port}"),
+        "auto.create.topics.enable": ("BOOLEAN", Setting.text(topics.auto_create)),
+        "broker.id": ("INT", str(config.node.id)),
+        "default.replication.factor": ("INT", str(topics.replication_factor)),
+        "delete.topic.enable": ("BOOLEAN", "true"),
+        "listeners": ("LIST", f"PLAINTEXT://{kafka.host}:{kafka.port}"),
+        "log.dirs": ("LIST", config.node.data),
+        "node.id": ("INT", str(config.node.id)),
+        "num.partitions": ("INT", str(topics.partitions)),
+    }
+    own |= _of_coordinators(config)
+    settings = [BrokerSetting(name, text, kind, STATIC_BROKER_SOURCE) for name, (kind, text) in own.items()]
+    defaults = [one for one in DEFAULTS.values() if not one.name.startswith(_OF_TOPICS_ONLY)]
+    return sorted((*settings, *defaults))
+
+
+class Limits(NamedTuple):
+    """What a group may set one of its times to, in seconds."""
+
+    shortest: float
+    longest: float
+
+
+def group_limits(groups: GroupsSection) -> tuple[Limits, Limits]:
+    """Of the session timeout and of the heartbeat interval of groups: Kafka's, and what brokers themselves
+    are set to is always allowed."""
+    session, heartbeat = groups.consumer_session_seconds, groups.consumer_heartbeat_seconds
+    return (
+        Limits(min(_SESSION.shortest, session), max(_SESSION.longest, session)),
+        Limits(min(_HEARTBEAT.shortest, heartbeat), max(_HEARTBEAT.longest, heartbeat)),
+    )
+
+
+_SESSION: Final = Limits(45.0, 60.0)
+_HEARTBEAT: Final = Limits(5.0, 15.0)
+
+
+def _of_coordinators(config: NodeConfig) -> dict[str, tuple[str, str]]:
+    """What a broker tells of groups and transactions, in Kafka's names and units."""
+    groups, transactions = config.groups, config.transactions
+    replicas = min(REPLICAS, len(config.cluster.nodes))
+    session, heartbeat = group_limits(groups)
+    times = {
+        "group.consumer.heartbeat.interval.ms": groups.consumer_heartbeat_seconds,
+        "group.consumer.max.heartbeat.interval.ms": heartbeat.longest,
+        "group.consumer.max.session.timeout.ms": session.longest,
+        "group.consumer.min.heartbeat.interval.ms": heartbeat.shortest,
+        "group.consumer.min.session.timeout.ms": session.shortest,
+        "group.consumer.session.timeout.ms": groups.consumer_session_seconds,
+        "group.initial.rebalance.delay.ms": groups.initial_rebalance_delay_seconds,
+        "group.max.session.timeout.ms": groups.max_session_seconds,
+        "group.min.session.timeout.ms": groups.min_session_seconds,
+        "transaction.max.timeout.ms": transactions.max_timeout_seconds,
+        "transactional.id.expiration.ms": transactions.id_expiration_seconds,
+    }
+    return {
+        "group.max.size": ("INT", str(groups.max_members)),
+        "offsets.retention.minutes": ("INT", str(round(groups.offset_retention_seconds / 60))),
+        "offsets.topic.num.partitions": ("INT", str(config.coordinator.partitions)),
+        "offsets.topic.replication.factor": ("SHORT", str(replicas)),
+        "transaction.state.log.num.partitions": ("INT", str(config.coordinator.partitions)),
+        "transaction.state.log.replication.factor": ("SHORT", str(replicas)),
+        **{name: ("INT", str(round(1000 * seconds))) for name, seconds in times.items()},
+    }

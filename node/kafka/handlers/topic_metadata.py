@@ -1,0 +1,198 @@
+"""A topic as Metadata tells it, encoded once for as long as nothing about it changes.
+
+Clients ask for the same topics again and again, every few minutes and after every error. Building and
+encoding a partition takes 25 µs, asking who leads it one. So what was encoded is kept, each partition for
+itself, and only those are encoded anew whose leader is another one. Ten thousand partitions would still hold
+up everything else for a quarter of a second, heartbeats included: the work is cut into slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from struct import Struct
+from typing import Any, Final
+from weakref import WeakKeyDictionary, ref
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers.cluster import NOT_ASKED, TOPIC_OPERATIONS
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import EncodedBody
+from strandline.node.kafka.wire.response_encoder import encode, write_varint
+from strandline.node.kafka.wire.schema import EntityLayout, entity_layout
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_state import Partition, Topic
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+
+INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
+"""Topics that Kafka's clients take for the broker's own; the last one only there."""
+NO_LEADER: Final = -1
+SLICE: Final = 2_500
+"""In units of ASKED; some three milliseconds."""
+ASKED: Final = 1
+ENCODED: Final = 25
+_LENGTH: Final = Struct(">i")
+
+LeaderOf = Callable[[int], Leader | None]
+
+
+class Breath:
+    """Where long work says how much it has done, so that the loop runs what waits in between."""
+
+    def __init__(self) -> None:
+        self._left = SLICE
+
+    async def spend(self, amount: int) -> None:
+        """So much was done; a slice of it is a few milliseconds."""
+        self._left -= amount
+        if self._left <= 0:
+            self._left = SLICE
+            await asyncio.sleep(0)
+
+
+@dataclass(slots=True)
+class _Kept:
+    topic: Topic
+    empty: Any
+    """The topic without partitions, as an entity."""
+    leaders: list[Leader | None]
+    rows: list[bytes]
+    """Each partition, encoded as its leader says."""
+    whole: bytes | None
+    """All of it; None when a row is newer."""
+
+
+class EncodedTopics:
+    """The topics of one replica of the controller."""
+
+    def __init__(self, machine: Controller) -> None:
+        # Not the machine itself: what is kept by it would keep it, and everything around it, for good.
+        self._machine = ref(machine)
+        self._version = -1
+        self._live: frozenset[int] = frozenset()
+        self._kept: dict[tuple[bytes, int, bool], _Kept] = {}
+
+    async def encode(
+        self, a: Answers, version: int, topic: Topic, leader_of: LeaderOf, operations: bool, breath: Breath
+    ) -> bytes:
+        """The topic in the response's `version`; `operations`: whether the client asked what it may do.
+
+        Encodes anew the partitions whose leader is another one than the last time, in slices: each is told as
+        it is at its moment, and so may two partitions be by one node.
+        """
+        machine = self._machine()
+        assert machine is not None, "who asks has the machine"
+        if machine.version != self._version:
+            self._catch_up(machine)
+        live, key = self._live, (topic.topic_id, version, operations)
+        kept = self._kept.get(key)
+        if kept is None:
+            size = len(topic.partitions)
+            kept = _Kept(topic, topic_answer(a, topic, operations), [None] * size, [b""] * size, None)
+            self._kept[key] = kept
+        leaders, rows = kept.leaders, kept.rows
+        for number, partition in enumerate(topic.partitions):
+            leader = leader_of(partition.group)
+            if leader != leaders[number] or not rows[number]:
+                leaders[number], kept.whole = leader, None
+                rows[number] = encoded(partition_answer(a, version, number, partition, leader, live))
+                await breath.spend(ENCODED)
+            else:
+                await breath.spend(ASKED)
+        if kept.whole is None:
+            kept.whole = with_elements(kept.empty, "partitions", rows)
+        return kept.whole
+
+    def _catch_up(self, machine: Controller) -> None:
+        """Forget what a change of the cluster has made wrong: all if nodes came or went, or a topic's own."""
+        self._version = machine.version
+        live = frozenset(node for node, registration in machine.nodes.items() if not registration.fenced)
+        if live != self._live:
+            self._live = live
+            self._kept.clear()
+        gone = [key for key, kept in self._kept.items() if machine.topic_by_id(key[0]) is not kept.topic]
+        for key in gone:
+            del self._kept[key]
+
+
+_OF_REPLICA: Final[WeakKeyDictionary[Controller, EncodedTopics]] = WeakKeyDictionary()
+"""A process has one replica of the controller; a simulation has one for each of its nodes."""
+
+
+def encoded_topics(machine: Controller) -> EncodedTopics:
+    """What is kept of this replica's topics."""
+    kept = _OF_REPLICA.get(machine)
+    if kept is None:
+        kept = _OF_REPLICA[machine] = EncodedTopics(machine)
+    return kept
+
+
+def topic_answer(a: Answers, topic: Topic, operations: bool) -> Any:
+    """A topic that exists, as an entity without its partitions."""
+    return a.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=uuid.UUID(bytes=topic.topic_id),
+        is_internal=topic.name in INTERNAL,
+        partitions=(),
+        topic_authorized_operations=TOPIC_OPERATIONS if operations else NOT_ASKED,
+    )
+
+
+def partition_answer(
+    a: Answers, version: int, number: int, partition: Partition, leader: Leader | None, live: frozenset[int]
+) -> Any:
+    """One partition, as an entity of the response's `version`; `live`: nodes that clients may be told of."""
+    replicas = partition.replicas
+    alive = replicas if live.issuperset(replicas) else tuple(node for node in replicas if node in live)
+    code = ErrorCode.none
+    if leader is None or leader.node not in live:
+        # A client could not connect to a leader that is not among the brokers of the answer.
+        leader, code = None, ErrorCode.leader_not_available
+    elif version == 0 and len(alive) < len(replicas):
+        code = ErrorCode.replica_not_available  # Version 0 cannot say which replicas are offline.
+    return a.MetadataResponsePartition(
+        error_code=code,
+        partition_index=number,
+        leader_id=NO_LEADER if leader is None else leader.node,
+        leader_epoch=-1 if leader is None else leader.term,
+        replica_nodes=alive if version == 0 else replicas,
+        isr_nodes=alive,
+        offline_replicas=() if alive is replicas else tuple(node for node in replicas if node not in live),
+    )
+
+
+def encoded(entity: Any) -> bytes:
+    """One element of an array of the response."""
+    return b"".join(encode(entity, b""))
+
+
+def with_elements(entity: Any, field: str, elements: Sequence[bytes]) -> bytes:
+    """An entity whose array `field` is empty, encoded with these elements in it."""
+    (empty,) = encode(entity, b"")
+    flexible, behind = _behind(entity_layout(type(entity)), field)
+    count = write_varint(len(elements) + 1) if flexible else _LENGTH.pack(len(elements))
+    start = len(empty) - behind
+    none = 1 if flexible else _LENGTH.size
+    return b"".join((empty[: start - none], count, *elements, empty[start:]))
+
+
+def with_topics(response: Any, topics: Sequence[bytes]) -> EncodedBody:
+    """A response that has no topics yet, with these."""
+    return EncodedBody([with_elements(response, "topics", topics)])
+
+
+@cache
+def _behind(layout: EntityLayout, field: str) -> tuple[bool, int]:
+    """Whether lengths are compact, and how many bytes follow the array: all of fixed size, and no tags."""
+    names = [plain.name for plain in layout.plain]
+    behind = layout.plain[names.index(field) + 1 :]
+    assert not layout.tagged
+    sizes = [plain.fixed_bytes for plain in behind if not plain.array]
+    assert len(sizes) == len(behind)
+    return layout.flexible, sum(size for size in sizes if size is not None) + layout.flexible

@@ -1,0 +1,31 @@
+"""What requests of transactional producers have in common: their coordinator, and one error's two names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.statemachine.internal_topics import is_key
+
+if TYPE_CHECKING:
+    from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+
+
+def coordinator_for(context: BrokerContext, transactional_id: str) -> TransactionCoordinator | ErrorCode:
+    """The coordinator of an id, when it is led here; an empty id is INVALID_REQUEST, as in Kafka, and so is
+    one that is too long."""
+    if not transactional_id or not is_key(transactional_id):
+        return ErrorCode.invalid_request
+    return context.coordinators.transactions_for(transactional_id)
+
+
+def told(code: ErrorCode, version: int, *, fenced_since: int) -> ErrorCode:
+    """A code in the words of a request's version: before `fenced_since` there was no PRODUCER_FENCED.
+
+    Clients of those versions know INVALID_PRODUCER_EPOCH for it (KIP-588).
+    """
+    if code is ErrorCode.producer_fenced and version < fenced_since:
+        return ErrorCode.invalid_producer_epoch
+    return code

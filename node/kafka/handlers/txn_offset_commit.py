@@ -1,0 +1,106 @@
+"""TxnOffsetCommit: make how far a group has come a part of a transaction (KIP-98, KIP-447, KIP-890).
+
+Two fences stand here. The transaction's coordinator says whether the group is in the transaction that is open
+now, and which number that has; and the group's log says, when the offsets are applied, whether that
+transaction has ended meanwhile and whether the member still is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.coordinator.transactions.verification import Verified
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.group_coordinators import group_coordinator
+from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitTransactionOffsets
+
+_FIRST_THAT_ADDS: Final = 5
+_FIRST_THAT_ABORTS: Final = 4
+"""Clients of this version and later take TRANSACTION_ABORTABLE for what it says (KIP-1050)."""
+_FIRST_WITH_LOADING: Final = 2
+_NOBODY_KNOWS_YET: Final = (
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.request_timed_out,
+)
+"""Of the transaction's coordinator. A client would take them for the group's, and look for that one anew."""
+
+
+async def txn_offset_commit(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer once the offsets are pending in their transaction; they share one outcome."""
+    topics, version = request.payload.topics, request.header.api_version
+    rows = judge(context, topics)
+    code = await _commit(context, request, rows) if rows.offsets else ErrorCode.none
+    if code is ErrorCode.concurrent_transactions and version < _FIRST_THAT_ADDS:
+        code = ErrorCode.coordinator_load_in_progress
+    if code is ErrorCode.coordinator_load_in_progress and version < _FIRST_WITH_LOADING:
+        code = ErrorCode.coordinator_not_available
+    return a.TxnOffsetCommitResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            a.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    a.TxnOffsetCommitResponsePartition(
+                        partition_index=one.partition_index, error_code=rows.answer(place, number, code)
+                    )
+                    for number, one in enumerate(topic.partitions)
+                ),
+            )
+            for place, topic in enumerate(topics)
+        ),
+    )
+
+
+async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) -> ErrorCode:
+    payload = request.payload
+    coordinator = group_coordinator(context, payload.group_id)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator
+    number = await _number(context, coordinator, request)
+    if isinstance(number, ErrorCode):
+        return number
+    command = CommitTransactionOffsets(
+        payload.group_id,
+        getattr(payload, "member_id", NO_MEMBER),
+        getattr(payload, "generation_id", NO_GENERATION),
+        getattr(payload, "group_instance_id", None),
+        payload.producer_id,
+        payload.producer_epoch,
+        number,
+        rows.offsets,
+    )
+    return outcome(await coordinator.commit(command))
+
+
+async def _number(context: BrokerContext, coordinator: GroupCoordinator, request: Request) -> int | ErrorCode:
+    """The number of the open transaction that the group is in."""
+    payload = request.payload
+    known = coordinator.machine.producers.get(payload.producer_id)
+    if known is not None and known.epoch == payload.producer_epoch and payload.group_id in known.groups:
+        return known.open
+    add = request.header.api_version >= _FIRST_THAT_ADDS
+    answer = await context.verifier.group(
+        payload.transactional_id, payload.producer_id, payload.producer_epoch, payload.group_id, add=add
+    )
+    return answer.number if isinstance(answer, Verified) else _told(answer.code, add=add, request=request)
+
+
+def _told(code: ErrorCode, *, add: bool, request: Request) -> ErrorCode:
+    """What the transaction's coordinator says, in the codes a client expects of the group's; see Kafka's
+    AddPartitionsToTxnManager. A client that does not expect one gives up its producer."""
+    if code in _NOBODY_KNOWS_YET:
+        return ErrorCode.coordinator_load_in_progress
+    if code is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.invalid_txn_state and not add and request.header.api_version >= _FIRST_THAT_ABORTS:
+        return ErrorCode.transaction_abortable
+    return code

@@ -1,0 +1,79 @@
+"""WriteTxnMarkers: ends a producer's open transaction in some partitions, on an operator's word.
+
+Kafka's brokers send this to each other; here they have a call of their own, that names the transaction. What
+is left is `kafka-transactions --abort` (KIP-664), for a transaction that hangs: open in a partition, unknown
+to its coordinator. Whoever ends one that its coordinator still has tears it, in Kafka as here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.leading import led_partition, topic_of
+from strandline.node.kafka.handlers.outcomes import each
+from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.handler import Request
+from strandline.node.partition.batch import AppendFailed
+
+
+async def write_txn_markers(context: BrokerContext, request: Request, a: Answers) -> Any:
+    """The answer, once every marker is applied or refused."""
+    ask = request.payload
+    places = [
+        (marker, topic.name, number)
+        for marker in ask.markers
+        for topic in marker.topics
+        for number in topic.partition_indexes
+    ]
+
+    async def write(place: tuple[Any, str, int]) -> ErrorCode:
+        return await _write(context, *place)
+
+    codes = iter(await each(places, write))
+    return a.WriteTxnMarkersResponse(
+        markers=tuple(
+            a.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    a.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            a.WritableTxnMarkerPartitionResult(partition_index=number, error_code=next(codes))
+                            for number in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in ask.markers
+        )
+    )
+
+
+async def _write(context: BrokerContext, marker: Any, name: str, number: int) -> ErrorCode:
+    """How one marker ends. The number is that of the transaction that is open; where none is, nothing is
+    left to be done. Older epochs, of the producer or of its coordinator, end nothing."""
+    topic = topic_of(context, name, None)
+    partition = topic if isinstance(topic, ErrorCode) else led_partition(context, topic, number)
+    if isinstance(partition, ErrorCode):
+        return partition
+    if not await partition.confirm():
+        return ErrorCode.not_leader_or_follower
+    producer_id, epoch = marker.producer_id, marker.producer_epoch
+    producer = partition.machine.producers.get(producer_id)
+    if producer is None:
+        return ErrorCode.none
+    if epoch < producer.epoch:
+        return ErrorCode.invalid_producer_epoch
+    if marker.coordinator_epoch < producer.coordinator_term:
+        return ErrorCode.transaction_coordinator_fenced
+    opened = partition.machine.open_transaction(producer_id)
+    if opened is None:
+        return ErrorCode.none
+    failed = await partition.end_transaction(
+        producer_id, epoch, opened.number, marker.transaction_result, max(marker.coordinator_epoch, 0)
+    )
+    return failed.code if isinstance(failed, AppendFailed) else ErrorCode.none

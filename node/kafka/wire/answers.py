@@ -1,0 +1,77 @@
+"""Builds responses of any spoken version from one set of fields.
+
+Every version of a response has its own classes in kio, and they differ by a field here and there. A handler
+names all the fields it knows; those that a version lacks are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from strandline.node.kafka.wire.apis import APIS
+
+
+class Answers:
+    """The classes of one response version: `answers(key, version).FetchResponse(throttle_time=..., ...)`.
+
+    A field that this version lacks is dropped; a structure that it lacks is None, to be dropped with its
+    field. Raises AttributeError for a class, and TypeError for a field, that no spoken version has.
+    """
+
+    def __init__(self, api_key: int, version: int) -> None:
+        self._api_key = api_key
+        self._classes = _classes(api_key, version)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        make = _maker(self._api_key, name, self._classes.get(name))
+        setattr(self, name, make)
+        return make
+
+
+@cache
+def answers(api_key: int, version: int) -> Answers:
+    """The classes of the response to `api_key` in `version`, which is in the table of APIs."""
+    return Answers(api_key, version)
+
+
+def _classes(api_key: int, version: int) -> dict[str, type[Any]]:
+    module = load_payload_module(api_key, version, EntityType.response)
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__
+    }
+
+
+def _maker(api_key: int, name: str, entity: type[Any] | None) -> Callable[..., Any]:
+    lacking: set[str] = set()
+    if entity is None:
+        if not _names(api_key, name):
+            raise AttributeError(f"no spoken version of api key {api_key} has a {name}")
+        return lambda **_values: None
+    own = frozenset(field.name for field in fields(entity))
+
+    def make(**values: Any) -> Any:
+        if values.keys() <= own:
+            return entity(**values)
+        for unknown in values.keys() - own - lacking:
+            if unknown not in _names(api_key, name):
+                raise TypeError(f"no spoken version of {name} has a field {unknown!r}")
+            lacking.add(unknown)
+        return entity(**{key: value for key, value in values.items() if key in own})
+
+    return make
+
+
+@cache
+def _names(api_key: int, name: str) -> frozenset[str]:
+    """The fields of a structure in all spoken versions together."""
+    api = APIS[api_key]
+    versions = (_classes(api_key, version).get(name) for version in range(api.first, api.last + 1))
+    return frozenset(field.name for entity in versions if entity is not None for field in fields(entity))

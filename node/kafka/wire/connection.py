@@ -1,0 +1,344 @@
+"""One client's connection: frames in, answers out, in the order of the requests.
+
+Kafka answers a connection's requests one after the other, and clients rely on it: a request sees what those
+before it have done. Only consecutive produce requests are handled at the same time here, because a client
+that keeps five of them in flight would otherwise wait five times for the store. Handlers are started in the
+order of arrival, and run up to their first `await` in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from strandline.node.kafka.wire.apis import (
+    Api,
+    ApiKey,
+    api_versions_response,
+    unsupported_api_versions_response,
+)
+from strandline.node.kafka.wire.codec import (
+    RequestHeader,
+    UnsupportedRequest,
+    api_of,
+    decode_request,
+    encode_parts,
+    encode_response,
+)
+from strandline.node.kafka.wire.framing import NO_FRAME, FrameError, FrameParser
+from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Request
+from strandline.node.kafka.wire.request_check import MalformedFrame
+from strandline.node.kafka.wire.response_encoder import Buffer, EncodingError
+from strandline.node.kafka.wire.server_config import CloseReason
+
+if TYPE_CHECKING:
+    from strandline.node.kafka.wire.server import KafkaServer
+
+
+_NOTHING: Final[list[Buffer]] = []
+
+
+class _Slot:
+    """A request's place in the order of answers; `size` bytes of the server's budget are held for it."""
+
+    __slots__ = ("answer", "api", "end", "frame", "header", "size", "task")
+
+    def __init__(self, frame: memoryview, api: Api | None) -> None:
+        self.frame = frame
+        self.size = len(frame)
+        self.api = api
+        self.header: RequestHeader | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.answer: list[Buffer] | None = None
+        self.end: tuple[CloseReason, str] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """From accept to close."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self._server = server
+        self._config = server.config
+        self._parser = FrameParser(server.config.max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._client = "a client"
+        self._number = 0
+        self._slots: deque[_Slot] = deque()
+        """Requests in the order of their answers: those that were started, then those that wait."""
+        self._waiting: deque[_Slot] = deque()
+        self._running = 0
+        self._unsent_full = False
+        self._reading = True
+        self._no_more = False
+        """Nothing more is taken up; the connection closes once its slots are answered."""
+        self._ended = False
+        """This side has decided to close, and said why."""
+        self._taking = False
+        self._moved = self._frame_since = self._unsent_moved = server.loop.time()
+        self._unsent = 0
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._config.unsent_bytes)
+        sock = transport.get_extra_info("socket")
+        peer = transport.get_extra_info("peername")
+        if sock is not None and isinstance(peer, tuple):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._client = str(peer[0])
+        fits = self._server.opened(self)
+        self._number = self._server.counters["connections"]
+        if not fits:
+            self.close(CloseReason.FULL, f"there are {self._config.max_connections} connections already")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        space = self._parser.space()
+        return self._server.scratch if space is None else space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._no_more:
+            return  # Dropped, but read: closing over unread bytes is a reset, and may cost the peer answers.
+        self._moved = self._server.loop.time()
+        if not self._parser.waits_for_bytes:
+            self._frame_since = self._moved
+        if self._parser.space() is not None:
+            self._parser.filled(nbytes)
+            self.take()
+        else:
+            self._parser.feed(self._server.scratch[:nbytes])
+            self.take()
+            self._parser.keep()
+
+    def eof_received(self) -> None:
+        """A client that has ended its side is gone, as with Kafka: its long poll must not go on."""
+
+    def pause_writing(self) -> None:
+        self._unsent_full = True
+
+    def resume_writing(self) -> None:
+        self._unsent_full = False
+        self.take()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return
+        self._transport = None
+        self._waiting.clear()
+        for slot in self._slots:
+            if slot.task is not None and slot.api is not None and slot.api.overlaps:
+                continue  # what is in a log goes on, and is released when it ends
+            if slot.task is not None:
+                slot.task.cancel()
+            self._release(slot)
+        self._server.lost(self)
+        self._server.release(self._parser.reserved)
+
+    # What the server calls.
+
+    def take(self) -> None:
+        """Take up the frames that are complete and start what may start, as far as the bounds allow."""
+        if self._taking or self._transport is None:
+            return
+        self._taking = True
+        self._advance()
+        while self._take_frames():
+            self._advance()
+        self._taking = False
+        self._close_or_read()
+
+    def drain(self) -> None:
+        """Take up nothing more, answer what was taken up, then close."""
+        self._no_more = True
+        self.take()
+
+    def check(self, now: float) -> None:
+        """Close if the peer does nothing for too long; called every `sweep_seconds`."""
+        transport, config = self._transport, self._config
+        if transport is None:
+            return
+        unsent = transport.get_write_buffer_size()
+        if not unsent or unsent < self._unsent:
+            self._unsent_moved = now
+        self._unsent = unsent
+        if now - self._unsent_moved > config.slow_reader_seconds:
+            self.close(CloseReason.SLOW_READER, f"no answer taken for {config.slow_reader_seconds:g} s")
+        elif (
+            self._reading and self._parser.waits_for_bytes and now - self._frame_since > config.frame_seconds
+        ):
+            self.close(CloseReason.SLOW_SENDER, f"a frame not complete after {config.frame_seconds:g} s")
+        elif (
+            not self._slots
+            and not unsent
+            and not self._parser.wanted
+            and now - self._moved > config.idle_seconds
+        ):
+            self.close(CloseReason.IDLE, f"no request for {config.idle_seconds:g} s")
+
+    def close(self, reason: CloseReason, message: str) -> None:
+        """End the connection from this side, at once, and say why."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._say(reason, message)
+        transport.abort()
+        # Nothing more is taken or started, even before the transport reports the loss.
+        self.connection_lost(None)
+
+    # Requests.
+
+    def _take_frames(self) -> bool:
+        taken = False
+        while len(self._slots) < self._config.max_in_flight and not self._no_more:
+            try:
+                frame = self._parser.next_frame(self._admit)
+            except FrameError as error:
+                last = _Slot(NO_FRAME, None)
+                self._slots.append(last)
+                self._end_at(last, CloseReason.OVERSIZED, str(error))
+                break
+            if frame is None:
+                break
+            taken = True
+            self._frame_since = self._moved
+            slot = _Slot(frame, api_of(frame))
+            self._slots.append(slot)
+            self._waiting.append(slot)
+        return taken
+
+    def _admit(self, size: int) -> bool:
+        return self._server.admit(self, size)
+
+    def _advance(self) -> None:
+        """Start the first waiting request, and those that overlap beside those of their kind under way."""
+        while self._waiting and not self._unsent_full and self._transport is not None:
+            slot = self._waiting[0]
+            # What was started and is not answered is all of one kind, so its first tells what may join.
+            if self._running and not (_overlaps(slot) and slot.api is self._slots[0].api):
+                return
+            self._waiting.popleft()
+            self._start(slot)
+
+    def _start(self, slot: _Slot) -> None:
+        frame, slot.frame = slot.frame, NO_FRAME
+        self._server.counters["requests"] += 1
+        try:
+            slot.header, payload = decode_request(frame, self._config.max_elements)
+        except UnsupportedRequest as error:
+            slot.header = error.header
+            if error.header.api_key == ApiKey.API_VERSIONS:
+                self._answer(slot, unsupported_api_versions_response())
+            else:
+                self._fail(slot, CloseReason.UNSUPPORTED, str(error))
+        except MalformedFrame as error:
+            self._fail(slot, CloseReason.MALFORMED, f"a malformed request: {error}")
+        else:
+            if slot.header.api_key == ApiKey.API_VERSIONS:
+                self._answer(slot, api_versions_response(slot.header.api_version))
+                return
+            self._running += 1
+            request = Request(slot.header, payload, self._client, slot.size, self._number)
+            slot.task = self._server.loop.create_task(self._handle(slot, request))
+
+    async def _handle(self, slot: _Slot, request: Request) -> None:
+        try:
+            answer = await self._server.handler.handle(request)
+        except CloseConnection as error:
+            self._done(slot)
+            self._fail(slot, CloseReason.REFUSED, str(error))
+        except asyncio.CancelledError:
+            self._done(slot)
+            self._fail(slot, CloseReason.HANDLER, "the handling of a request was cancelled")
+            raise
+        except Exception as error:
+            self._done(slot)
+            self._fail(slot, CloseReason.HANDLER, f"api key {request.header.api_key}: {error!r}")
+        else:
+            self._done(slot)
+            self._answer(slot, answer)
+        self.take()
+
+    def _done(self, slot: _Slot) -> None:
+        self._running -= 1
+        slot.task = None
+
+    # Answers.
+
+    def _fail(self, slot: _Slot, reason: CloseReason, message: str) -> None:
+        """Close in the turn of a request that was started: those that wait come after it."""
+        self._waiting.clear()
+        self._end_at(slot, reason, message)
+
+    def _end_at(self, slot: _Slot, reason: CloseReason, message: str) -> None:
+        """Answer the requests before this slot, then close."""
+        slot.end = (reason, message)
+        self._no_more = True
+        self._flush(slot)
+
+    def _answer(self, slot: _Slot, answer: Any) -> None:
+        assert slot.header is not None
+        try:
+            if answer is None:
+                slot.answer = _NOTHING
+            elif isinstance(answer, EncodedBody):
+                slot.answer = encode_parts(slot.header, answer.parts)
+            else:
+                slot.answer = encode_response(slot.header, answer)
+        except EncodingError as error:
+            self._fail(slot, CloseReason.HANDLER, str(error))
+        else:
+            self._flush(slot)
+
+    def _flush(self, done: _Slot) -> None:
+        """Send every answer whose turn has come."""
+        transport = self._transport
+        if transport is None:
+            self._release(done)
+            return
+        parts: list[Buffer] = []
+        sent: list[_Slot] = []
+        while self._slots and self._slots[0].answer is not None:
+            slot = self._slots.popleft()
+            assert slot.answer is not None
+            parts += slot.answer
+            sent.append(slot)
+        if parts:
+            transport.writelines(parts)
+        if self._slots and self._slots[0].end is not None and not self._ended:
+            self._say(*self._slots[0].end)
+            transport.close()
+        for slot in sent:
+            self._release(slot)
+
+    def _release(self, slot: _Slot) -> None:
+        size, slot.size = slot.size, 0
+        if size:
+            self._server.release(size)
+
+    def _say(self, reason: CloseReason, message: str) -> None:
+        if not self._ended:
+            self._ended = True
+            self._server.closed(reason, self._client, message)
+
+    def _close_or_read(self) -> None:
+        transport = self._transport
+        if transport is None or self._ended:
+            return
+        if self._no_more and not self._slots:
+            transport.close()
+            return
+        full = self._parser.wanted > 0 or len(self._slots) >= self._config.max_in_flight
+        blocked = full and not self._no_more
+        if blocked and self._reading:
+            self._reading = False
+            transport.pause_reading()
+        elif not blocked and not self._reading:
+            self._reading = True
+            self._frame_since = self._server.loop.time()
+            transport.resume_reading()
+
+
+def _overlaps(slot: _Slot) -> bool:
+    return slot.api is not None and slot.api.overlaps

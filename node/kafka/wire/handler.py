@@ -1,0 +1,46 @@
+"""What stands between the wire and the broker: a decoded request goes in, an answer comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from strandline.node.kafka.wire.codec import RequestHeader
+from strandline.node.kafka.wire.response_encoder import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A decoded request; `payload` is kio's entity for the header's key and version."""
+
+    header: RequestHeader
+    payload: Any
+    client_host: str
+    size: int
+    """Bytes of the request's frame."""
+    connection: int
+    """Number of the client's connection, 1 or more; a server never uses it for another."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBody:
+    """An answer's body, already encoded in the request's version; its header is added by the connection."""
+
+    parts: list[Buffer]
+
+
+class CloseConnection(Exception):
+    """Raised by a handler where Kafka answers by closing: an error on a produce request with acks=0."""
+
+
+class Handler(Protocol):
+    """What answers requests."""
+
+    def handle(self, request: Request) -> Coroutine[Any, Any, Any]:
+        """A coroutine function: the response entity in the request's version, an EncodedBody, or None.
+
+        None sends nothing. ApiVersions never comes here. Buffers in the answer must not change until they
+        are sent. Raising closes the connection, so errors that Kafka has a code for are answered. When its
+        client is gone a request is cancelled, unless it is a produce request.
+        """

@@ -1,0 +1,362 @@
+"""Objects as files of a local folder, durable when a put says so.
+
+Write the bytes under a name nobody reads, sync the file, rename it into place, sync the folder: only then is
+the object stored. All disk work runs on an executor and goes through `Disk`, so the simulator can crash it
+between any two steps. Several nodes may share a folder; each has a place of its own for unfinished files, so
+what a crash left there is swept without a walk through the store. See docs/level-zero.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Protocol, TypeVar
+
+from strandline.node.objectstore.store import (
+    Buffer,
+    NotDone,
+    ObjectNotFound,
+    ObjectStore,
+    OutcomeUnknown,
+    RangeNotFound,
+    StoreError,
+    check_delete,
+    check_key,
+    check_list,
+    check_put,
+    check_range,
+)
+from strandline.node.raft.disk import Disk
+
+T = TypeVar("T")
+
+PARTIAL = ".partial"
+"""Folder of unfinished files; no key begins with a dot, so it is no part of any listing."""
+JOIN_BELOW = 64 * 1024
+"""Parts smaller than this are joined before writing: a copy costs less than a system call."""
+WRITE_BYTES = 1024 * 1024
+FORGOTTEN_FROM = 64 * 1024
+"""Objects of this size on leave the system's page cache once they are durable. A node has a cache of its own
+for what it wrote, and to take fresh memory for every object can cost more than all else about its put."""
+MAX_JOBS = 256
+FOLDER_TRIES = 4
+
+
+class ObjectDisk(Disk, Protocol):
+    """A `Disk` whose folders can go again."""
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder; OSError(ENOTEMPTY) when it is not."""
+
+
+class LocalStore(ObjectStore):
+    """An ObjectStore below the folder `root`; make one with `open`.
+
+    At most MAX_JOBS operations wait for the executor at a time; more are refused, retriably. Give it more
+    threads than there are uploads in parallel, or reads wait for other people's syncs.
+    """
+
+    def __init__(
+        self,
+        disk: ObjectDisk,
+        root: str,
+        owner: str,
+        release: Callable[[], None],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        max_object_bytes: int,
+    ) -> None:
+        self.max_object_bytes = max_object_bytes
+        self._disk = disk
+        self._root = root
+        self._partial = posixpath.join(root, PARTIAL, owner)
+        self._release = release
+        self._loop = loop
+        self._executor = executor
+        self._jobs = 0
+        self._made = 0
+        self._durable: set[str] = set()  # folders known to exist durably; only ever asked for membership
+
+    @classmethod
+    def open(
+        cls,
+        disk: ObjectDisk,
+        root: str,
+        *,
+        owner: str,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        max_object_bytes: int = 256 * 1024 * 1024,
+    ) -> LocalStore:
+        """Make the folder if need be and sweep what this owner left unfinished. Blocks.
+
+        `owner` names this process among all that share the folder. Raises StoreError, which says what to do.
+        """
+        check_key(owner)
+        unfinished = posixpath.join(root, PARTIAL, owner)
+        try:
+            disk.mkdir(unfinished)
+            release = disk.lock(unfinished + ".lock")
+        except BlockingIOError as error:
+            reason = f"another process uses this folder as {owner}"
+            todo = "stop that process, or give one of the two another node.id"
+            raise NotDone("open", root, reason, retriable=False, cure=todo) from error
+        except OSError as error:
+            raise NotDone("open", root, describe(error), retriable=False) from error
+        try:
+            for name in disk.listdir(unfinished):
+                disk.unlink(posixpath.join(unfinished, name))
+        except OSError as error:
+            release()
+            raise NotDone("open", root, describe(error), retriable=False) from error
+        return cls(
+            disk, root, owner, release, loop=loop, executor=executor, max_object_bytes=max_object_bytes
+        )
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        check_put(key, parts, self.max_object_bytes)
+        self._made += 1
+        await self._run("put", key, partial(self._put, key, parts, str(self._made)))
+
+    async def get(self, key: str) -> Buffer:
+        check_key(key)
+        return await self._look_up("get", key, lambda: self._disk.read(self._path(key)))
+
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
+        check_range(key, start, length)
+        data = await self._look_up("get_range", key, lambda: self._read(key, start, length))
+        if len(data) < length:
+            raise RangeNotFound(key, start, length)
+        return data
+
+    async def size(self, key: str) -> int:
+        check_key(key)
+        return await self._look_up("size", key, lambda: self._size(key))
+
+    async def list(self, prefix: str, after: str, limit: int) -> list[str]:
+        check_list(prefix, after, limit)
+        return [*await self._run("list", prefix, lambda: self._first(prefix, after, limit))]
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        check_delete(keys)
+        if keys:
+            await self._run("delete", keys[0], lambda: self._delete(keys))
+
+    async def close(self) -> None:
+        self._release()
+
+    async def _look_up(self, operation: str, key: str, job: Callable[[], T]) -> T:
+        """Run a job that reads an object. One that is not there is told from a store that is not: the first
+        may be corruption to the reader, the second is trouble that ends."""
+
+        def read() -> T:
+            try:
+                return job()
+            except (FileNotFoundError, NotADirectoryError):
+                self._check_there(operation, key)
+                raise
+
+        return await self._run(operation, key, read)
+
+    async def _run(self, operation: str, key: str, job: Callable[[], T]) -> T:
+        if self._jobs >= MAX_JOBS:
+            raise NotDone(operation, key, f"{MAX_JOBS} operations wait for the disk", retriable=True)
+        self._jobs += 1
+        future = self._loop.run_in_executor(self._executor, job)
+        # Not when the caller stops waiting: the job may go on long after that.
+        future.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(future)
+        except StoreError:
+            raise
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise ObjectNotFound(operation, key) from error
+        except OSError as error:
+            # What may have changed something says so itself, in its job.
+            raise NotDone(operation, key, describe(error), retriable=True, cure=cure(error)) from error
+
+    def _ended(self, job: asyncio.Future[T]) -> None:
+        self._jobs -= 1
+        if not job.cancelled():
+            job.exception()  # seen, though whoever waited may have stopped waiting
+
+    # Jobs, on the executor.
+
+    def _path(self, key: str) -> str:
+        return posixpath.join(self._root, key)
+
+    def _put(self, key: str, parts: Sequence[Buffer], name: str) -> None:
+        temporary = posixpath.join(self._partial, name)
+        path = self._path(key)
+        folder = posixpath.dirname(path)
+        try:
+            self._write(temporary, parts)
+            self._rename(temporary, path, folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(temporary)
+            raise NotDone("put", key, describe(error), retriable=True, cure=cure(error)) from error
+        try:
+            self._disk.sync_dir(folder)
+        except OSError as error:
+            reason = f"stored, but its folder could not be synced: {describe(error)}"
+            raise OutcomeUnknown("put", key, reason, cure=cure(error)) from error
+
+    def _write(self, path: str, parts: Sequence[Buffer]) -> None:
+        file = self._disk.open(path, create=True)
+        try:
+            file.write_durably([*chunks(parts)])
+            if sum(map(len, parts)) >= FORGOTTEN_FROM:
+                file.forget_cached()
+        finally:
+            file.close()
+
+    def _rename(self, temporary: str, path: str, folder: str) -> None:
+        for _ in range(FOLDER_TRIES):
+            if folder not in self._durable:
+                self._make_folder(folder)
+            try:
+                return self._disk.rename(temporary, path)
+            except FileNotFoundError:
+                # Somebody deleted the last object in it, and then the folder.
+                self._durable.discard(folder)
+        raise OSError(errno.ENOENT, f"the folder went away {FOLDER_TRIES} times", folder)
+
+    def _make_folder(self, folder: str) -> None:
+        # Where the whole store is gone this raises: new folders would stand in its way when it is moved back.
+        self._disk.listdir(self._partial)
+        self._disk.mkdir(folder)
+        # Another node may have made it a moment ago and not have synced its parent yet.
+        parent = folder
+        while parent not in self._durable and len(parent) > len(self._root):
+            parent = posixpath.dirname(parent)
+            self._disk.sync_dir(parent)
+        if len(self._durable) >= 4096:
+            self._durable.clear()
+        self._durable.add(folder)
+
+    def _read(self, key: str, start: int, length: int) -> bytes:
+        file = self._disk.open(self._path(key))
+        try:
+            return file.pread(length, start)
+        finally:
+            file.close()
+
+    def _size(self, key: str) -> int:
+        file = self._disk.open(self._path(key))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _first(self, prefix: str, after: str, limit: int) -> Sequence[str]:
+        names = self._children(self._path(prefix))
+        if names is None:
+            self._check_there("list", prefix)
+        return [*islice(self._walk(prefix, names or (), after), limit)]
+
+    def _check_there(self, operation: str, key: str) -> None:
+        """Raise NotDone when the store's folder is gone: this one was made when the store was opened."""
+        if self._children(self._partial) is None:
+            reason = f"the store's folder is missing, or another is in its place ({self._partial})"
+            raise NotDone(operation, key, reason, retriable=True, cure=_BRING_BACK)
+
+    def _walk(self, prefix: str, names: Sequence[str], after: str) -> Iterator[str]:
+        """Keys below a prefix in key order, given the names there. "a-b" comes before "a/b": a folder sorts
+        with its /.
+
+        Whether a name is a folder's is found out when its turn comes, and only then what is in it: the first
+        keys below a prefix cost the folders on the way to them, however much lies behind. A folder whose turn
+        came too early for its / waits for it once more.
+        """
+        keys = (prefix + name for name in names if not name.startswith("."))
+        # "0" follows "/": below this, neither the key nor anything in a folder of its name is wanted.
+        due = [key for key in keys if not after or key + "0" > after]
+        heapify(due)
+        folders: dict[str, Sequence[str]] = {}
+        while due:
+            key = heappop(due)
+            if key in folders:
+                yield from self._walk(key, folders.pop(key), after)
+            elif (children := self._children(self._path(key))) is not None:
+                folders[key + "/"] = children
+                heappush(due, key + "/")
+            elif key > after:
+                yield key
+
+    def _children(self, path: str) -> Sequence[str] | None:
+        """Names in a folder; None when it is a file, or nothing any more."""
+        try:
+            return self._disk.listdir(path)
+        except (NotADirectoryError, FileNotFoundError):
+            return None
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        folders: dict[str, None] = {}
+        try:
+            for key in keys:
+                path = self._path(key)
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(path)
+                    folders[posixpath.dirname(path)] = None
+            for folder in folders:
+                self._disk.sync_dir(folder)
+        except OSError as error:
+            raise OutcomeUnknown("delete", keys[0], describe(error), cure=cure(error)) from error
+        for folder in folders:
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: str) -> None:
+        """Remove a folder, and those above it, as far as they are empty: each epoch leaves one behind."""
+        with contextlib.suppress(OSError):
+            while len(posixpath.dirname(folder)) > len(self._root):
+                self._durable.discard(folder)
+                self._disk.rmdir(folder)
+                folder = posixpath.dirname(folder)
+
+
+def chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in fewer pieces: runs of small parts are joined, large ones stay as they are."""
+    small: list[Buffer] = []
+    size = 0
+    for part in parts:
+        if len(part) >= JOIN_BELOW or size >= WRITE_BYTES:
+            if small:
+                yield b"".join(small)
+            small, size = [], 0
+        if len(part) >= JOIN_BELOW:
+            yield part
+        else:
+            small.append(part)
+            size += len(part)
+    if small:
+        yield b"".join(small)
+
+
+def describe(error: OSError) -> str:
+    """What went wrong and where, without Python's decoration."""
+    return f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+
+
+_BRING_BACK = "mount it again, or correct storage.url; the node goes on by itself"
+_CURES = {
+    errno.ENOSPC: "make room there; the node goes on by itself",
+    errno.EDQUOT: "raise the quota, or make room there; the node goes on by itself",
+    errno.EACCES: "let the node's user write there; the node goes on by itself",
+    errno.EPERM: "let the node's user write there; the node goes on by itself",
+    errno.EROFS: "mount it so that it can be written; the node goes on by itself",
+    errno.ENOENT: _BRING_BACK,
+}
+
+
+def cure(error: OSError) -> str:
+    """What an operator can do about it; empty where nothing is known."""
+    return _CURES.get(error.errno or 0, "")

@@ -1,0 +1,152 @@
+"""Makes sure that a bucket or folder belongs to one cluster, and to one incarnation of it.
+
+The names of level-zero objects do not say whose they are, and a collector deletes by names alone: of two
+clusters on the same storage, the one that is further on would take the other's objects for its own garbage.
+So would a cluster whose nodes lost their data folders and that begins anew under the same id. So the storage
+names its owner, a cluster and the incarnation that its log holds too, and until this node has seen that they
+are the same it reads, writes and deletes nothing there.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore
+
+KEY: Final = "cluster"
+FORMAT: Final = 2
+
+
+class ForeignStorage(Exception):
+    """The storage is another cluster's or incarnation's, or does not say; one line with the cure."""
+
+
+class Owner(NamedTuple):
+    """What the storage says that it belongs to."""
+
+    cluster: str
+    incarnation: str
+    """Named by the first leader; see `draw_incarnation`."""
+
+    def __str__(self) -> str:
+        return f"cluster {self.cluster!r}, incarnation {self.incarnation}"
+
+
+def draw_incarnation(now_ms: int, rng: random.Random) -> str:
+    """A name for a life of the cluster: the time it began, in UTC by the clock of a node, and chance."""
+    at = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}-{rng.getrandbits(32):08x}"
+
+
+async def read_owner(store: ObjectStore) -> Owner | None:
+    """What the storage belongs to, None when it belongs to nobody yet.
+
+    Raises ForeignStorage when what it says cannot be read, StoreError when it does not answer.
+    """
+    try:
+        data = bytes(await store.get(KEY))
+    except ObjectNotFound:
+        return None
+    try:
+        said = json.loads(data)
+        version = said["format"]
+        if version == FORMAT:
+            return Owner(str(said["cluster"]), str(said["incarnation"]))
+    except (ValueError, KeyError, TypeError):
+        raise ForeignStorage(
+            f"storage.url: the object {KEY!r} there is not one of Strandline's: name a folder or prefix that "
+            "nothing else writes to"
+        ) from None
+    raise ForeignStorage(
+        f"storage.url: the object {KEY!r} there has format {version}, this release reads {FORMAT}: start the"
+        " release that wrote it, or name another folder or prefix"
+    )
+
+
+def check_cluster(owner: Owner, cluster: str) -> None:
+    """Raise ForeignStorage when the storage belongs to a cluster of another id."""
+    if owner.cluster != cluster:
+        raise ForeignStorage(
+            f"storage.url: what is stored there belongs to {owner}, this node to cluster {cluster!r}: "
+            "give each cluster a folder or prefix of its own"
+        )
+
+
+async def claim(store: ObjectStore, owner: Owner) -> None:
+    """Let the storage say that it is this owner's, if it says nothing yet.
+
+    Raises ForeignStorage when it is another's, or StoreError while nothing is known. Every node of an
+    incarnation writes the same bytes, so a write that comes late changes nothing. Two clusters that come at
+    the very same moment may both find nothing: the one whose word was replaced finds out when it looks again.
+    """
+    found = await read_owner(store)
+    if found is None:
+        body = {"format": FORMAT, **owner._asdict()}
+        await store.put(KEY, [json.dumps(body).encode()])
+        found = await read_owner(store)
+    if found is not None:
+        check_owner(found, owner.cluster, owner.incarnation)
+
+
+def check_owner(found: Owner, cluster: str, incarnation: str) -> None:
+    """Raise ForeignStorage when the storage does not belong to this incarnation of this cluster."""
+    check_cluster(found, cluster)
+    if found.incarnation != incarnation:
+        raise ForeignStorage(
+            f"storage.url: what is stored there belongs to {found}, and this node's log is of incarnation "
+            f"{incarnation}: start the nodes with the data folders of that incarnation, or give this cluster "
+            "another folder or prefix; nothing there was read, changed or deleted"
+        )
+
+
+class OwnedStore(ObjectStore):
+    """A store on which nothing happens until `open_for` was called: its owner has been seen."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.max_object_bytes = store.max_object_bytes
+        self.owner: Owner | None = None
+        """The owner that was seen, None while nothing may be done."""
+        self.trouble: str | None = None
+        """What keeps the owner from being seen, in one line, as far as is known."""
+
+    def open_for(self, owner: Owner) -> None:
+        """The storage said that it belongs to this owner, and so does this node."""
+        self.owner = owner
+
+    def _check(self, operation: str, key: str) -> None:
+        if self.owner is None:
+            cause = f": {self.trouble}" if self.trouble is not None else ""
+            reason = f"this node has not seen yet that the storage belongs to its cluster{cause}"
+            raise NotDone(operation, key, reason, retriable=True)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        self._check("put", key)
+        await self._store.put(key, parts)
+
+    async def get(self, key: str) -> Buffer:
+        self._check("get", key)
+        return await self._store.get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
+        self._check("get_range", key)
+        return await self._store.get_range(key, start, length)
+
+    async def size(self, key: str) -> int:
+        self._check("size", key)
+        return await self._store.size(key)
+
+    async def list(self, prefix: str, after: str, limit: int) -> list[str]:
+        self._check("list", prefix)
+        return await self._store.list(prefix, after, limit)
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        self._check("delete", keys[0] if keys else "")
+        await self._store.delete_many(keys)
+
+    async def close(self) -> None:
+        await self._store.close()

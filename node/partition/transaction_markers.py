@@ -1,0 +1,98 @@
+"""Ends transactions in what this node leads, when a transaction coordinator on some node says so.
+
+The mesh method `transactions.markers`. A coordinator says each decision again until it hears that it is done,
+so an answer claims no more than what is known for certain: done means applied from a majority's log, or that
+the log has ended a transaction of this number before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.partition.batch import AppendFailed
+from strandline.node.rpc import CallFailed
+
+METHOD: Final = "transactions.markers"
+MAX_MARKERS: Final = 500
+"""Markers of one call."""
+ANSWER_SECONDS: Final = 0.5
+"""How long a call waits for its markers. One of a partition without a majority may wait for as long as that
+lasts; the coordinator has to hear of the others, and needs its calls for what it tells healthy partitions."""
+MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+
+
+class Marker(NamedTuple):
+    """What became of a producer's transaction, for one partition or group coordinator."""
+
+    raft_group: int
+    producer_id: int
+    producer_epoch: int
+    number: int
+    """Of the transaction."""
+    commit: bool
+    coordinator_term: int
+
+
+class MarkerAnswer(IntEnum):
+    """What one marker comes to."""
+
+    DONE = 0
+    """The transaction is ended there, now or before."""
+    AGAIN = 1
+    """This node does not lead that group, or does not know what becomes of the marker."""
+    GONE = 2
+    """The topic was deleted: nobody will ever have to be told."""
+
+
+def serve(context: BrokerContext) -> None:
+    """Answer the other nodes' coordinators, and this one's own."""
+    ends: dict[Marker, asyncio.Task[MarkerAnswer]] = {}
+    """On their way into a log. A marker that is said again meanwhile is not written again."""
+
+    def end(marker: Marker) -> asyncio.Task[MarkerAnswer]:
+        task = ends.get(marker)
+        if task is None:
+            task = ends[marker] = context.loop.create_task(_end(context, marker))
+            task.add_done_callback(lambda _: ends.pop(marker))
+        return task
+
+    async def handler(peer: int, payload: Any) -> list[int]:
+        asked = [end(marker) for marker in _markers(payload)]
+        if asked:
+            await asyncio.wait(asked, timeout=ANSWER_SECONDS)
+        return [int(one.result() if one.done() else MarkerAnswer.AGAIN) for one in asked]
+
+    context.calls.serve(METHOD, handler)
+
+
+def _markers(payload: Any) -> list[Marker]:
+    if not isinstance(payload, list) or len(payload) > MAX_MARKERS:
+        raise CallFailed(f"{METHOD} takes a list of up to {MAX_MARKERS} markers", unknown=False)
+    markers = []
+    for fields in payload:
+        kinds = [type(field) for field in fields] if isinstance(fields, list) else []
+        if kinds != [int, int, int, int, bool, int]:
+            raise CallFailed(f"{fields!r} is not a marker", unknown=False)
+        marker = Marker(*fields)
+        epoch, term = marker.producer_epoch, marker.coordinator_term
+        if marker.producer_id < 0 or not 0 <= epoch <= MAX_PRODUCER_EPOCH or marker.number < 1 or term < 0:
+            # No replica would survive it in its log.
+            raise CallFailed(f"{marker} cannot be", unknown=False)
+        markers.append(marker)
+    return markers
+
+
+async def _end(context: BrokerContext, marker: Marker) -> MarkerAnswer:
+    group = marker.raft_group
+    partition = context.partitions.by_group(group)
+    if partition is not None:
+        outcome = await partition.end_transaction(*marker[1:])
+        return MarkerAnswer.AGAIN if isinstance(outcome, AppendFailed) else MarkerAnswer.DONE
+    coordinator = context.coordinators.groups_by_raft_group(group)
+    if coordinator is not None:
+        ended = await coordinator.end_transaction(*marker[1:])
+        return MarkerAnswer.DONE if isinstance(ended, bool) else MarkerAnswer.AGAIN
+    return MarkerAnswer.GONE if context.controller.machine.group_is_gone(group) else MarkerAnswer.AGAIN

@@ -1,0 +1,328 @@
+"""The controller: one replicated state machine that knows what the cluster is made of.
+
+Which nodes there are, which topics, where each partition's replicas lie and which Raft group replicates it,
+the cluster epoch, who may use which producer ids. Group 0 is its own. Every node that has a replica of it
+reads it directly, without a round trip: `version` says when what was derived from it is out of date, and
+`group_changes` what a node has to create and remove. docs/controller.md tells the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from strandline.statemachine.controller import (
+    controller_groups,
+    controller_nodes,
+    controller_topics,
+    node_folders,
+)
+from strandline.statemachine.controller.controller_commands import (
+    AdvanceClusterEpoch,
+    AllocateProducerIds,
+    AlterGroupConfigs,
+    Bootstrap,
+    Checkpoint,
+    Command,
+    DeleteTopic,
+    FenceNode,
+    Heartbeat,
+    ProducerIdBlock,
+    RaiseFeatureLevel,
+    Refused,
+    RegisterNode,
+    ReplaceGroupConfigs,
+    ReplaceNode,
+    ReplicasJoined,
+    ReplicasLeft,
+    SetCollection,
+    decode,
+)
+from strandline.statemachine.controller.controller_groups import GroupCommand
+from strandline.statemachine.controller.controller_state import (
+    CONTROLLER_GROUP,
+    ControllerState,
+    NodeFolder,
+    NodeRegistration,
+    Partition,
+    PartitionPlace,
+    Replacement,
+    Topic,
+)
+from strandline.statemachine.controller.controller_topics import TopicCommand
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.machine import Captured, Corruption
+
+_NO_CONFIGS: Configs = {}
+Result = Topic | NodeRegistration | ProducerIdBlock | int | str | Refused
+"""What an entry gives; each command says which of them is its answer."""
+
+
+class PartitionGroup(NamedTuple):
+    """A Raft group as a node has to create it."""
+
+    group: int
+    topic_id: bytes
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    creation_epoch: int
+    joins: bool = False
+    """The group was there before this node's data folder: its members are to be learned from its leader."""
+
+
+class GroupChanges(NamedTuple):
+    """What a node has to do to host what it should, by group id."""
+
+    create: tuple[PartitionGroup, ...]
+    remove: tuple[int, ...]
+
+
+class Controller:
+    """The controller's state machine; see StateMachine for what the log asks of it.
+
+    `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
+    state as of that very entry; when entries are applied anew after a restart it gets the same again.
+    """
+
+    kind = "controller"
+
+    def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
+        self._on_checkpoint = on_checkpoint
+        self._state = ControllerState()
+
+    # The log.
+
+    def begin_term(self, index: int, term: int, node: int) -> None:
+        """See StateMachine; raises Corruption when the term or the index does not go up."""
+        if term <= self._state.term:
+            raise Corruption(f"entry {index}: node {node} begins term {term} after term {self._state.term}")
+        self._advance(index)
+        self._state.term, self._state.leader = term, node
+
+    def apply(self, index: int, term: int, command: bytes) -> Result:
+        """See StateMachine; raises Corruption, and then must not be used any more."""
+        if term < self._state.term:
+            raise Corruption(f"entry {index} of term {term} comes after term {self._state.term} began")
+        self._advance(index)
+        return self._do(index, decode(command))
+
+    def snapshot(self) -> bytes:
+        """The state as canonical bytes; docs/controller.md names the fields."""
+        return self._state.capture()
+
+    def capture(self) -> Captured:
+        """See StateMachine. It has topics, not records, so it is made at once."""
+        state = self.snapshot()
+        return lambda: state
+
+    def restore(self, state: bytes) -> None:
+        """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
+        self._state = ControllerState.load(state)
+
+    def _advance(self, index: int) -> None:
+        if index <= self._state.applied_index:
+            raise Corruption(f"entry {index} comes after entry {self._state.applied_index}")
+        self._state.applied_index = index
+
+    def _do(self, index: int, command: Command) -> Result:
+        state = self._state
+        match command:
+            case Bootstrap():
+                return controller_nodes.bootstrap(state, index, command)
+            case RegisterNode():
+                return controller_nodes.register(state, index, command)
+            case Heartbeat():
+                return controller_nodes.heartbeat(state, index, command)
+            case FenceNode():
+                return controller_nodes.fence(state, index, command)
+            case ReplaceNode():
+                return node_folders.replace(state, index, command)
+            case ReplicasLeft():
+                return node_folders.left(state, index, command)
+            case ReplicasJoined():
+                return node_folders.joined(state, index, command)
+            case AlterGroupConfigs() | ReplaceGroupConfigs():
+                return self._configure(index, command)
+            case DeleteTopic():
+                return self._delete(index, command)
+            case AdvanceClusterEpoch():
+                state.cluster_epoch = max(state.cluster_epoch, command.epoch)
+                return state.cluster_epoch
+            case AllocateProducerIds():
+                return controller_nodes.allocate_producer_ids(state, command)
+            case RaiseFeatureLevel():
+                return controller_nodes.raise_feature_level(state, index, command)
+            case SetCollection():
+                state.collection_paused = command.paused
+                return command.paused
+            case Checkpoint():
+                self._on_checkpoint(index, self.capture())
+                return index
+            case _:
+                return self._put(index, command)
+
+    def _put(self, index: int, command: TopicCommand) -> Topic | Refused:
+        planned = controller_topics.plan(self._state, index, command)
+        if isinstance(planned, Topic) and planned is not self._state.topics.get(planned.topic_id):
+            self._state.put_topic(planned)
+            self._state.next_group = max(self._state.next_group, planned.partitions[-1].group + 1)
+            self._state.version = index
+        return planned
+
+    def _configure(self, index: int, command: GroupCommand) -> int | Refused:
+        planned = controller_groups.plan(self._state.group_configs, command)
+        if isinstance(planned, Refused):
+            return planned
+        if planned != self.group_configs(command.group):
+            self._state.version = index
+            if planned:
+                self._state.group_configs[command.group] = planned
+            else:
+                del self._state.group_configs[command.group]
+        return len(planned)
+
+    def _delete(self, index: int, command: DeleteTopic) -> Topic | Refused:
+        topic = controller_topics.existing(self._state, command)
+        if isinstance(topic, Topic):
+            self._state.remove_topic(topic, index)
+            node_folders.forget_groups(self._state, [partition.group for partition in topic.partitions])
+            self._state.version = index
+        return topic
+
+    # What a node asks.
+
+    def validate(self, command: TopicCommand) -> Topic | Refused:
+        """What applying the command now would give; changes nothing (Kafka's validate_only)."""
+        return controller_topics.plan(self._state, self._state.applied_index + 1, command)
+
+    def validate_group(self, command: GroupCommand) -> Configs | Refused:
+        """The configs that applying the command now would give a group; changes nothing."""
+        return controller_groups.plan(self._state.group_configs, command)
+
+    def group_configs(self, group_id: str) -> Configs:
+        """What a consumer group sets itself."""
+        return self._state.group_configs.get(group_id, _NO_CONFIGS)
+
+    @property
+    def configured_groups(self) -> tuple[str, ...]:
+        """Ids of the consumer groups that set any config, in the order in which they first did."""
+        return tuple(self._state.group_configs)
+
+    def group_changes(self, node: int, hosted: Collection[int]) -> GroupChanges:
+        """What `node`, whose replicas are those of the groups `hosted`, has to create and remove.
+
+        A group that this replica of the controller has not heard of yet is left alone: a node that comes
+        back may host groups its controller, still catching up, does not know.
+        """
+        state = self._state
+        missing = state.hosted.get(node, set()) - set(hosted)
+        replaced = state.replacement
+        joins = replaced.leaving | replaced.joining if replaced and replaced.node == node else frozenset()
+        create = (self._partition_group(group, group in joins) for group in sorted(missing))
+        return GroupChanges(tuple(create), self.groups_to_remove(node, hosted))
+
+    def groups_to_remove(self, node: int, hosted: Collection[int]) -> tuple[int, ...]:
+        """The part of `group_changes` that costs nothing where thousands of groups are still to come."""
+        state = self._state
+        unwanted = set(hosted) - state.hosted.get(node, set())
+        return tuple(sorted(group for group in unwanted if CONTROLLER_GROUP < group < state.next_group))
+
+    def _partition_group(self, group: int, joins: bool) -> PartitionGroup:
+        topic_id, number = self._state.places[group]
+        topic = self._state.topics[topic_id]
+        _, replicas, creation_epoch = topic.partitions[number]
+        return PartitionGroup(group, topic_id, topic.name, number, replicas, creation_epoch, joins)
+
+    @property
+    def version(self) -> int:
+        """Log index of the last entry that changed topics, configs, nodes or the cluster id.
+
+        Equal versions mean equal answers to Metadata and DescribeConfigs, on any node.
+        """
+        return self._state.version
+
+    @property
+    def applied_index(self) -> int:
+        """Log index of the last entry applied: a new CreateTopic's `made_at`."""
+        return self._state.applied_index
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None until Bootstrap is applied."""
+        return self._state.cluster_id
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which life of the cluster this is; None until Bootstrap is applied."""
+        return self._state.incarnation
+
+    @property
+    def folders(self) -> Mapping[int, NodeFolder]:
+        """The data folder in force, of every node that ever registered."""
+        return self._state.folders
+
+    @property
+    def replacement(self) -> Replacement | None:
+        """The data folder that is on its way into a node's place, if there is one."""
+        return self._state.replacement
+
+    @property
+    def cluster_epoch(self) -> int:
+        """At least 1; only grows. It does not count in `version`."""
+        return self._state.cluster_epoch
+
+    @property
+    def collection_paused(self) -> bool:
+        """Whether nothing is to be deleted from storage. It does not count in `version`."""
+        return self._state.collection_paused
+
+    @property
+    def feature_level(self) -> int:
+        """What entries and snapshots may use."""
+        return self._state.feature_level
+
+    @property
+    def leader(self) -> int:
+        """The node whose term it is, 0 before the first: Kafka's controller id."""
+        return self._state.leader
+
+    @property
+    def nodes(self) -> Mapping[int, NodeRegistration]:
+        """Registrations by node id, in the order of the ids."""
+        return self._state.nodes
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """All topics, in the order of their creation."""
+        return tuple(self._state.topics.values())
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of this name."""
+        return self._state.by_name.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with this 16-byte id."""
+        return self._state.topics.get(topic_id)
+
+    def place_of(self, group: int) -> PartitionPlace | None:
+        """Which partition a group replicates; None for a group that is gone or not a partition's."""
+        return self._state.places.get(group)
+
+    def topic_is_gone(self, topic_id: bytes) -> bool:
+        """Whether a topic of this id was deleted; to be asked once it is certain that it was created.
+
+        An id nobody knows counts as deleted only once there are deletions that were forgotten: until then,
+        this cluster never had a topic of that id.
+        """
+        state = self._state
+        return topic_id in state.deleted or (topic_id not in state.topics and state.forgotten_index > 0)
+
+    def group_is_gone(self, group: int) -> bool:
+        """Whether a partition's group went with its topic; false for one that is not known here yet."""
+        return CONTROLLER_GROUP < group < self._state.next_group and group not in self._state.places
+
+    def partition(self, topic_id: bytes, number: int) -> Partition | None:
+        """One partition of a topic; None when there is no such topic or partition."""
+        topic = self._state.topics.get(topic_id)
+        return topic.partitions[number] if topic and 0 <= number < len(topic.partitions) else None

@@ -1,0 +1,462 @@
+"""The commands of the controller and their results, and how an entry of the log holds them.
+
+An entry is one msgpack array: `[kind, field, ...]`. The same rules are checked on the way in and on the way
+out: `encode` refuses on the node that makes the mistake what `decode` would stop every replica for. Whatever
+a client may send (a bad name, no partitions, an unknown config) passes here and is refused by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgpack
+
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
+
+FEATURE_LEVEL = 1
+"""The highest feature level this release understands."""
+TOPIC_ID_BYTES = 16
+NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
+"""Kafka's null id: no topic ever has it."""
+DERIVED = -1
+"""For a count that follows from the assignments in the same command, as in Kafka's requests."""
+
+
+class Kind(IntEnum):
+    """First element of an entry; a number is never used for anything else."""
+
+    BOOTSTRAP = 1
+    REGISTER_NODE = 2
+    HEARTBEAT = 3
+    FENCE_NODE = 4
+    CREATE_TOPIC = 5
+    CREATE_PARTITIONS = 6
+    DELETE_TOPIC = 7
+    ALTER_TOPIC_CONFIGS = 8
+    REPLACE_TOPIC_CONFIGS = 9
+    ADVANCE_CLUSTER_EPOCH = 10
+    ALLOCATE_PRODUCER_IDS = 11
+    RAISE_FEATURE_LEVEL = 12
+    CHECKPOINT = 13
+    SET_COLLECTION = 14
+    CREATE_INTERNAL_TOPIC = 15
+    REPLACE_NODE = 16
+    REPLICAS_LEFT = 17
+    REPLICAS_JOINED = 18
+    ALTER_GROUP_CONFIGS = 19
+    REPLACE_GROUP_CONFIGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Name the cluster and its incarnation, once. Result: the cluster id.
+
+    The incarnation is what the storage says that it belongs to, so this comes after the storage was claimed.
+    """
+
+    cluster_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNode:
+    """A process says where it is reached; it then counts as alive. Result: its NodeRegistration.
+
+    `replaces` is the boot id the process found registered under its node id when it started (0: none), so
+    that a late registration of a process that is gone cannot displace its successor. Repeating it is safe.
+    Times are the proposer's clock in ms. `folder` is the identity of its data folder, and refused if the node
+    has another.
+    """
+
+    node: int
+    boot_id: int
+    replaces: int
+    kafka_host: str
+    kafka_port: int
+    mesh_host: str
+    mesh_port: int
+    admin_port: int
+    min_feature_level: int
+    max_feature_level: int
+    time: int
+    folder: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceNode:
+    """Let another data folder take a dead node's place. Result: how many groups must leave it out first.
+
+    The operator's word that the folder before is gone or of no use. Repeating it is safe.
+    """
+
+    node: int
+    folder: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasLeft:
+    """Groups have committed members without the node. Result: how many have still to do so."""
+
+    node: int
+    folder: int
+    groups: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasJoined:
+    """Groups have committed members with the node again. Result: how many have still to do so."""
+
+    node: int
+    folder: int
+    groups: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The process `boot_id` was heard from, which ends a fence. Result: its NodeRegistration."""
+
+    node: int
+    boot_id: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceNode:
+    """The node was silent too long, or is shutting down. Result: its NodeRegistration as it then is.
+
+    `heard_index` is that of the registration the decision was made on: a node that was heard in the
+    meantime is not fenced.
+    """
+
+    node: int
+    heard_index: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Create a topic under an id drawn by the proposer. Result: the Topic, for a retry as well.
+
+    `assignments` gives each partition's nodes, the preferred leader first; with None the controller
+    chooses, otherwise both counts are DERIVED. `made_at` is the log index the proposer had applied when it
+    drew the id: it tells a retry after a deletion from a new topic, however late it comes.
+    """
+
+    topic_id: bytes
+    name: str
+    partitions: int
+    replication_factor: int
+    assignments: Sequence[Sequence[int]] | None
+    configs: Sequence[tuple[str, str | None]]
+    made_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateInternalTopic:
+    """Create a topic of coordinators, if it is not there. Result: the Topic, whoever created it.
+
+    Several nodes may find at the same time that it is missing, each with other counts in its configuration:
+    the first of them decides, and the others get what it made.
+    """
+
+    topic_id: bytes
+    name: str
+    partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    """Grow a topic to `count` partitions. Result: the Topic.
+
+    `assignments` are those of the new partitions, or None.
+    """
+
+    topic_id: bytes
+    count: int
+    assignments: Sequence[Sequence[int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Result: the Topic as it was. By id, so that a retry never deletes a later topic of the same name."""
+
+    topic_id: bytes
+
+
+class ConfigOperation(IntEnum):
+    """Kafka's numbers for IncrementalAlterConfigs (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One operation on one config of a topic or group."""
+
+    operation: ConfigOperation
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopicConfigs:
+    """Change some configs of a topic, all or none (IncrementalAlterConfigs). Result: the Topic."""
+
+    topic_id: bytes
+    changes: Sequence[ConfigChange]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceTopicConfigs:
+    """Set these configs of a topic, all others to their defaults (AlterConfigs). Result: the Topic."""
+
+    topic_id: bytes
+    configs: Sequence[tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterGroupConfigs:
+    """Change some configs of a group, all or none. Result: how many it has then."""
+
+    group: str
+    changes: Sequence[ConfigChange]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceGroupConfigs:
+    """Set these configs of a group, and no others. Result: how many it has then."""
+
+    group: str
+    configs: Sequence[tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceClusterEpoch:
+    """Raise the cluster epoch to `epoch`. Result: the epoch as it then is, higher if it lost a race."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds:
+    """Give a node producer ids to hand out. Result: a ProducerIdBlock; a retry gets another one."""
+
+    node: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseFeatureLevel:
+    """Allow what needs `level`, if every registered node understands it. Result: the level as it then is."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Hand this entry's state to whoever publishes it, on every replica. Result: the entry's index."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetCollection:
+    """Delete no records from storage, or go on. Result: whether that is paused, as it then is.
+
+    In the log, so that it outlives restarts and no node is forgotten.
+    """
+
+    paused: bool
+
+
+Command = (
+    Bootstrap
+    | RegisterNode
+    | Heartbeat
+    | FenceNode
+    | CreateTopic
+    | CreateInternalTopic
+    | CreatePartitions
+    | DeleteTopic
+    | AlterTopicConfigs
+    | ReplaceTopicConfigs
+    | AlterGroupConfigs
+    | ReplaceGroupConfigs
+    | AdvanceClusterEpoch
+    | AllocateProducerIds
+    | RaiseFeatureLevel
+    | Checkpoint
+    | SetCollection
+    | ReplaceNode
+    | ReplicasLeft
+    | ReplicasJoined
+)
+
+
+class Refused(NamedTuple):
+    """A command without effect: Kafka's error, and one line that names cause and cure."""
+
+    error: KafkaError
+    message: str
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids `first .. first + size - 1`, given to nobody else, ever."""
+
+    first: int
+    size: int
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise Corruption(f"{value!r} is not a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise Corruption(f"{value!r} is neither true nor false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Corruption(f"{value!r} is not text")
+    return value
+
+
+def _label(value: Any) -> str:
+    if not 1 <= len(_text(value)) <= 255:
+        raise Corruption(f"{value!r} has no 1 to 255 characters")
+    return str(value)
+
+
+def _topic_id(value: Any) -> bytes:
+    if not isinstance(value, bytes) or len(value) != TOPIC_ID_BYTES or value == NO_TOPIC_ID:
+        raise Corruption(f"{value!r} is not the id of a topic")
+    return value
+
+
+def _internal_topic(value: Any) -> str:
+    if _text(value) not in INTERNAL_TOPICS:
+        raise Corruption(f"{value!r} is not one of the internal topics")
+    return str(value)
+
+
+def _array(value: Any) -> Sequence[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise Corruption(f"{value!r} is not an array")
+    return value
+
+
+def _assignments(value: Any) -> tuple[tuple[int, ...], ...] | None:
+    if value is None:
+        return None
+    return tuple(tuple(_id32(node) for node in _array(nodes)) for nodes in _array(value))
+
+
+def _config(value: Any) -> tuple[str, str | None]:
+    name, text = _array(value)
+    return _text(name), None if text is None else _text(text)
+
+
+def _configs(value: Any) -> tuple[tuple[str, str | None], ...]:
+    return tuple(_config(pair) for pair in _array(value))
+
+
+def _changes(value: Any) -> tuple[ConfigChange, ...]:
+    return tuple(
+        ConfigChange(ConfigOperation(operation), *_config(pair))
+        for operation, *pair in map(_array, _array(value))
+    )
+
+
+_i64 = _whole(-(2**63), 2**63 - 1)
+_id32 = _whole(-(2**31), 2**31 - 1)
+_count = _whole(0, 2**63 - 1)
+_positive = _whole(1, 2**63 - 1)
+_node = _whole(1, 2**16 - 1)
+_port = _whole(1, 2**16 - 1)
+
+
+def _groups(value: Any) -> tuple[int, ...]:
+    return tuple(_count(group) for group in _array(value))
+
+
+_Reader = Callable[[Any], Any]
+_FORMS: dict[Kind, tuple[type[Command], tuple[_Reader, ...]]] = {
+    Kind.BOOTSTRAP: (Bootstrap, (_label, _label)),
+    Kind.REGISTER_NODE: (
+        RegisterNode,
+        (
+            _node,
+            _positive,
+            _count,
+            _label,
+            _port,
+            _label,
+            _port,
+            _port,
+            _positive,
+            _positive,
+            _count,
+            _positive,
+        ),
+    ),
+    Kind.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
+    Kind.REPLICAS_LEFT: (ReplicasLeft, (_node, _positive, _groups)),
+    Kind.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
+    Kind.HEARTBEAT: (Heartbeat, (_node, _positive, _count)),
+    Kind.FENCE_NODE: (FenceNode, (_node, _count, _count)),
+    Kind.CREATE_TOPIC: (CreateTopic, (_topic_id, _text, _i64, _i64, _assignments, _configs, _count)),
+    Kind.CREATE_PARTITIONS: (CreatePartitions, (_topic_id, _i64, _assignments)),
+    Kind.DELETE_TOPIC: (DeleteTopic, (_topic_id,)),
+    Kind.ALTER_TOPIC_CONFIGS: (AlterTopicConfigs, (_topic_id, _changes)),
+    Kind.REPLACE_TOPIC_CONFIGS: (ReplaceTopicConfigs, (_topic_id, _configs)),
+    Kind.ALTER_GROUP_CONFIGS: (AlterGroupConfigs, (_text, _changes)),
+    Kind.REPLACE_GROUP_CONFIGS: (ReplaceGroupConfigs, (_text, _configs)),
+    Kind.ADVANCE_CLUSTER_EPOCH: (AdvanceClusterEpoch, (_positive,)),
+    Kind.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
+    Kind.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),
+    Kind.CHECKPOINT: (Checkpoint, ()),
+    Kind.SET_COLLECTION: (SetCollection, (_flag,)),
+    Kind.CREATE_INTERNAL_TOPIC: (CreateInternalTopic, (_topic_id, _internal_topic, _positive, _positive)),
+}
+_KINDS: dict[type[Command], Kind] = {command: kind for kind, (command, _) in _FORMS.items()}
+
+
+def encode(command: Command) -> bytes:
+    """One entry of the log; raises Corruption for what no replica would survive."""
+    kind = _KINDS[type(command)]
+    if isinstance(command, RaiseFeatureLevel) and command.level > FEATURE_LEVEL:
+        raise Corruption(f"feature level {command.level} is unknown here, this release knows {FEATURE_LEVEL}")
+    entry = [kind, *(getattr(command, field.name) for field in fields(command))]
+    try:
+        packed: bytes = msgpack.packb(entry)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise Corruption(f"{kind.name} cannot be written down: {error}") from error
+    decode(packed)
+    return packed
+
+
+def decode(entry: bytes) -> Command:
+    """Read an entry back; raises Corruption for anything `encode` does not give."""
+    try:
+        number, *values = _array(msgpack.unpackb(entry))
+        kind = Kind(number)
+        form, readers = _FORMS[kind]
+        command = form(*(read(value) for read, value in zip(readers, values, strict=True)))
+    except Exception as error:
+        raise Corruption(f"not a command of the controller: {error}") from error
+    if isinstance(command, RegisterNode) and command.min_feature_level > command.max_feature_level:
+        raise Corruption(f"node {command.node} understands no feature level")
+    return command

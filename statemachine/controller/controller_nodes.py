@@ -1,0 +1,160 @@
+"""Nodes and what belongs to the cluster as a whole: registrations, liveness, producer ids, feature level.
+
+Liveness is decided by the controller's leader, on its own clock; the log holds only what it decided. Every
+decision names what it was made on, so one that was overtaken changes nothing.
+"""
+
+from __future__ import annotations
+
+from strandline.statemachine.controller.controller_commands import (
+    FEATURE_LEVEL,
+    AllocateProducerIds,
+    Bootstrap,
+    FenceNode,
+    Heartbeat,
+    ProducerIdBlock,
+    RaiseFeatureLevel,
+    Refused,
+    RegisterNode,
+)
+from strandline.statemachine.controller.controller_state import ControllerState, NodeFolder, NodeRegistration
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
+
+MAX_BLOCK = 1_000_000
+"""Producer ids in one block; there are 2**63 in all."""
+
+
+def bootstrap(state: ControllerState, index: int, command: Bootstrap) -> str | Refused:
+    """Name the cluster, unless it has another name already."""
+    if state.cluster_id is None:
+        state.cluster_id, state.incarnation = command.cluster_id, command.incarnation
+        state.version = index
+    if state.cluster_id != command.cluster_id:
+        reason = f"This is cluster {state.cluster_id}, not {command.cluster_id}."
+        return Refused(KafkaError.INCONSISTENT_CLUSTER_ID, reason)
+    return state.cluster_id
+
+
+def register(state: ControllerState, index: int, command: RegisterNode) -> NodeRegistration | Refused:
+    """Put a process in the place of the one it knows it replaces."""
+    known = state.nodes.get(command.node)
+    present = known.boot_id if known else 0
+    if present not in (command.boot_id, command.replaces):
+        reason = (
+            f"Node {command.node} is registered with boot id {present}, not {command.replaces}: another "
+            "process of this node registered in between."
+        )
+        return Refused(KafkaError.STALE_BROKER_EPOCH, reason)
+    folder = state.folders.get(command.node)
+    if folder is not None and folder.folder != command.folder:
+        reason = (
+            f"Node {command.node} has data folder {folder.folder:016x}, not {command.folder:016x}: bring it"
+            f" back, or let the new one in with `strandline node replace {command.node}`."
+        )
+        return Refused(KafkaError.INVALID_REGISTRATION, reason)
+    if not command.min_feature_level <= state.feature_level <= command.max_feature_level:
+        reason = (
+            f"Node {command.node} understands feature levels {command.min_feature_level} to "
+            f"{command.max_feature_level}, the cluster is at {state.feature_level}: install a release that "
+            "understands it."
+        )
+        return Refused(KafkaError.UNSUPPORTED_VERSION, reason)
+    state.time = max(state.time, command.time)
+    registration = NodeRegistration(
+        command.node,
+        command.boot_id,
+        command.kafka_host,
+        command.kafka_port,
+        command.mesh_host,
+        command.mesh_port,
+        command.admin_port,
+        command.min_feature_level,
+        command.max_feature_level,
+        False,
+        index,
+        state.time,
+    )
+    state.put_node(registration)
+    state.folders.setdefault(command.node, NodeFolder(1, command.folder))
+    state.version = index
+    return registration
+
+
+def heartbeat(state: ControllerState, index: int, command: Heartbeat) -> NodeRegistration | Refused:
+    """Note that a process was heard; its node counts as alive from here on."""
+    known = state.nodes.get(command.node)
+    if known is None:
+        return _not_registered(command.node)
+    if known.boot_id != command.boot_id:
+        reason = f"Node {command.node} is registered with boot id {known.boot_id}, not {command.boot_id}."
+        return Refused(KafkaError.STALE_BROKER_EPOCH, reason)
+    replacement = state.replacement
+    if replacement is not None and (replacement.node, replacement.boot_id) == (command.node, command.boot_id):
+        reason = f"Node {command.node} is being replaced: that process does not count any more."
+        return Refused(KafkaError.STALE_BROKER_EPOCH, reason)
+    state.time = max(state.time, command.time)
+    registration = known._replace(fenced=False, heard_index=index, heard_time=state.time)
+    state.put_node(registration)
+    if known.fenced:
+        state.version = index
+    return registration
+
+
+def fence(state: ControllerState, index: int, command: FenceNode) -> NodeRegistration | Refused:
+    """Count a node as dead, unless it was heard since the decision was made."""
+    known = state.nodes.get(command.node)
+    if known is None:
+        return _not_registered(command.node)
+    if command.heard_index > known.heard_index:
+        raise Corruption(f"entry {index}: node {command.node} was not heard at {command.heard_index}")
+    state.time = max(state.time, command.time)
+    if known.fenced or known.heard_index != command.heard_index:
+        return known
+    registration = known._replace(fenced=True)
+    state.put_node(registration)
+    state.version = index
+    return registration
+
+
+def allocate_producer_ids(state: ControllerState, command: AllocateProducerIds) -> ProducerIdBlock | Refused:
+    """Take the next producer ids, whatever became of earlier blocks."""
+    if command.node not in state.nodes:
+        return _not_registered(command.node)
+    if command.count > MAX_BLOCK:
+        reason = f"{command.count} producer ids are too many for a block, ask for {MAX_BLOCK} at most."
+        return Refused(KafkaError.INVALID_REQUEST, reason)
+    if state.next_producer_id + command.count > 2**63 - 1:
+        return Refused(KafkaError.UNKNOWN_SERVER_ERROR, "All producer ids have been used.")
+    block = ProducerIdBlock(state.next_producer_id, command.count)
+    state.next_producer_id += command.count
+    return block
+
+
+def raise_feature_level(state: ControllerState, index: int, command: RaiseFeatureLevel) -> int | Refused:
+    """Let entries and snapshots use what `level` brings; there is no way back."""
+    if command.level < state.feature_level:
+        reason = (
+            f"The cluster is at feature level {state.feature_level}, it cannot go back to {command.level}."
+        )
+        return Refused(KafkaError.INVALID_UPDATE_VERSION, reason)
+    for node, registration in state.nodes.items():
+        if command.level > registration.max_feature_level:
+            reason = (
+                f"Node {node} understands feature levels up to {registration.max_feature_level}, not "
+                f"{command.level}: upgrade it first."
+            )
+            return Refused(KafkaError.FEATURE_UPDATE_FAILED, reason)
+    if command.level > FEATURE_LEVEL:
+        raise Corruption(
+            f"entry {index} raises the feature level to {command.level}, this release understands "
+            f"{FEATURE_LEVEL}: upgrade this node"
+        )
+    if command.level > state.feature_level:
+        state.feature_level = command.level
+        state.version = index
+    return state.feature_level
+
+
+def _not_registered(node: int) -> Refused:
+    return Refused(KafkaError.BROKER_ID_NOT_REGISTERED, f"Node {node} is not registered.")

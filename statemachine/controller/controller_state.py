@@ -1,0 +1,265 @@
+"""What the controller knows, how it is looked up, and how a snapshot holds it.
+
+Topics, partitions and nodes are immutable values: a change puts another one in their place, so a node can
+tell by identity whether what it cached is still true, and a reader keeps a consistent picture. The lookups
+beside them are derived, never stored, and built anew from a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.groups.assignment import Load
+
+SNAPSHOT_FORMAT = 4
+CONTROLLER_GROUP = 0
+REMEMBERED_DELETIONS = 1024
+"""Ids of deleted topics that are still told from new ones; what is older is refused by its `made_at`."""
+
+
+class Partition(NamedTuple):
+    """One partition; its number is its place in the topic."""
+
+    group: int
+    """Raft group id, never used for anything else before or after."""
+    replicas: tuple[int, ...]
+    """Node ids, the preferred leader first."""
+    creation_epoch: int
+    """Cluster epoch when the partition was created: it refuses older ones."""
+
+
+class Topic(NamedTuple):
+    """A topic as of `version`, the log index of its last change."""
+
+    topic_id: bytes
+    name: str
+    partitions: tuple[Partition, ...]
+    configs: Configs
+    creation_epoch: int
+    version: int
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of each partition, the same for all of them."""
+        return len(self.partitions[0].replicas)
+
+
+class NodeRegistration(NamedTuple):
+    """A broker process: where it is reached, and whether it counts as alive."""
+
+    node: int
+    boot_id: int
+    kafka_host: str
+    kafka_port: int
+    mesh_host: str
+    mesh_port: int
+    admin_port: int
+    min_feature_level: int
+    max_feature_level: int
+    fenced: bool
+    heard_index: int
+    """Log index of its last registration or heartbeat."""
+    heard_time: int
+    """The controller's time at that entry, in ms."""
+
+
+class NodeFolder(NamedTuple):
+    """The data folder that is in force for a node."""
+
+    generation: int
+    """How many folders the node has had; 1 for its first."""
+    folder: int
+    """The identity that the folder drew when it was made."""
+
+
+class Replacement(NamedTuple):
+    """Another data folder on its way into a node's place."""
+
+    node: int
+    folder: int
+    boot_id: int
+    """Of the last process on the folder before, 0 for none: it counts as dead from here on."""
+    leaving: frozenset[int]
+    """Groups that still count the folder before among their members."""
+    joining: frozenset[int]
+    """Groups that left the node out, and do not have it back yet."""
+
+
+class PartitionPlace(NamedTuple):
+    """Which partition a Raft group replicates."""
+
+    topic_id: bytes
+    partition: int
+
+
+class ControllerState:
+    """Everything the controller's log has said so far."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.incarnation: str | None = None
+        """Which life of the cluster this is: what its storage says too."""
+        self.feature_level = 1
+        self.cluster_epoch = 1
+        self.next_group = CONTROLLER_GROUP + 1
+        self.next_producer_id = 0
+        self.time = 0
+        """The highest time any command carried, in ms; nothing is decided by it."""
+        self.term = 0
+        self.leader = 0
+        self.applied_index = 0
+        self.version = 0
+        """Log index of the last entry that changed what Metadata or DescribeConfigs answer."""
+        self.collection_paused = False
+        """Whether the nodes' collectors are to delete nothing for now."""
+        self.topics: dict[bytes, Topic] = {}
+        """By id, in the order of their creation."""
+        self.nodes: dict[int, NodeRegistration] = {}
+        """By id, in the order of the ids."""
+        self.folders: dict[int, NodeFolder] = {}
+        """By node id, of every node that ever registered."""
+        self.replacement: Replacement | None = None
+        self.deleted: dict[bytes, int] = {}
+        """Log index at which each remembered topic was deleted, in that order."""
+        self.forgotten_index = 0
+        """Log index of the newest deletion that is no longer remembered; 0 for none."""
+        self.group_configs: dict[str, Configs] = {}
+        """Of the groups that set any, in the order in which they first did."""
+        self.by_name: dict[str, Topic] = {}
+        self.colliding: dict[str, str] = {}
+        """The name of the topic whose metrics would go by this one, see `metric_name`."""
+        self.places: dict[int, PartitionPlace] = {}
+        self.hosted: dict[int, set[int]] = {}
+        """Groups each node has a replica of."""
+        self.led: dict[int, int] = {}
+        """How many partitions each node is the preferred leader of."""
+
+    def put_topic(self, topic: Topic) -> None:
+        """Add a topic, or put its successor in its place; partitions it already has stay as they are."""
+        known = self.topics.get(topic.topic_id)
+        self.topics[topic.topic_id] = self.by_name[topic.name] = topic
+        self.colliding[metric_name(topic.name)] = topic.name
+        first = len(known.partitions) if known else 0
+        for number, partition in enumerate(topic.partitions[first:], first):
+            self.places[partition.group] = PartitionPlace(topic.topic_id, number)
+            self.led[partition.replicas[0]] = self.led.get(partition.replicas[0], 0) + 1
+            for node in partition.replicas:
+                self.hosted.setdefault(node, set()).add(partition.group)
+
+    def remove_topic(self, topic: Topic, index: int) -> None:
+        """Forget a topic, and remember its id for as long as there is room."""
+        del self.topics[topic.topic_id], self.by_name[topic.name], self.colliding[metric_name(topic.name)]
+        for partition in topic.partitions:
+            del self.places[partition.group]
+            self.led[partition.replicas[0]] -= 1
+            for node in partition.replicas:
+                self.hosted[node].remove(partition.group)
+        self.deleted[topic.topic_id] = index
+        if len(self.deleted) > REMEMBERED_DELETIONS:
+            self.forgotten_index = self.deleted.pop(next(iter(self.deleted)))
+
+    def put_node(self, registration: NodeRegistration) -> None:
+        """Add or replace a node's registration; whoever reads the nodes keeps the picture it has."""
+        self.nodes = dict(sorted({**self.nodes, registration.node: registration}.items()))
+
+    def live_nodes(self) -> list[int]:
+        """Registered nodes that are not fenced, in the order of their ids."""
+        return [node for node, registration in self.nodes.items() if not registration.fenced]
+
+    def loads(self) -> dict[int, Load]:
+        """What each registered node holds."""
+        return {node: Load(self.led.get(node, 0), len(self.hosted.get(node, ()))) for node in self.nodes}
+
+    def capture(self) -> bytes:
+        """The state as a msgpack map, its rows arrays: equal states give equal bytes."""
+        values = {name: getattr(self, name) for name in _SCALARS}
+        rows: dict[str, Any] = {
+            "topics": list(self.topics.values()),
+            "nodes": list(self.nodes.values()),
+            "folders": sorted(self.folders.items()),
+            "replacement": None if self.replacement is None else _replacement_row(self.replacement),
+            "deleted": list(self.deleted.items()),
+            "group_configs": list(self.group_configs.items()),
+        }
+        packed: bytes = msgpack.packb({"format": SNAPSHOT_FORMAT, **values, **rows})
+        return packed
+
+    @classmethod
+    def load(cls, data: bytes) -> ControllerState:
+        """Read what `capture` wrote; raises ValueError for anything else."""
+        try:
+            fields = msgpack.unpackb(data)
+            version = fields.pop("format")
+            if version > SNAPSHOT_FORMAT:
+                raise ValueError(
+                    f"it has format {version}, this release reads up to {SNAPSHOT_FORMAT}: upgrade this node"
+                )
+            if version < SNAPSHOT_FORMAT:
+                raise ValueError(
+                    f"it has format {version} of an earlier release, this one reads {SNAPSHOT_FORMAT}"
+                )
+            names = "topics", "nodes", "folders", "replacement", "deleted", "group_configs"
+            if tuple(fields) != (*_SCALARS, *names):
+                raise ValueError(f"its fields are {', '.join(map(str, fields))}")
+            state = cls()
+            for name in _SCALARS:
+                setattr(state, name, fields[name])
+            for row in fields["topics"]:
+                state.put_topic(topic_from(row))
+            for row in fields["nodes"]:
+                state.put_node(NodeRegistration(*row))
+            state.folders = {node: NodeFolder(*folder) for node, folder in fields["folders"]}
+            if fields["replacement"] is not None:
+                node, folder, boot_id, leaving, joining = fields["replacement"]
+                state.replacement = Replacement(node, folder, boot_id, frozenset(leaving), frozenset(joining))
+            state.deleted = dict(fields["deleted"])
+            state.group_configs = dict(fields["group_configs"])
+            if state.places and max(state.places) >= state.next_group:
+                raise ValueError(f"group {max(state.places)} was never allocated")
+        except Exception as error:
+            raise ValueError(f"the controller's state cannot be read: {error}") from error
+        return state
+
+
+def _replacement_row(replacement: Replacement) -> list[Any]:
+    *values, leaving, joining = replacement
+    return [*values, sorted(leaving), sorted(joining)]
+
+
+def metric_name(name: str) -> str:
+    """Where Kafka's metrics cannot tell '.' from '_', two topic names are one."""
+    return name.replace(".", "_")
+
+
+def topic_from(row: Sequence[Any]) -> Topic:
+    """A topic of the row that msgpack makes of it, in a snapshot or an answer."""
+    topic_id, name, partitions, configs, creation_epoch, version = row
+    return Topic(
+        topic_id,
+        name,
+        tuple(Partition(group, tuple(replicas), epoch) for group, replicas, epoch in partitions),
+        configs,
+        creation_epoch,
+        version,
+    )
+
+
+_SCALARS = (
+    "cluster_id",
+    "incarnation",
+    "feature_level",
+    "cluster_epoch",
+    "next_group",
+    "next_producer_id",
+    "time",
+    "term",
+    "leader",
+    "applied_index",
+    "version",
+    "forgotten_index",
+    "collection_paused",
+)

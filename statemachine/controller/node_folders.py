@@ -1,0 +1,124 @@
+"""Which data folder each node has, and how another one takes its place: `strandline node replace`.
+
+A node's promises (its votes, the entries it acknowledged) lie in its folder, so another folder under the same
+id is another voter (Raft §6; KIP-853 tells voters apart by id and directory). While a folder is replaced,
+every group of the node first leaves it out of its members, and only when all have done so the new folder is
+let in and joins them again as a learner. One node is replaced at a time; docs/raft.md, "Folders", says why
+that is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.statemachine.controller.controller_commands import (
+    Refused,
+    ReplaceNode,
+    ReplicasJoined,
+    ReplicasLeft,
+)
+from strandline.statemachine.controller.controller_state import (
+    CONTROLLER_GROUP,
+    ControllerState,
+    NodeFolder,
+    Replacement,
+)
+from strandline.statemachine.kafka_errors import KafkaError
+
+_NAMED = 5
+"""Topics that a refusal names; the rest is counted."""
+
+
+def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | Refused:
+    """Begin to put another folder in the place of a node's; how many groups have still to leave it out."""
+    node, present = command.node, state.replacement
+    if present is not None and present.node != node:
+        return _invalid(f"Node {present.node} is being replaced: wait until that is over.")
+    if present is not None and present.folder == command.folder:
+        return len(present.leaving)
+    known, folder = state.nodes.get(node), state.folders.get(node)
+    if folder is not None and folder.folder == command.folder:
+        return _invalid(f"Data folder {command.folder:016x} is the one that node {node} has.")
+    if known is not None and not known.fenced and (present is None or present.boot_id != known.boot_id):
+        return _invalid(f"Node {node} is alive with its data folder: stop that process first.")
+    few = sorted({_topic(state, group) for group in state.hosted.get(node, ()) if _has_few(state, group)})
+    if few:
+        more = f" and {len(few) - _NAMED} more" if len(few) > _NAMED else ""
+        return _invalid(
+            f"Node {node} had one of only one or two replicas of partitions of {', '.join(few[:_NAMED])}"
+            f"{more}, which have no majority without it: bring its data folder back, or delete these topics"
+            " first."
+        )
+    state.folders[node] = NodeFolder((folder.generation if folder else 0) + 1, command.folder)
+    groups = {CONTROLLER_GROUP, *state.hosted.get(node, ())}
+    boot_id = known.boot_id if known else 0
+    state.replacement = Replacement(node, command.folder, boot_id, frozenset(groups), frozenset())
+    if known is not None and not known.fenced:
+        state.put_node(known._replace(fenced=True))
+    state.version = index
+    return len(groups)
+
+
+def left(state: ControllerState, index: int, command: ReplicasLeft) -> int | Refused:
+    """Groups have left the node out of their members; how many have still to do so."""
+    present = _present(state, command)
+    if present is None:
+        return _over(command.node)
+    leaving = present.leaving - set(command.groups)
+    joining = present.joining | (present.leaving - leaving)
+    state.replacement = present._replace(leaving=leaving, joining=joining)
+    state.version = index
+    return len(leaving)
+
+
+def joined(state: ControllerState, index: int, command: ReplicasJoined) -> int | Refused:
+    """Groups have the node among their members again; how many have still to get there."""
+    present = _present(state, command)
+    if present is None:
+        return _over(command.node)
+    joining = present.joining - set(command.groups)
+    state.replacement = present._replace(joining=joining)
+    state.version = index
+    _end(state)
+    return len(joining)
+
+
+def forget_groups(state: ControllerState, groups: Sequence[int]) -> None:
+    """A topic is gone, and nobody waits for its groups."""
+    present = state.replacement
+    if present is not None:
+        gone = set(groups)
+        state.replacement = present._replace(leaving=present.leaving - gone, joining=present.joining - gone)
+        _end(state)
+
+
+def _end(state: ControllerState) -> None:
+    present = state.replacement
+    if present is not None and not present.leaving and not present.joining:
+        state.replacement = None
+
+
+def _present(state: ControllerState, command: ReplicasLeft | ReplicasJoined) -> Replacement | None:
+    present = state.replacement
+    if present is None or (present.node, present.folder) != (command.node, command.folder):
+        return None
+    return present
+
+
+def _has_few(state: ControllerState, group: int) -> bool:
+    """Whether the other members are no majority: they can never leave the node out, and once the replacement
+    has begun not even the folder before would be let in again."""
+    topic_id, number = state.places[group]
+    return len(state.topics[topic_id].partitions[number].replicas) <= 2
+
+
+def _topic(state: ControllerState, group: int) -> str:
+    return state.topics[state.places[group].topic_id].name
+
+
+def _invalid(reason: str) -> Refused:
+    return Refused(KafkaError.INVALID_REQUEST, reason)
+
+
+def _over(node: int) -> Refused:
+    return _invalid(f"Node {node} is not being replaced by that data folder.")

@@ -1,0 +1,284 @@
+"""The members of a classic group: its generation, who is in it, and what each was assigned.
+
+Only what a completed join or sync decided is here; who waits for whom is the coordinator's leader's. That is
+enough to fence commits by member, instance and generation where it counts, in the log (KIP-447), and for a
+new leader to go on with the generation as it is. The rules are Kafka's ClassicGroup's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any, ClassVar
+
+from strandline.statemachine.groups.group_commands import (
+    NO_GENERATION,
+    NO_MEMBER,
+    GenerationAssigned,
+    GenerationStarted,
+    GroupKind,
+    Member,
+    MemberReplaced,
+    Refused,
+)
+from strandline.statemachine.groups.group_state import GroupsState
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
+
+CONSUMERS = "consumer"
+"""Protocol type of groups whose members consume topics: their metadata says which."""
+
+
+class ClassicGroup:
+    """A generation of a classic group, the last one that was started."""
+
+    protocol: ClassVar[str] = "classic"
+
+    __slots__ = (
+        "_instances",
+        "_since",
+        "assignments",
+        "generation",
+        "leader",
+        "members",
+        "protocol_name",
+        "protocol_type",
+    )
+
+    def __init__(
+        self, generation: int, protocol_type: str, protocol_name: str, leader: str, since: int
+    ) -> None:
+        self.generation = generation
+        self.protocol_type = protocol_type
+        self.protocol_name = protocol_name
+        """The protocol that all members use, "" without members."""
+        self.leader = leader
+        """The member id of who assigns, "" without members."""
+        self.members: dict[str, Member] = {}
+        """By member id, in the order they joined."""
+        self.assignments: dict[str, bytes] | None = None
+        """By member id, of every member; None while the leader has not assigned, or nobody is to be."""
+        self._instances: dict[str, str] = {}
+        """Member id by instance id."""
+        self._since = since
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def empty_since(self) -> int:
+        return self._since
+
+    @property
+    def awaits_assignment(self) -> bool:
+        """Kafka's CompletingRebalance: the generation has started, its leader has not assigned yet."""
+        return bool(self.members) and self.assignments is None
+
+    def member_of_instance(self, instance_id: str) -> Member | None:
+        """The member that has this `group.instance.id` now."""
+        member_id = self._instances.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def refuse_member(self, member_id: str, instance_id: str | None) -> KafkaError | None:
+        """Why this is no member; None when it is one (Kafka's validateMember)."""
+        if instance_id is not None:
+            present = self.member_of_instance(instance_id)
+            if present is None:
+                return KafkaError.UNKNOWN_MEMBER_ID
+            if present.member_id != member_id:
+                return KafkaError.FENCED_INSTANCE_ID
+        return None if member_id in self.members else KafkaError.UNKNOWN_MEMBER_ID
+
+    def refuse_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
+    ) -> KafkaError | None:
+        """See Membership. Who does not say who it is may commit while nobody is a member; in a transaction
+        always, as old clients do not say (KIP-447)."""
+        if generation < 0 and self.is_empty:
+            return None
+        if generation > NO_GENERATION or member_id != NO_MEMBER or instance_id is not None:
+            refusal = self.refuse_member(member_id, instance_id)
+            if refusal is not None:
+                return refusal
+            if generation != self.generation:
+                return KafkaError.ILLEGAL_GENERATION
+        elif not transactional and not self.is_empty:
+            return KafkaError.UNKNOWN_MEMBER_ID
+        if not transactional and self.awaits_assignment:
+            return KafkaError.REBALANCE_IN_PROGRESS
+        return None
+
+    def refuse_fetch(self, member_id: str | None, generation: int) -> KafkaError | None:
+        """See Membership: anyone may fetch a classic group's offsets."""
+        return None
+
+    def subscriptions(self) -> Callable[[str], bool] | None:
+        """See Membership. None: the members do not consume. To every topic if metadata cannot be read."""
+        if self.members and self.protocol_type != CONSUMERS:
+            return None
+        names: set[str] = set()
+        metadata = (dict(member.protocols).get(self.protocol_name, b"") for member in self.members.values())
+        for each in dict.fromkeys(metadata):  # that of most members is the same
+            topics = subscribed_topics(each)
+            if topics is None:
+                return lambda topic: True
+            names.update(topics)
+        return names.__contains__
+
+    def replace(self, old: str, member: Member) -> None:
+        """Put a static member in the place of its former self, `old`, whose instance id it has."""
+        # In its place: the order of the members is part of the state.
+        self.members = {
+            new.member_id: new
+            for new in (member if one.member_id == old else one for one in self.members.values())
+        }
+        if self.assignments is not None:
+            self.assignments = {
+                member.member_id if member_id == old else member_id: assignment
+                for member_id, assignment in self.assignments.items()
+            }
+        if self.leader == old:
+            self.leader = member.member_id
+        assert member.instance_id is not None
+        self._instances[member.instance_id] = member.member_id
+
+    def copy(self) -> ClassicGroup:
+        """See Membership. What else it has is replaced and not changed."""
+        made = copy(self)
+        made._instances = dict(self._instances)
+        return made
+
+    def fields(self) -> list[Any]:
+        """Plain values for a snapshot."""
+        return [
+            self.generation,
+            self.protocol_type,
+            self.protocol_name,
+            self.leader,
+            self._since,
+            list(self.members.values()),
+            None if self.assignments is None else list(self.assignments.items()),
+        ]
+
+    @classmethod
+    def loaded(cls, fields: list[Any]) -> ClassicGroup:
+        """What `fields` gave; raises ValueError when its parts do not fit together."""
+        generation, protocol_type, protocol_name, leader, since, members, assignments = fields
+        loaded = cls(generation, protocol_type, protocol_name, leader, since)
+        loaded._take_members(members)
+        if assignments is not None:
+            loaded.assignments = dict(assignments)
+            if list(loaded.assignments) != list(loaded.members):
+                raise ValueError("assignments of others than the members")
+        return loaded
+
+    def _take_members(self, rows: Sequence[Sequence[Any]]) -> None:
+        static = 0
+        for row in rows:
+            member = _member(row)
+            self.members[member.member_id] = member
+            if member.instance_id is not None:
+                static += 1
+                self._instances[member.instance_id] = member.member_id
+        if len(self.members) != len(rows) or len(self._instances) != static:
+            raise ValueError("two members have one id")
+        if self.leader not in (self.members or [NO_MEMBER]):
+            raise ValueError(f"the leader {self.leader!r} is no member")
+
+
+def subscribed_topics(metadata: bytes) -> list[str] | None:
+    """The topics of a consumer's subscription, Kafka's ConsumerProtocolSubscription of any version; None when
+    these bytes are none."""
+    version = int.from_bytes(metadata[:2], "big", signed=True)
+    count = int.from_bytes(metadata[2:6], "big", signed=True)
+    if len(metadata) < 6 or version < 0 or count < 0:
+        return None
+    position = 6
+    try:
+        topics = []
+        for _ in range(count):
+            end = position + 2 + int.from_bytes(metadata[position : position + 2], "big")
+            if end > len(metadata):
+                return None
+            topics.append(metadata[position + 2 : end].decode())
+            position = end
+        return topics
+    except UnicodeDecodeError:
+        return None
+
+
+def _member(row: Sequence[Any]) -> Member:
+    member = Member(*row)
+    return member._replace(protocols=[(name, metadata) for name, metadata in member.protocols])
+
+
+def _start_generation(
+    state: GroupsState,
+    index: int,
+    group_id: str,
+    generation: int,
+    protocol_type: str,
+    protocol_name: str,
+    leader: str,
+    members: Sequence[Sequence[Any]],
+) -> GenerationStarted | Refused:
+    group = state.groups.get(group_id)
+    present = None if group is None else group.membership
+    if present is not None and not isinstance(present, ClassicGroup) and not present.is_empty:
+        return Refused(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
+    if isinstance(present, ClassicGroup) and generation != present.generation + 1:
+        return Refused(KafkaError.ILLEGAL_GENERATION)
+    started = ClassicGroup(generation, protocol_type, protocol_name, leader, state.time)
+    if generation < 1:
+        raise Corruption(f"generation {generation} of group {group_id!r}")
+    started._take_members(members)
+    state.put_membership(group_id, started)
+    return GenerationStarted(generation)
+
+
+def _classic(state: GroupsState, group_id: str) -> ClassicGroup | None:
+    """A group's members, to be changed."""
+    membership = state.membership_of(group_id) if group_id in state.groups else None
+    return membership if isinstance(membership, ClassicGroup) else None
+
+
+def _assign_generation(
+    state: GroupsState, index: int, group_id: str, generation: int, assignments: Sequence[tuple[str, bytes]]
+) -> GenerationAssigned | Refused:
+    classic = _classic(state, group_id)
+    if classic is None:
+        return Refused(KafkaError.UNKNOWN_MEMBER_ID)
+    if classic.generation != generation:
+        return Refused(KafkaError.ILLEGAL_GENERATION)
+    if not classic.awaits_assignment:
+        return Refused(KafkaError.REBALANCE_IN_PROGRESS)
+    assigned = dict(assignments)
+    # Who is no member may have been one when the command was made: a static member came back meanwhile.
+    classic.assignments = {member_id: assigned.get(member_id, b"") for member_id in classic.members}
+    return GenerationAssigned(generation)
+
+
+def _replace_static_member(
+    state: GroupsState, index: int, group_id: str, generation: int, old: str, row: Sequence[Any]
+) -> MemberReplaced | Refused:
+    classic = _classic(state, group_id)
+    member = _member(row)
+    if classic is None or member.instance_id is None:
+        return Refused(KafkaError.UNKNOWN_MEMBER_ID)
+    if classic.generation != generation:
+        return Refused(KafkaError.ILLEGAL_GENERATION)
+    present = classic.member_of_instance(member.instance_id)
+    if present is None or present.member_id != old:
+        return Refused(KafkaError.UNKNOWN_MEMBER_ID)
+    if member.member_id != old and member.member_id in classic.members:
+        raise Corruption(f"member id {member.member_id!r} of group {group_id!r} is another's")
+    classic.replace(old, member)
+    return MemberReplaced(member.member_id)
+
+
+HANDLERS: Mapping[int, Callable[..., Any]] = {
+    GroupKind.START_GENERATION: _start_generation,
+    GroupKind.ASSIGN_GENERATION: _assign_generation,
+    GroupKind.REPLACE_STATIC_MEMBER: _replace_static_member,
+}

@@ -1,0 +1,204 @@
+"""A consumer group of KIP-848 as its log says: members, epochs, target, and who owns which partition.
+
+The rule all of it is there for is that no partition is ever owned by two members. So ownership is not only
+derived from the members but held, and a change that would break the rule stops the replica instead of
+letting two consumers read the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, ClassVar, Final
+
+from strandline.statemachine.groups.consumer_group_commands import (
+    CHANGE_CONSUMER_GROUP,
+    LEFT_FOR_A_WHILE,
+    STABLE,
+    UNREVOKED,
+    Assignment,
+    ChangeConsumerGroup,
+    ConsumerGroupChanged,
+    ConsumerGroupMoved,
+    ConsumerMember,
+    change_from,
+    partitions_of,
+)
+from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER, Refused
+from strandline.statemachine.groups.group_state import GroupsState
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Corruption
+
+
+class ConsumerGroup:
+    """The membership of one group (group_state.Membership); anybody reads it, `change` alone changes it."""
+
+    protocol: ClassVar[str] = "consumer"
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Log index of the last change."""
+        self.empty_since = 0
+        self.epoch = 0
+        """Rises with every new target: both Kafka's group epoch and its assignment epoch."""
+        self.metadata = b""
+        """Digest of the topics (names, ids, partitions) the target was made of."""
+        self.matches: dict[str, tuple[str, ...]] = {}
+        """Names of topics by pattern, for each pattern a member subscribes by."""
+        self.members: dict[str, ConsumerMember] = {}
+        self.targets: dict[str, Assignment] = {}
+        """By member id; a member that is to have nothing does not stand here."""
+        self.owners: dict[tuple[bytes, int], str] = {}
+        """Member id by partition: whoever may own it, or has yet to let go of it."""
+        self.static: dict[str, str] = {}
+        """Member id by instance id."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def refuse_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
+    ) -> KafkaError | None:
+        """Kafka's `ConsumerGroup.validateOffsetCommit`: who is named must be a member, in its present epoch.
+
+        Nobody needs to be named where there are no members, nor in a transaction (KIP-447).
+        """
+        if generation < 0 and not self.members:
+            return None
+        if transactional and (member_id, generation, instance_id) == (NO_MEMBER, NO_GENERATION, None):
+            return None
+        return self._refuse_epoch(member_id, generation)
+
+    def refuse_fetch(self, member_id: str | None, generation: int) -> KafkaError | None:
+        """Kafka's `ConsumerGroup.validateOffsetFetch`: as for commits, but for whoever names nobody."""
+        if member_id is None and generation < 0:
+            return None
+        return self._refuse_epoch(member_id or NO_MEMBER, generation)
+
+    def _refuse_epoch(self, member_id: str, epoch: int) -> KafkaError | None:
+        member = self.members.get(member_id)
+        if member is None:
+            return KafkaError.UNKNOWN_MEMBER_ID
+        return None if member.epoch == epoch else KafkaError.STALE_MEMBER_EPOCH
+
+    def subscriptions(self) -> Callable[[str], bool]:
+        """See Membership: by name or by pattern."""
+        subscribed = dict.fromkeys(member.topics for member in self.members.values())
+        return {name for names in (*self.matches.values(), *subscribed) for name in names}.__contains__
+
+    # Changes.
+
+    def change(self, index: int, time: int, change: ChangeConsumerGroup) -> None:
+        """Apply a change made from this version, at `time` (ms); raises Corruption for what breaks a rule."""
+        if change.epoch < self.epoch:
+            raise Corruption(f"group {change.group}: its epoch falls from {self.epoch} to {change.epoch}")
+        self.version, self.epoch = index, change.epoch
+        if change.metadata is not None:
+            self.metadata = change.metadata
+        if change.matches is not None:
+            self.matches = dict(change.matches)
+        for member_id in change.removed:
+            self._remove(member_id)
+            self.targets.pop(member_id, None)
+        for member in change.members:
+            if member.member_id in self.members:
+                self._remove(member.member_id)
+        for member in change.members:
+            self._put(member)
+        for member_id, target in change.targets.items():
+            if member_id not in self.members:
+                raise Corruption(f"group {change.group}: a target for {member_id}, who is no member")
+            if target:
+                self.targets[member_id] = target
+            else:
+                self.targets.pop(member_id, None)
+        if not self.members:
+            self.empty_since = time
+
+    def _remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id, None)
+        if member is None:
+            raise Corruption(f"{member_id} is no member")
+        for assigned in (member.assigned, member.revoking):
+            for partition in partitions_of(assigned):
+                del self.owners[partition]
+        if member.instance_id is not None:
+            del self.static[member.instance_id]
+
+    def _put(self, member: ConsumerMember) -> None:
+        if member.epoch > self.epoch or member.epoch < LEFT_FOR_A_WHILE:
+            raise Corruption(f"{member.member_id} is in epoch {member.epoch}")
+        if member.member_id in self.members or bool(member.revoking) != (member.state == UNREVOKED):
+            raise Corruption(f"{member.member_id} comes twice, or not in the state it is in")
+        for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
+            if partition in self.owners:
+                raise Corruption(
+                    f"{member.member_id} would own {partition}, as {self.owners[partition]} does"
+                )
+            self.owners[partition] = member.member_id
+        instance = member.instance_id
+        if instance is not None and self.static.setdefault(instance, member.member_id) != member.member_id:
+            raise Corruption(f"{member.member_id} would be instance {instance}, which is another member")
+        self.members[member.member_id] = member
+
+    @property
+    def state(self) -> str:
+        """Kafka's name for how far its members are."""
+        if not self.members:
+            return "Empty"
+        settled = all(one.state == STABLE and one.epoch == self.epoch for one in self.members.values())
+        return "Stable" if settled else "Reconciling"
+
+    # The snapshot.
+
+    def copy(self) -> ConsumerGroup:
+        """See Membership. What else it has is replaced and not changed."""
+        made = copy(self)
+        made.members, made.targets = dict(self.members), dict(self.targets)
+        made.owners, made.static = dict(self.owners), dict(self.static)
+        return made
+
+    def fields(self) -> list[Any]:
+        """It as values that msgpack has, canonical; `loaded` reads them."""
+        return [
+            self.version,
+            self.empty_since,
+            self.epoch,
+            self.metadata,
+            sorted(self.matches.items()),
+            [self.members[member_id] for member_id in sorted(self.members)],
+            sorted(self.targets.items()),
+        ]
+
+    @classmethod
+    def loaded(cls, fields: list[Any]) -> ConsumerGroup:
+        """The group that `fields` gave; raises Corruption, or ValueError and its like, for anything else."""
+        version, empty_since, epoch, metadata, matches, members, targets = fields
+        group = cls()
+        row = ["", 0, epoch, metadata, matches, [], members, targets]
+        group.change(version, empty_since, change_from(row))
+        group.empty_since = empty_since
+        return group
+
+
+def _apply_change(
+    state: GroupsState, index: int, *fields: Any
+) -> ConsumerGroupChanged | ConsumerGroupMoved | Refused:
+    change = change_from(fields)
+    group = state.groups.get(change.group)
+    membership = None if group is None else group.membership
+    present = membership.version if isinstance(membership, ConsumerGroup) else 0
+    if change.version != present:
+        return ConsumerGroupMoved(present)
+    if not isinstance(membership, ConsumerGroup):
+        if membership is not None and not membership.is_empty:
+            return Refused(KafkaError.GROUP_ID_NOT_FOUND)  # as Kafka, where groups may not change their kind
+        state.put_membership(change.group, ConsumerGroup())
+    changed = state.membership_of(change.group)
+    assert isinstance(changed, ConsumerGroup)
+    changed.change(index, state.time, change)
+    return ConsumerGroupChanged(index)
+
+
+HANDLERS: Final[Mapping[int, Callable[..., Any]]] = {CHANGE_CONSUMER_GROUP: _apply_change}

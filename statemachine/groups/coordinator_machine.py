@@ -1,0 +1,153 @@
+"""What the two coordinators' state machines have in common: entries, terms, snapshots, checkpoints.
+
+A coordinator of groups and one of transactions differ in what they know, and in nothing of how their log
+is read. Here an entry is taken apart and held against its term, time is carried, and a checkpoint captures
+the state; a subclass brings handlers for its commands and its part of the snapshot. An entry holds one
+command: `[term, time, kind, *fields]`.
+
+As everywhere, a command that lost a race is answered by value, and what no correct leader writes raises
+Corruption, which stops the replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+import msgpack
+
+from strandline.statemachine.machine import Captured, Corruption, packed
+
+SNAPSHOT_FORMAT: Final = 1
+CHECKPOINT: Final = 0
+"""The kind of a Checkpoint; a subclass's kinds begin at 1."""
+
+
+class OlderTerm(NamedTuple):
+    """The whole entry was made in an earlier term than the present one, `term`; nothing was changed."""
+
+    term: int
+
+
+class CoordinatorCommand(Protocol):
+    """A command of a coordinator: a frozen dataclass with its kind, and its fields as msgpack holds them."""
+
+    kind: ClassVar[int]
+
+    def fields(self) -> list[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Hand this entry's state to whoever publishes it, on every replica. Result: the entry's index."""
+
+    kind: ClassVar[int] = CHECKPOINT
+
+    def fields(self) -> list[Any]:
+        return []
+
+
+class CoordinatorMachine:
+    """A coordinator's state; see StateMachine for what the log asks of it.
+
+    `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
+    state as of that very entry; when entries are applied anew after a restart it gets the same again. A
+    subclass's constructor takes the same and nothing else: a snapshot is loaded into a new instance.
+    """
+
+    kind: str
+    HANDLERS: ClassVar[Mapping[int, Callable[..., Any]]]
+    """By kind: an unbound method `(self, index, *fields)`; its result goes to whoever proposed the entry."""
+
+    def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
+        self.term = 0
+        """The newest term."""
+        self.time = 0
+        """The highest time any entry carried, in ms, since `go_on_from` was called last."""
+        self._on_checkpoint = on_checkpoint
+
+    # What a subclass brings.
+
+    def fields(self) -> dict[str, Any]:
+        """Its part of the snapshot: of msgpack's types or Rows of them, and canonical: equal states, equal
+        bytes."""
+        raise NotImplementedError
+
+    def load(self, fields: dict[str, Any]) -> None:
+        """Take up what `fields` gave, on a new instance; raises ValueError for anything else."""
+        raise NotImplementedError
+
+    def go_on_from(self, now: int) -> None:
+        """Time goes on from here, in ms, be it earlier: this is a clock that most nodes agree on.
+
+        A leader whose clock is ahead while it hears too few others pushes time ahead of all of them. What was
+        stamped meanwhile stays for as much longer; but if time stood still until the others have caught up,
+        nothing of what they stamp would go for as long. Handlers of commands that forget by age call this.
+        """
+        self.time = now
+
+    # The log.
+
+    def begin_term(self, index: int, term: int, node: int) -> None:
+        """A leader's first entry; raises Corruption when the term does not go up."""
+        if term <= self.term:
+            raise Corruption(f"entry {index}: node {node} begins term {term} after term {self.term}")
+        self.term = term
+
+    def apply(self, index: int, term: int, command: bytes) -> Any:
+        """Apply an entry; OlderTerm or its handler's result. Raises Corruption; the state is then not to be
+        used."""
+        try:
+            made_in, time, kind, *fields = msgpack.unpackb(command)
+            if term != self.term or made_in > term:
+                raise Corruption(f"made in term {made_in}, logged in {term}, while {self.term} is present")
+            if made_in < term:
+                return OlderTerm(term)
+            if time > self.time:
+                self.time = time
+            if kind == CHECKPOINT:
+                self._on_checkpoint(index, self.capture())
+                return index
+            handler = self.HANDLERS.get(kind)
+            if handler is None:
+                raise Corruption(f"command kind {kind} is unknown: a newer release's? Upgrade this node")
+            return handler(self, index, *fields)
+        except Corruption as error:
+            raise Corruption(f"entry {index}: {error}") from None
+        except Exception as error:
+            raise Corruption(f"entry {index} is not one of {self.kind}: {error!r}") from error
+
+    # The snapshot.
+
+    def snapshot(self) -> bytes:
+        """The whole state as canonical bytes."""
+        return self.capture()()
+
+    def capture(self) -> Captured:
+        """See StateMachine."""
+        common = {"format": SNAPSHOT_FORMAT, "term": self.term, "time": self.time}
+        return partial(packed, {**common, **self.fields()})
+
+    def restore(self, state: bytes) -> None:
+        """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
+        restored = type(self)(self._on_checkpoint)
+        try:
+            fields = msgpack.unpackb(state)
+            version = fields.pop("format")
+            if version != SNAPSHOT_FORMAT:
+                raise ValueError(f"it has format {version}, this release reads {SNAPSHOT_FORMAT}")
+            restored.term, restored.time = fields.pop("term"), fields.pop("time")
+            if type(restored.term) is not int or type(restored.time) is not int:
+                raise ValueError("its term or its time is not a number")
+            restored.load(fields)
+        except Exception as error:
+            raise ValueError(f"a state of {self.kind} cannot be read: {error}") from error
+        vars(self).update(vars(restored))
+
+
+def encode(term: int, time: int, command: CoordinatorCommand) -> bytes:
+    """One entry of the log, made in `term` at `time` (ms); `term` is also the one to propose it in."""
+    packed: bytes = msgpack.packb([term, time, command.kind, *command.fields()])
+    return packed

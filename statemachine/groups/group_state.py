@@ -1,0 +1,155 @@
+"""What a groups' coordinator keeps: groups of either kind, their offsets, and transactions open on them.
+
+A group is a container: `membership` is who is in it, and of which kind it is (ClassicGroup, or ConsumerGroup
+of KIP-848; None: nobody ever was, somebody just committed offsets); the offsets are the same whatever the
+kind, and outlive a change of kind. The rules of each kind work on this state from modules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Protocol, Self
+
+from strandline.statemachine.groups.coordinator_machine import CoordinatorMachine
+from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.partition.offsets import Offsets, Totals, TransactionalProducers
+
+GROUP_BYTES: Final = 128
+"""What a group counts besides its id and its offsets."""
+
+
+class Membership(Protocol):
+    """Who is in a group: what both kinds have in common for commits, deletion and expiry."""
+
+    protocol: ClassVar[str]
+    """Kafka's name of the kind, ``"classic"`` or ``"consumer"``; it also marks the kind in snapshots."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+
+    @property
+    def empty_since(self) -> int:
+        """Time of the machine, in ms, since when it has had no members; only asked when it is empty."""
+
+    def refuse_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
+    ) -> KafkaError | None:
+        """Why this commit must not be taken, None when it may; `generation` is what the client sent there.
+
+        A stale member epoch is STALE_MEMBER_EPOCH, whichever request it is.
+        """
+
+    def refuse_fetch(self, member_id: str | None, generation: int) -> KafkaError | None:
+        """Why its offsets must not be fetched under this member id and epoch; None when they may."""
+
+    def subscriptions(self) -> Callable[[str], bool] | None:
+        """What says of a topic whether a member is subscribed to it; None when that cannot be known.
+
+        It may look at all members once, so that many topics cost no more than one.
+        """
+
+    def copy(self) -> Self:
+        """One that can be changed while this stays as it is."""
+
+    def fields(self) -> list[Any]:
+        """Plain values for a snapshot, canonical: equal states give equal values."""
+
+
+class Group:
+    """One group: its members of one kind or the other, and its offsets. GroupsState alone changes it."""
+
+    __slots__ = ("age", "membership", "membership_age", "offsets", "offsets_age")
+
+    def __init__(
+        self, membership: Membership | None = None, offsets: Offsets | None = None, *, age: int = 0
+    ) -> None:
+        self.age = self.membership_age = self.offsets_age = age
+        """See machine.Rows: of this, of its members, of its offsets."""
+        self.membership = membership
+        self.offsets = Offsets() if offsets is None else offsets
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members; then it may be deleted, or become one of the other kind."""
+        return self.membership is None or self.membership.is_empty
+
+    @property
+    def empty_since(self) -> int:
+        """Time of the machine, in ms, since when it has had no members; only asked when it is empty."""
+        return 0 if self.membership is None else self.membership.empty_since
+
+    def expires(self, now: int, retention: int) -> bool:
+        """Whether ExpireOffsets would take anything from it, or the group itself."""
+        return self.is_empty and (
+            self.offsets.is_empty or self.offsets.expires(now, retention, self.empty_since)
+        )
+
+
+class GroupsState(CoordinatorMachine):
+    """The groups by their ids, in the order they came, and the producers of transactions on their offsets.
+
+    `groups` is to be read. What is to be changed is had from `offsets_of` and `membership_of`, which put a
+    copy in the place of what a snapshot under way holds.
+    """
+
+    def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
+        super().__init__(on_checkpoint)
+        self.groups: dict[str, Group] = {}
+        self.producers = TransactionalProducers()
+        self.age = 0
+        self.totals = Totals()
+        """Of all groups' offsets and ids; what they have as members is bounded by those who lead."""
+
+    def go_on_from(self, now: int) -> None:
+        """See CoordinatorMachine."""
+        super().go_on_from(now)
+        self.producers.not_after(now)
+
+    def group_for(self, group_id: str) -> Group:
+        """The group of this id, of the present age, created without members when it is not there."""
+        group = self.groups.get(group_id)
+        if group is None:
+            self.totals.bytes += size_of_group(group_id)
+            group = self.groups[group_id] = Group(None, Offsets(self.totals), age=self.age)
+        elif group.age != self.age:
+            former = group
+            group = self.groups[group_id] = Group(former.membership, former.offsets, age=self.age)
+            group.membership_age, group.offsets_age = former.membership_age, former.offsets_age
+        return group
+
+    def offsets_of(self, group_id: str) -> Offsets:
+        """A group's offsets, to be changed; the group is created when it is not there."""
+        group = self.group_for(group_id)
+        if group.offsets_age != self.age:
+            group.offsets, group.offsets_age = group.offsets.copy(), self.age
+        return group.offsets
+
+    def membership_of(self, group_id: str) -> Membership | None:
+        """Who is in a group that is there, to be changed; None when nobody ever was."""
+        group = self.group_for(group_id)
+        if group.membership is not None and group.membership_age != self.age:
+            group.membership, group.membership_age = group.membership.copy(), self.age
+        return group.membership
+
+    def put_membership(self, group_id: str, membership: Membership) -> None:
+        """Give a group, created when it is not there, its members."""
+        group = self.group_for(group_id)
+        group.membership, group.membership_age = membership, self.age
+
+    def drop(self, group_id: str) -> Group:
+        """Forget a group that is there; returns what it was."""
+        group = self.groups.pop(group_id)
+        self.totals.bytes -= size_of_group(group_id)
+        group.offsets.uncount()
+        return group
+
+    def topic_ids(self) -> list[bytes]:
+        """The topics that any group has offsets for, committed or pending, each once."""
+        return list(self.totals.topics)
+
+
+def size_of_group(group_id: str) -> int:
+    """What a group counts in `Totals.bytes` besides its offsets."""
+    return GROUP_BYTES + len(group_id.encode())

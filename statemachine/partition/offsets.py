@@ -1,0 +1,397 @@
+"""The offsets of a group, and the transactions they are pending in: plain state, with the rules of its keys.
+
+An offset belongs to a topic id, not a name: a topic deleted and created anew has none. What a transaction has
+committed is pending until its marker comes, and takes the place of a committed offset only if that was
+committed before it: the order is that of the commits in the log, not of the markers (Kafka's
+OffsetMetadataManager). A transaction's number says whether a message of it comes too late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from copy import copy
+from itertools import islice, pairwise, takewhile
+from typing import Any, Final, NamedTuple
+
+from strandline.statemachine.machine import Rows
+
+NO_EXPIRY = -1
+"""The offset has no time of its own to go at: the retention holds."""
+OFFSET_BYTES: Final = 64
+"""What an offset counts besides its metadata."""
+NAME_BYTES: Final = 64
+"""What a topic of a group counts besides its name."""
+NOTHING_OPEN = 0
+"""Number of the open transaction where none is; numbers begin at 1."""
+
+
+class CommittedOffset(NamedTuple):
+    """One partition's offset. Times are milliseconds, the state machine's."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    time: int
+    """When it was committed."""
+    expires_at: int
+    log_index: int
+    """Of the entry that brought it; the later one wins."""
+
+
+Key = tuple[bytes, int]
+"""Topic id and partition."""
+
+
+class Totals:
+    """What all groups of a coordinator have together. Derived: no part of a snapshot."""
+
+    __slots__ = ("bytes", "offsets", "topics")
+
+    def __init__(self) -> None:
+        self.offsets = 0
+        """Committed and pending."""
+        self.bytes = 0
+        """Of ids, names and metadata, with OFFSET_BYTES for each offset and NAME_BYTES for each name."""
+        self.topics: Counter[bytes] = Counter()
+        """By topic id, how many groups have offsets for it."""
+
+
+class Offsets:
+    """A group's offsets by topic id and partition, committed ones, and pending ones by producer id."""
+
+    __slots__ = ("_totals", "committed", "names", "pending")
+
+    def __init__(self, totals: Totals | None = None) -> None:
+        """What comes and goes here is counted in `totals`."""
+        self._totals = totals or Totals()
+        self.names: dict[bytes, str] = {}
+        """The name of every topic that something is here for."""
+        self.committed: dict[bytes, dict[int, CommittedOffset]] = {}
+        self.pending: dict[int, dict[Key, CommittedOffset]] = {}
+
+    def copy(self) -> Offsets:
+        """What takes the place of this one, which then stays as it is: they are counted once."""
+        made = Offsets(self._totals)
+        made.names = dict(self.names)
+        made.committed = {topic_id: dict(partitions) for topic_id, partitions in self.committed.items()}
+        made.pending = {producer_id: dict(offsets) for producer_id, offsets in self.pending.items()}
+        return made
+
+    def uncount(self) -> None:
+        """They are gone, all of them: count them no more."""
+        for offset in self._all():
+            self._count(-1, offset)
+        for topic_id, name in self.names.items():
+            self._count_name(-1, topic_id, name)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.committed and not self.pending
+
+    def _all(self) -> Iterator[CommittedOffset]:
+        for partitions in self.committed.values():
+            yield from partitions.values()
+        for pending in self.pending.values():
+            yield from pending.values()
+
+    def __len__(self) -> int:
+        """How many are committed."""
+        return sum(len(partitions) for partitions in self.committed.values())
+
+    def get(self, topic_id: bytes, partition: int) -> CommittedOffset | None:
+        return self.committed.get(topic_id, {}).get(partition)
+
+    def is_pending(self, topic_id: bytes, partition: int) -> bool:
+        """Whether a transaction is open that has an offset for it."""
+        key = (topic_id, partition)
+        return any(key in offsets for offsets in self.pending.values())
+
+    def commit(self, topic_id: bytes, topic: str, partition: int, committed: CommittedOffset) -> None:
+        self._name(topic_id, topic)
+        self._commit(topic_id, partition, committed)
+
+    def add_pending(
+        self, producer_id: int, topic_id: bytes, topic: str, partition: int, offset: CommittedOffset
+    ) -> None:
+        self._name(topic_id, topic)
+        pending = self.pending.setdefault(producer_id, {})
+        self._replaced(pending.get((topic_id, partition)), offset)
+        pending[topic_id, partition] = offset
+
+    def _name(self, topic_id: bytes, topic: str) -> None:
+        if topic_id not in self.names:
+            self.names[topic_id] = topic
+            self._count_name(1, topic_id, topic)
+
+    def _commit(self, topic_id: bytes, partition: int, offset: CommittedOffset) -> None:
+        partitions = self.committed.setdefault(topic_id, {})
+        self._replaced(partitions.get(partition), offset)
+        partitions[partition] = offset
+
+    def _replaced(self, former: CommittedOffset | None, offset: CommittedOffset) -> None:
+        if former is not None:
+            self._count(-1, former)
+        self._count(1, offset)
+
+    def _count(self, sign: int, offset: CommittedOffset) -> None:
+        self._totals.offsets += sign
+        self._totals.bytes += sign * size_of_offset(offset.metadata)
+
+    def _count_name(self, sign: int, topic_id: bytes, topic: str) -> None:
+        totals = self._totals
+        totals.bytes += sign * size_of_name(topic)
+        totals.topics[topic_id] += sign
+        if not totals.topics[topic_id]:
+            del totals.topics[topic_id]
+
+    def end(self, producer_id: int, *, commit: bool) -> int:
+        """End what is pending of a producer; returns how many became committed."""
+        ended = self.pending.pop(producer_id, {})
+        taken = 0
+        for (topic_id, partition), offset in ended.items():
+            self._count(-1, offset)
+            present = self.get(topic_id, partition)
+            if commit and (present is None or present.log_index < offset.log_index):
+                self._commit(topic_id, partition, offset)
+                taken += 1
+        self._forget_names()
+        return taken
+
+    def delete(self, topic_id: bytes, partitions: Collection[int]) -> int:
+        """Forget these, committed and pending; returns for how many there was something."""
+        there = {partition: None for partition in partitions if self._drop_committed(topic_id, partition)}
+        for producer_id, offsets in list(self.pending.items()):
+            for partition in partitions:
+                gone = offsets.pop((topic_id, partition), None)
+                if gone is not None:
+                    self._count(-1, gone)
+                    there[partition] = None
+            if not offsets:
+                del self.pending[producer_id]
+        if there:
+            self._forget_names()
+        return len(there)
+
+    def forget_topic(self, topic_id: bytes) -> int:
+        """Forget all of a topic; returns for how many partitions there was something."""
+        partitions = dict.fromkeys(self.committed.get(topic_id, {}))
+        for offsets in self.pending.values():
+            partitions.update((key[1], None) for key in offsets if key[0] == topic_id)
+        return self.delete(topic_id, partitions)
+
+    def expire(self, now: int, retention: int, empty_since: int) -> int:
+        """Forget those whose time is over and that no transaction is open for; returns how many."""
+        expired = list(self._expired(now, retention, empty_since))
+        for topic_id, partition in expired:
+            self._drop_committed(topic_id, partition)
+        self._forget_names()
+        return len(expired)
+
+    def expires(self, now: int, retention: int, empty_since: int) -> bool:
+        """Whether `expire` would forget any."""
+        return next(self._expired(now, retention, empty_since), None) is not None
+
+    def _expired(self, now: int, retention: int, empty_since: int) -> Iterator[Key]:
+        for topic_id, partitions in self.committed.items():
+            for partition, offset in partitions.items():
+                ends = offset.expires_at
+                if ends == NO_EXPIRY:
+                    ends = max(offset.time, empty_since) + retention
+                if ends <= now and not self.is_pending(topic_id, partition):
+                    yield topic_id, partition
+
+    def _drop_committed(self, topic_id: bytes, partition: int) -> bool:
+        partitions = self.committed.get(topic_id)
+        gone = None if partitions is None else partitions.pop(partition, None)
+        if partitions is None or gone is None:
+            return False
+        self._count(-1, gone)
+        if not partitions:
+            del self.committed[topic_id]
+        return True
+
+    def _forget_names(self) -> None:
+        """Forget the names of topics that nothing is left for."""
+        if len(self.names) == len(self.committed) and not self.pending:
+            return
+        used = self._topics()
+        for topic_id in [topic_id for topic_id in self.names if topic_id not in used]:
+            self._count_name(-1, topic_id, self.names.pop(topic_id))
+
+    def _topics(self) -> dict[bytes, None]:
+        used = dict.fromkeys(self.committed)
+        for offsets in self.pending.values():
+            used.update((topic_id, None) for topic_id, _ in offsets)
+        return used
+
+    def fields(self) -> list[Any]:
+        """Plain values for a snapshot."""
+        return [
+            list(self.names.items()),
+            [(topic_id, list(partitions.items())) for topic_id, partitions in self.committed.items()],
+            [
+                (producer_id, [(*key, offset) for key, offset in offsets.items()])
+                for producer_id, offsets in self.pending.items()
+            ],
+        ]
+
+    @classmethod
+    def loaded(cls, fields: list[Any], totals: Totals | None = None) -> Offsets:
+        """What `fields` gave; raises ValueError when its parts do not fit together."""
+        names, committed, pending = fields
+        loaded = cls(totals)
+        loaded.names = dict(names)
+        loaded.committed = {
+            topic_id: {partition: CommittedOffset(*offset) for partition, offset in partitions}
+            for topic_id, partitions in committed
+        }
+        loaded.pending = {
+            producer_id: {
+                (topic_id, partition): CommittedOffset(*offset) for topic_id, partition, offset in offsets
+            }
+            for producer_id, offsets in pending
+        }
+        empty = [one for one in (*loaded.committed.values(), *loaded.pending.values()) if not one]
+        if empty or loaded._topics() != dict.fromkeys(loaded.names):
+            raise ValueError("topics without offsets, or offsets without a topic")
+        metadata = [offset.metadata for offset in loaded._all()]
+        loaded._totals.offsets += len(metadata)
+        loaded._totals.bytes += len(metadata) * OFFSET_BYTES + len("".join(metadata).encode())
+        for topic_id, name in loaded.names.items():
+            loaded._count_name(1, topic_id, name)
+        return loaded
+
+
+def size_of_offset(metadata: str) -> int:
+    """What an offset with this metadata counts in `Totals.bytes`."""
+    return OFFSET_BYTES + len(metadata.encode())
+
+
+def size_of_name(topic: str) -> int:
+    """What a topic of a group counts there, besides its offsets."""
+    return NAME_BYTES + len(topic.encode())
+
+
+class TransactionalProducer:
+    """What a groups' coordinator knows of a producer id: how far its transactions are."""
+
+    __slots__ = ("age", "coordinator_term", "ended", "epoch", "groups", "last_time", "open")
+
+    def __init__(self, age: int) -> None:
+        self.age = age
+        """See machine.Rows."""
+        self.epoch = -1
+        self.ended = NOTHING_OPEN
+        """The highest number whose marker came: a message of it, or of one before, comes too late."""
+        self.open = NOTHING_OPEN
+        self.groups: dict[str, None] = {}
+        """Groups that the open transaction has offsets of, in the order they came."""
+        self.coordinator_term = -1
+        """Of the coordinator that sent the last marker; -1: none came."""
+        self.last_time = 0
+        """When it last did something here, in ms of the state machine."""
+
+    def copy(self, age: int) -> TransactionalProducer:
+        """One that can be changed while this stays as it is."""
+        made = copy(self)
+        made.age, made.groups = age, dict(self.groups)
+        return made
+
+    def fields(self) -> list[Any]:
+        """Plain values for a snapshot."""
+        return [
+            self.epoch,
+            self.ended,
+            self.open,
+            list(self.groups),
+            self.coordinator_term,
+            self.last_time,
+        ]
+
+    @classmethod
+    def loaded(cls, fields: list[Any]) -> TransactionalProducer:
+        """What `fields` gave."""
+        loaded = cls(0)
+        loaded.epoch, loaded.ended, loaded.open, groups, loaded.coordinator_term, loaded.last_time = fields
+        loaded.groups = dict.fromkeys(groups)
+        return loaded
+
+
+class TransactionalProducers:
+    """All producers that had transactions on offsets here, in the order of what they did last."""
+
+    __slots__ = ("_age", "_producers")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, TransactionalProducer] = {}
+        self._age = 0
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[int, TransactionalProducer]]:
+        return iter(self._producers.items())
+
+    def get(self, producer_id: int) -> TransactionalProducer | None:
+        return self._producers.get(producer_id)
+
+    def touched(self, producer_id: int, epoch: int, time: int) -> TransactionalProducer:
+        """The producer, to be changed: known from now on, under this epoch if it is higher, and active at
+        this time."""
+        producer = self._producers.pop(producer_id, None)
+        if producer is None:
+            producer = TransactionalProducer(self._age)
+        elif producer.age != self._age:
+            producer = producer.copy(self._age)
+        self._producers[producer_id] = producer
+        producer.epoch = max(producer.epoch, epoch)
+        producer.last_time = time
+        return producer
+
+    def newest_since(self, count: int) -> int | None:
+        """Since when, in ms, no more than the newest `count` did something; None when there are no more."""
+        older = len(self._producers) - count
+        return None if older <= 0 else next(islice(self._producers.values(), older, None)).last_time
+
+    def expire(self, before: int) -> int:
+        """Forget those that have nothing open and did nothing since a time in ms; returns how many."""
+        expired = []
+        for producer_id, producer in self._producers.items():
+            if producer.last_time >= before:
+                break
+            if producer.open == NOTHING_OPEN:
+                expired.append(producer_id)
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def expires(self, before: int) -> bool:
+        """Whether `expire` would forget any."""
+        old = takewhile(lambda producer: producer.last_time < before, self._producers.values())
+        return any(producer.open == NOTHING_OPEN for producer in old)
+
+    def not_after(self, time: int) -> None:
+        """Nothing was done later than this: what bears a later time bears this one from now on."""
+        later = takewhile(lambda one: one[1].last_time > time, reversed(self._producers.items()))
+        for producer_id, producer in list(later):
+            self._producers[producer_id] = clamped = producer.copy(self._age)
+            clamped.last_time = time
+
+    def rows(self) -> Rows:
+        """Plain values for a snapshot."""
+        held = dict(self._producers)
+        self._age += 1
+        return Rows(len(held), lambda: ((producer_id, *one.fields()) for producer_id, one in held.items()))
+
+    @classmethod
+    def loaded(cls, fields: list[Any]) -> TransactionalProducers:
+        """What `fields` gave."""
+        loaded = cls()
+        loaded._producers = {
+            producer_id: TransactionalProducer.loaded(producer) for producer_id, *producer in fields
+        }
+        for earlier, later in pairwise(loaded._producers.values()):
+            if later.last_time < earlier.last_time:
+                raise ValueError(f"producers are out of order: {earlier.last_time}, then {later.last_time}")
+        return loaded

@@ -1,0 +1,310 @@
+"""The state machine of a partition: which batches it has, where they lie, and what may still be written.
+
+It assigns Kafka offsets, recognises retries, keeps late batches and markers out of later transactions, and
+holds the epochs that bound what the collector may delete. The records themselves lie in object storage, but
+for inline batches. docs/partition.md tells the state, each command and the reasons.
+
+Three kinds of bad command are told apart. One that lost a race is rejected by value and changes nothing. A
+producer out of step gets Kafka's own answer. One that no correct leader writes raises Corruption, which
+stops the replica before its state can diverge further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgpack
+
+from strandline.statemachine.controller.checkpoints import RetainedCheckpoint
+from strandline.statemachine.machine import Captured, Corruption
+from strandline.statemachine.partition import partition_invariants
+from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
+from strandline.statemachine.partition.partition_commands import (
+    NO_CLOCK,
+    Appended,
+    CheckpointsReleased,
+    CheckpointTaken,
+    CommandResult,
+    EntryResult,
+    EpochAdvanced,
+    Kind,
+    LevelOneReplaced,
+    Reconciled,
+    Rejected,
+    Rejection,
+    RemovedForgotten,
+    StartOffsetSet,
+    Ticked,
+    TransactionEnded,
+)
+from strandline.statemachine.partition.partition_state import PartitionState
+from strandline.statemachine.partition.producers import (
+    NO_PRODUCER,
+    Duplicate,
+    EndedTransaction,
+    OtherTransaction,
+    OutOfOrderSequence,
+    StaleProducerEpoch,
+)
+
+FAR_AHEAD_MS: Final = 60_000
+"""Clocks that most nodes agree on differ by less: a state's time that is so far ahead of one of them was
+pushed there by a clock that was wrong."""
+
+
+class PartitionStateMachine(PartitionState):
+    """One partition and its log; see StateMachine for what the log asks of it.
+
+    `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
+    state as of that very entry; when entries are applied anew after a restart it gets the same again.
+    """
+
+    kind = "partition"
+
+    def __init__(self, creation_epoch: int, on_checkpoint: Callable[[int, Captured], None]) -> None:
+        super().__init__(creation_epoch)
+        self._on_checkpoint = on_checkpoint
+
+    def restore(self, state: bytes) -> None:
+        """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
+        try:
+            restored = PartitionState.loaded(state)
+            partition_invariants.check(restored)
+        except Exception as error:
+            raise ValueError(f"a partition's state cannot be read: {error}") from error
+        vars(self).update(vars(restored))
+
+    # The log.
+
+    def begin_term(self, index: int, term: int, node: int) -> None:
+        """A leader's first entry; the term becomes Kafka's partition leader epoch."""
+        if term <= self.term:
+            raise Corruption(f"entry {index}: node {node} begins term {term} after term {self.term}")
+        self.term = term
+        self.leader_epochs.begin(term, self.next_offset)
+
+    def apply(self, index: int, term: int, command: bytes) -> EntryResult:
+        """Apply an entry's commands in order. Raises Corruption; the state is then not to be used."""
+        try:
+            made_in, time, commands = msgpack.unpackb(command)
+            if term != self.term or made_in > term:
+                raise Corruption(f"made in term {made_in}, logged in {term}, while {self.term} is present")
+            if made_in < term:
+                return Rejected(Rejection.OLDER_TERM, term)
+            if len(commands) > 1 and any(fields[0] == Kind.CHECKPOINT for fields in commands):
+                raise Corruption("a checkpoint is not alone in its entry")
+            if time > self.time:
+                self.time = time
+            results = []
+            for kind, *fields in commands:
+                handler = _HANDLERS.get(kind)
+                if handler is None:
+                    raise Corruption(f"command kind {kind} is unknown: a newer release's? Upgrade this node")
+                results.append(handler(self, index, *fields))
+            return results
+        except Corruption as error:
+            raise Corruption(f"entry {index}: {error}") from None
+        except Exception as error:
+            raise Corruption(f"entry {index} is not a partition's: {error!r}") from error
+
+    def _append(
+        self, index: int, oldest: int, newest: int, placeholders: Sequence[Sequence[Any]]
+    ) -> CommandResult:
+        partition_invariants.window_comes_in_order(self, oldest, newest)
+        # Even if every batch is refused below: the fence was granted, and may have been slid to.
+        self._raise_epochs(index, oldest, newest)
+        results: list[Appended | Rejected] = []
+        append, term = self.extents.append_object, self.term
+        for (
+            count,
+            timestamp,
+            length,
+            epoch,
+            position,
+            identity,
+            producer,
+            incarnation,
+            first,
+            transaction,
+        ) in placeholders:
+            partition_invariants.epoch_lies_in_its_window(epoch, oldest, newest)
+            if producer == NO_PRODUCER:
+                base = append(count, term, timestamp, length, epoch, position, identity)
+            else:
+                refused = self._refuse(producer, incarnation, first, count, transaction)
+                if refused is not None:
+                    results.append(refused)
+                    continue
+                base = append(count, term, timestamp, length, epoch, position, identity)
+                self.producers.appended(producer, incarnation, first, count, transaction, base, self.time)
+            results.append(Appended(base))
+        return results
+
+    def _append_inline(self, index: int, batches: Sequence[Sequence[Any]]) -> CommandResult:
+        results: list[Appended | Rejected] = []
+        for count, timestamp, data, producer, incarnation, first, transaction in batches:
+            refused = None
+            if producer != NO_PRODUCER:
+                refused = self._refuse(producer, incarnation, first, count, transaction)
+            if refused is not None:
+                results.append(refused)
+                continue
+            base = self.extents.append_inline(count, self.term, timestamp, data)
+            if producer != NO_PRODUCER:
+                self.producers.appended(producer, incarnation, first, count, transaction, base, self.time)
+            results.append(Appended(base))
+        return results
+
+    def _refuse(
+        self, producer: int, incarnation: int, first: int, count: int, transaction: int
+    ) -> Appended | Rejected | None:
+        """The answer to a batch that must not be appended (again); None when it must."""
+        refusal = self.producers.judge(producer, incarnation, first, count, transaction)
+        if refusal is None:
+            return None
+        if isinstance(refusal, Duplicate):
+            return Appended(refusal.base_offset, duplicate=True)
+        return Rejected(_REJECTIONS[type(refusal)], refusal[0])
+
+    def _end_transaction(
+        self,
+        index: int,
+        producer: int,
+        incarnation: int,
+        transaction: int,
+        commit: bool,
+        coordinator_term: int,
+        timestamp: int,
+        batch: bytes,
+    ) -> CommandResult:
+        refusal = self.producers.judge_end(producer, incarnation, transaction)
+        if refusal is not None:
+            return Rejected(Rejection.TRANSACTION_ENDED, refusal.ended)
+        offset = self.extents.append_inline(1, self.term, timestamp, batch)
+        ended = self.producers.end(producer, incarnation, transaction, coordinator_term, offset, self.time)
+        if ended is not None and not commit:
+            self.aborted.append(producer, ended.first_offset, offset)
+        return TransactionEnded(offset)
+
+    def _raise_epochs(self, index: int, oldest: int, newest: int) -> None:
+        """Apply a window. The epoch of the batch itself moves nothing: with the window [6, 10] it may be 8,
+        and a fence for 7 would still pass when 8 had become the lower end."""
+        if oldest > newest:
+            raise Corruption(f"[{oldest}, {newest}] is not a window")
+        if oldest > self.previous_applied_epoch:
+            self.previous_applied_epoch = oldest
+        if newest > self.max_applied_epoch:
+            self.max_applied_epoch = newest
+            self.max_applied_epoch_index = index
+
+    def _advance_epoch(self, index: int, oldest: int, newest: int) -> CommandResult:
+        if oldest <= self.previous_applied_epoch and newest <= self.max_applied_epoch:
+            return Rejected(Rejection.LOWER_EPOCH, self.max_applied_epoch)
+        self._raise_epochs(index, oldest, newest)
+        return EpochAdvanced(self.previous_applied_epoch, self.max_applied_epoch)
+
+    def _set_start_offset(self, index: int, start_offset: int) -> CommandResult:
+        if start_offset < self.start_offset:
+            return Rejected(Rejection.LOWER_START_OFFSET, self.start_offset)
+        if start_offset > self.next_offset:
+            raise Corruption(f"start offset {start_offset} lies above the next offset {self.next_offset}")
+        self.start_offset = start_offset
+        self._remove(index, self.level_one.trim(start_offset))
+        self._begin_level_zero_at(index, start_offset)
+        self.leader_epochs.trim(start_offset)
+        self.aborted.trim(start_offset)
+        return StartOffsetSet(start_offset)
+
+    def _tick(self, index: int, producer_expiry: int, now: int) -> CommandResult:
+        if now != NO_CLOCK and self.time - now > FAR_AHEAD_MS:
+            self.checkpoints.go_back(self.time, now)
+            self.producers.not_after(now)
+            self.time = now
+        return Ticked(self.time, self.producers.expire(self.time - producer_expiry))
+
+    def _checkpoint(self, index: int, lease: int) -> CommandResult:
+        until = self.time + lease
+        self.checkpoints.add(RetainedCheckpoint(index, until, self.extents.oldest_epoch))
+        self._on_checkpoint(index, self.capture())
+        return CheckpointTaken(index, until)
+
+    def _renew_checkpoint(self, index: int, checkpoint: int, lease: int) -> CommandResult:
+        until = self.checkpoints.renew(checkpoint, self.time + lease, self.time)
+        if until is None:
+            return Rejected(Rejection.CHECKPOINT_NOT_LEASED, self.time)
+        return CheckpointTaken(checkpoint, until)
+
+    def _release_checkpoints(self, index: int, keep: int) -> CommandResult:
+        return CheckpointsReleased(self.checkpoints.release(keep, self.time))
+
+    def _advance_reconciled(
+        self, index: int, first_offset: int, rows: Sequence[Sequence[Any]]
+    ) -> CommandResult:
+        if first_offset != self.extents.first_offset:
+            return Rejected(Rejection.RECONCILED_ELSEWHERE, self.extents.first_offset)
+        objects = [LevelOneExtent(*row) for row in rows]
+        if self._are_of_an_earlier_term(objects):
+            return Rejected(Rejection.OLDER_TERM, self.term)
+        partition_invariants.reconciled_batches_are_whole(self, objects)
+        self.level_one.append(objects)
+        self._begin_level_zero_at(index, objects[-1].end_offset)
+        return Reconciled(self.last_reconciled_offset)
+
+    def _begin_level_zero_at(self, index: int, offset: int) -> None:
+        """Forget the extents below an offset: the last reconciled offset rises, if there were any."""
+        first = self.extents.first_offset
+        self.extents.trim(offset)
+        if self.extents.first_offset > first:
+            self.last_reconciled_log_index = index
+
+    def _replace_level_one(
+        self, index: int, old: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]
+    ) -> CommandResult:
+        objects = [LevelOneExtent(*row) for row in rows]
+        if self._are_of_an_earlier_term(objects):
+            return Rejected(Rejection.OLDER_TERM, self.term)
+        replaced = self.level_one.replace([(term, unique) for term, unique in old], objects)
+        if replaced is None:
+            return Rejected(Rejection.LEVEL_ONE_CHANGED, 0)
+        # One object cut into two may leave the first of them below the start offset.
+        self._remove(index, [*replaced, *self.level_one.trim(self.start_offset)])
+        return LevelOneReplaced(len(replaced))
+
+    def _are_of_an_earlier_term(self, objects: Sequence[LevelOneExtent]) -> bool:
+        """Whether one of them is: this term's leader may have deleted it, as an object nobody names."""
+        partition_invariants.objects_are_not_of_a_later_term(self, objects)
+        return any(one.term < self.term for one in objects)
+
+    def _remove(self, index: int, extents: Sequence[LevelOneExtent]) -> None:
+        self.removed += [RemovedObject(index, one.term, one.unique, one.size) for one in extents]
+
+    def _forget_removed(self, index: int, uniques: Sequence[bytes]) -> CommandResult:
+        gone = set(uniques)
+        partition_invariants.what_is_leased_is_not_forgotten(self, gone)
+        kept = [one for one in self.removed if one.unique not in gone]
+        forgotten = len(self.removed) - len(kept)
+        self.removed = kept
+        return RemovedForgotten(forgotten)
+
+
+_HANDLERS: dict[int, Callable[..., CommandResult]] = {
+    Kind.APPEND: PartitionStateMachine._append,
+    Kind.APPEND_INLINE: PartitionStateMachine._append_inline,
+    Kind.ADVANCE_EPOCH: PartitionStateMachine._advance_epoch,
+    Kind.SET_START_OFFSET: PartitionStateMachine._set_start_offset,
+    Kind.TICK: PartitionStateMachine._tick,
+    Kind.CHECKPOINT: PartitionStateMachine._checkpoint,
+    Kind.RENEW_CHECKPOINT: PartitionStateMachine._renew_checkpoint,
+    Kind.RELEASE_CHECKPOINTS: PartitionStateMachine._release_checkpoints,
+    Kind.ADVANCE_RECONCILED: PartitionStateMachine._advance_reconciled,
+    Kind.REPLACE_LEVEL_ONE: PartitionStateMachine._replace_level_one,
+    Kind.FORGET_REMOVED: PartitionStateMachine._forget_removed,
+    Kind.END_TRANSACTION: PartitionStateMachine._end_transaction,
+}
+_REJECTIONS: dict[type, Rejection] = {
+    StaleProducerEpoch: Rejection.INVALID_PRODUCER_EPOCH,
+    OutOfOrderSequence: Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    EndedTransaction: Rejection.TRANSACTION_ENDED,
+    OtherTransaction: Rejection.NOT_IN_TRANSACTION,
+}

@@ -1,0 +1,394 @@
+"""The commands of a partition and their results, and how an entry of the log holds them.
+
+An entry is one msgpack array: `[term, time, [command, ...]]`. `term` is the one its fences were granted in,
+`time` the leader's clock in milliseconds; a command is `[kind, field, ...]`. Results travel by value, in
+memory only: they answer whoever proposed the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.level_one import LevelOneExtent
+from strandline.statemachine.partition.producers import NO_PRODUCER
+from strandline.statemachine.partition.producers import NO_TRANSACTION as NO_TRANSACTION
+
+
+class Kind(IntEnum):
+    """First element of a command in an entry; a number is never used for anything else."""
+
+    APPEND = 1
+    APPEND_INLINE = 2
+    ADVANCE_EPOCH = 3
+    SET_START_OFFSET = 4
+    TICK = 5
+    CHECKPOINT = 6
+    RENEW_CHECKPOINT = 7
+    RELEASE_CHECKPOINTS = 8
+    ADVANCE_RECONCILED = 9
+    REPLACE_LEVEL_ONE = 10
+    FORGET_REMOVED = 11
+    END_TRANSACTION = 12
+
+
+NO_CLOCK: Final = -1
+"""In a Tick: its leader vouches for no time."""
+
+
+class Placeholder(NamedTuple):
+    """Where a batch lies, and what it is. Timestamps are milliseconds, lengths and positions bytes."""
+
+    record_count: int
+    max_timestamp: int
+    length: int
+    epoch: int
+    """The cluster epoch in the object's name."""
+    position: int
+    object_id: bytes
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transaction: int = NO_TRANSACTION
+    """Number of the transaction that was verified when the batch was staged."""
+
+
+class InlineBatch(NamedTuple):
+    """A batch that travels in the entry itself, and what it is."""
+
+    record_count: int
+    max_timestamp: int
+    data: bytes
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transaction: int = NO_TRANSACTION
+    """Number of the transaction that was verified when the batch was staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add batches that lie in objects, in this order, under the fence that had this window."""
+
+    window: EpochWindow
+    placeholders: Sequence[Placeholder]
+
+    def fields(self) -> list[Any]:
+        return [Kind.APPEND, self.window.oldest, self.window.newest, self.placeholders]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInline:
+    """Add batches with their bytes, in this order. They name no object, so they need no fence."""
+
+    batches: Sequence[InlineBatch]
+
+    def fields(self) -> list[Any]:
+        return [Kind.APPEND_INLINE, self.batches]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceEpoch:
+    """Apply a fence's window without a batch, so that an idle partition does not hold the collector back."""
+
+    window: EpochWindow
+
+    def fields(self) -> list[Any]:
+        return [Kind.ADVANCE_EPOCH, self.window.oldest, self.window.newest]
+
+
+@dataclass(frozen=True, slots=True)
+class SetStartOffset:
+    """Records below this offset are no longer part of the partition: retention, DeleteRecords."""
+
+    start_offset: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.SET_START_OFFSET, self.start_offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Let time pass: forget producers that wrote nothing for `producer_expiry` ms.
+
+    The limit is the leader's and travels in the command, so nodes configured otherwise stay replicas. `now`
+    (ms) is a clock that most nodes agree on: should the state's time be far ahead of it, pushed by a leader
+    whose clock was, it goes back to it. NO_CLOCK leaves the time as it is.
+    """
+
+    producer_expiry: int
+    now: int = NO_CLOCK
+
+    def fields(self) -> list[Any]:
+        return [Kind.TICK, self.producer_expiry, self.now]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Capture the state at this very entry, on every replica, and retain it under a lease of `lease` ms."""
+
+    lease: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.CHECKPOINT, self.lease]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewCheckpoint:
+    """Lease the checkpoint of this log index for `lease` ms more, from the entry's time."""
+
+    log_index: int
+    lease: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.RENEW_CHECKPOINT, self.log_index, self.lease]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCheckpoints:
+    """Of the checkpoints without a lease retain the newest `keep`; the objects go after it is applied."""
+
+    keep: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.RELEASE_CHECKPOINTS, self.keep]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceReconciled:
+    """The batches from `first_offset` on, the first unreconciled one, lie in these level-one objects now.
+
+    The objects end where level-zero extents end, and are of the entry's own term: a leader may delete those
+    of earlier terms that its state does not name.
+    """
+
+    first_offset: int
+    extents: Sequence[LevelOneExtent]
+
+    def fields(self) -> list[Any]:
+        return [Kind.ADVANCE_RECONCILED, self.first_offset, self.extents]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceLevelOne:
+    """Put objects of the entry's own term in the place of others that hold the same offsets.
+
+    `old` are neighbours in level one, by (term, unique); they become removed objects.
+    """
+
+    old: Sequence[tuple[int, bytes]]
+    new: Sequence[LevelOneExtent]
+
+    def fields(self) -> list[Any]:
+        return [Kind.REPLACE_LEVEL_ONE, self.old, self.new]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRemoved:
+    """These removed objects, by their unique bytes, are deleted from storage for certain.
+
+    Only what `removable()` gives may be deleted and forgotten; what is forgotten already is passed over.
+    """
+
+    uniques: Sequence[bytes]
+
+    def fields(self) -> list[Any]:
+        return [Kind.FORGET_REMOVED, self.uniques]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """A coordinator's decision on a producer's transactions up to this number, with the marker that tells it.
+
+    `batch` is the ready control batch of one record, `max_timestamp` the time in its header, in ms. The
+    numbers of the decision stand beside it, because a replica does not read batches.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    transaction: int
+    """Number of the transaction that was decided."""
+    commit: bool
+    coordinator_term: int
+    """Raft term of the coordinator that decided; Kafka's coordinator epoch."""
+    max_timestamp: int
+    batch: bytes
+
+    def fields(self) -> list[Any]:
+        return [
+            Kind.END_TRANSACTION,
+            self.producer_id,
+            self.producer_epoch,
+            self.transaction,
+            self.commit,
+            self.coordinator_term,
+            self.max_timestamp,
+            self.batch,
+        ]
+
+
+Command = (
+    Append
+    | AppendInline
+    | AdvanceEpoch
+    | SetStartOffset
+    | Tick
+    | Checkpoint
+    | RenewCheckpoint
+    | ReleaseCheckpoints
+    | AdvanceReconciled
+    | ReplaceLevelOne
+    | ForgetRemoved
+    | EndTransaction
+)
+
+
+class Rejection(Enum):
+    """Why a command changed nothing: it lost a race, or its producer is out of step."""
+
+    OLDER_TERM = "older_term"
+    """The whole entry was made, or its level-one objects were written, in an earlier term; `current` is the
+    present one."""
+    INVALID_PRODUCER_EPOCH = "invalid_producer_epoch"
+    """`current` is the producer's newest epoch."""
+    OUT_OF_ORDER_SEQUENCE_NUMBER = "out_of_order_sequence_number"
+    """`current` is the sequence that would be next."""
+    LOWER_EPOCH = "lower_epoch"
+    """Nothing to advance; `current` is the highest epoch applied."""
+    LOWER_START_OFFSET = "lower_start_offset"
+    """`current` is the present start offset."""
+    CHECKPOINT_NOT_LEASED = "checkpoint_not_leased"
+    """Its lease ended before; `current` is the state machine's time in ms."""
+    RECONCILED_ELSEWHERE = "reconciled_elsewhere"
+    """Level zero no longer begins there: reconciled, or retention went on. `current` is where it begins."""
+    LEVEL_ONE_CHANGED = "level_one_changed"
+    """The objects to replace are not there (any more); `current` is 0."""
+    TRANSACTION_ENDED = "transaction_ended"
+    """The batch's transaction has ended here, or the marker is not newer; `current` is the number up to which
+    the producer's transactions have ended here."""
+    NOT_IN_TRANSACTION = "not_in_transaction"
+    """The producer's transaction is open, and the batch is not of it; `current` is its number."""
+
+
+class Rejected(NamedTuple):
+    """A command without effect, and the value that stood against it."""
+
+    reason: Rejection
+    current: int
+
+
+class Appended(NamedTuple):
+    """A batch is in the log from this offset on; `duplicate`: since an earlier attempt."""
+
+    base_offset: int
+    duplicate: bool = False
+
+
+class TransactionEnded(NamedTuple):
+    """The marker is in the log, at this offset."""
+
+    base_offset: int
+
+
+class EpochAdvanced(NamedTuple):
+    """The applied epochs after an AdvanceEpoch."""
+
+    previous: int
+    newest: int
+
+
+class StartOffsetSet(NamedTuple):
+    """The start offset as it is now."""
+
+    start_offset: int
+
+
+class Ticked(NamedTuple):
+    """The state machine's time in ms, and how many producers were forgotten."""
+
+    time: int
+    expired_producers: int
+
+
+class CheckpointTaken(NamedTuple):
+    """The checkpoint is called by this log index, and leased until this time in ms."""
+
+    log_index: int
+    lease_until: int
+
+
+class CheckpointsReleased(NamedTuple):
+    """Log indexes of the checkpoints that are no longer retained."""
+
+    log_indexes: list[int]
+
+
+class Reconciled(NamedTuple):
+    """The last reconciled offset as it is now."""
+
+    last_reconciled_offset: int
+
+
+class LevelOneReplaced(NamedTuple):
+    """How many objects were replaced; they are removed objects now."""
+
+    objects: int
+
+
+class RemovedForgotten(NamedTuple):
+    """How many removed objects were forgotten."""
+
+    objects: int
+
+
+CommandResult = (
+    list[Appended | Rejected]
+    | EpochAdvanced
+    | StartOffsetSet
+    | Ticked
+    | CheckpointTaken
+    | CheckpointsReleased
+    | Reconciled
+    | LevelOneReplaced
+    | RemovedForgotten
+    | TransactionEnded
+    | Rejected
+)
+"""What one command gives; both kinds of Append give a list, with an answer for each batch."""
+EntryResult = list[CommandResult] | Rejected
+"""What an entry gives: a result for each command, in order; or one rejection of them all (OLDER_TERM)."""
+
+
+def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
+    """One entry of the log; `term` is also the one to propose it in.
+
+    Raises ValueError for what no replica would survive: a Checkpoint in company, a fence of another term or
+    with an empty window, level-one objects of a later term or none, a marker of no transaction, no command at
+    all.
+    """
+    if not commands:
+        raise ValueError("an entry needs a command")
+    for command in commands:
+        if isinstance(command, Checkpoint) and len(commands) > 1:
+            raise ValueError("a checkpoint is alone in its entry")
+        if isinstance(command, (Append, AdvanceEpoch)):
+            window = command.window
+            if window.term != term or window.newest is None:
+                raise ValueError(f"a fence of term {window.term} cannot be used in an entry of term {term}")
+        if isinstance(command, (AdvanceReconciled, ReplaceLevelOne)):
+            objects = command.extents if isinstance(command, AdvanceReconciled) else command.new
+            if not objects or max(one.term for one in objects) > term:
+                raise ValueError(f"no objects, or objects of a term after {term}")
+            if isinstance(command, ReplaceLevelOne) and not command.old:
+                raise ValueError("no objects to replace")
+        if isinstance(command, EndTransaction):
+            numbers = (command.producer_id, command.producer_epoch, command.transaction - 1)
+            if min(numbers) < 0 or not command.batch:
+                raise ValueError(f"no marker, or none that ends a transaction: {numbers}")
+    packed: bytes = msgpack.packb([term, time, [command.fields() for command in commands]])
+    return packed

@@ -1,0 +1,126 @@
+"""What always holds of a partition, one check a name: docs/partition.md says why each does.
+
+The first five are about a state, and a restored one must pass them before it replaces anything. The others
+are about a command and the state it comes to. Each raises Corruption: no log that correct leaders wrote
+leads there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from strandline.statemachine.machine import Corruption
+from strandline.statemachine.partition.level_one import LevelOneExtent
+from strandline.statemachine.partition.partition_state import PartitionState
+
+
+def epochs_are_in_order(state: PartitionState) -> None:
+    """A window's lower end lies at or above the creation epoch, its upper end at or above the lower."""
+    epochs = (state.creation_epoch, state.previous_applied_epoch, state.max_applied_epoch)
+    if list(epochs) != sorted(epochs):
+        raise Corruption(f"epochs {', '.join(map(str, epochs))} are out of order")
+
+
+def levels_meet(state: PartitionState) -> None:
+    """Level one ends at the last reconciled offset, where level zero begins; the first extent of the two
+    has the start offset, unless there are no records."""
+    level_one, extents = state.level_one, state.extents
+    if len(level_one) and level_one.end_offset != extents.first_offset:
+        raise Corruption(
+            f"level one ends at offset {level_one.end_offset}, level zero begins at {extents.first_offset}"
+        )
+    first = next(iter(level_one), None) or next(iter(extents), None)
+    if first is None:
+        if state.start_offset != state.next_offset:
+            raise Corruption(f"no extent from {state.start_offset} to {state.next_offset}")
+    elif not first.base_offset <= state.start_offset < first.end_offset:
+        raise Corruption(f"the first extent, at {first.base_offset}, has no record {state.start_offset}")
+
+
+def an_entry_brought_the_last_reconciled_offset(state: PartitionState) -> None:
+    """Level zero begins at offset 0 until an entry moves it, and then that entry is known."""
+    if (state.last_reconciled_offset >= 0) != (state.last_reconciled_log_index > 0):
+        raise Corruption(
+            f"offsets up to {state.last_reconciled_offset} are reconciled, by entry "
+            f"{state.last_reconciled_log_index}"
+        )
+
+
+def removed_objects_are_not_named(state: PartitionState) -> None:
+    """What level one names is not among the removed objects, which are there once and in log order."""
+    for earlier, later in pairwise(state.removed):
+        if later.log_index < earlier.log_index:
+            raise Corruption(
+                f"removed objects are out of order: {earlier.log_index} before {later.log_index}"
+            )
+    if len({one.unique for one in state.removed}) != len(state.removed):
+        raise Corruption("an object is removed twice")
+    for one in state.removed:
+        if one.unique in state.level_one:
+            raise Corruption(f"object {one.unique.hex()} is removed and named")
+
+
+def transactions_lie_in_the_log(state: PartitionState) -> None:
+    """What producers wrote and what ended lies below the next offset; of the aborted transactions those are
+    known whose marker is still there."""
+    written = state.producers.last_offset
+    first, last = state.aborted.first_marker, state.aborted.last_marker
+    if max(written, -1 if last is None else last) >= state.next_offset:
+        raise Corruption(
+            f"a producer wrote at offset {written}, or a transaction was aborted at {last}, and the "
+            f"partition ends at {state.next_offset}"
+        )
+    if first is not None and first < state.start_offset:
+        raise Corruption(f"a transaction that was aborted at {first} lies below {state.start_offset}")
+
+
+def check(state: PartitionState) -> None:
+    """All that is about a state."""
+    epochs_are_in_order(state)
+    levels_meet(state)
+    an_entry_brought_the_last_reconciled_offset(state)
+    removed_objects_are_not_named(state)
+    transactions_lie_in_the_log(state)
+
+
+def window_comes_in_order(state: PartitionState, oldest: int, newest: int) -> None:
+    """Windows of appends only rise: a fence is held until its entry is in the leader's log."""
+    if oldest < state.previous_applied_epoch or newest < state.max_applied_epoch:
+        raise Corruption(
+            f"window [{oldest}, {newest}] comes after "
+            f"[{state.previous_applied_epoch}, {state.max_applied_epoch}]"
+        )
+
+
+def epoch_lies_in_its_window(epoch: int, oldest: int, newest: int) -> None:
+    """So it lies above M(p), which is below every window that is still to come."""
+    if not oldest <= epoch <= newest:
+        raise Corruption(f"epoch {epoch} was never inside its fence's window [{oldest}, {newest}]")
+
+
+def reconciled_batches_are_whole(state: PartitionState, objects: Sequence[LevelOneExtent]) -> None:
+    """Objects that take over from level zero begin where it does, and each ends where a batch ends."""
+    if not objects or objects[0].base_offset != state.extents.first_offset:
+        raise Corruption(
+            f"objects {objects[:1]} do not begin at offset {state.extents.first_offset}, as level zero does"
+        )
+    for one in objects:
+        if not state.extents.is_boundary(one.end_offset):
+            raise Corruption(f"object {one.unique.hex()} ends inside a batch, at offset {one.end_offset}")
+
+
+def objects_are_not_of_a_later_term(state: PartitionState, objects: Sequence[LevelOneExtent]) -> None:
+    """A leader writes objects in the name of its own term."""
+    if any(one.term > state.term for one in objects):
+        raise Corruption(f"objects are of a later term than {state.term}")
+
+
+def what_is_leased_is_not_forgotten(state: PartitionState, uniques: Collection[bytes]) -> None:
+    """Only objects that no leased checkpoint names are deleted, then forgotten."""
+    leased = state.checkpoints.oldest_leased(state.time)
+    for one in state.removed:
+        if leased is not None and one.log_index > leased and one.unique in uniques:
+            raise Corruption(
+                f"object {one.unique.hex()} is said to be deleted, and checkpoint {leased} is leased"
+            )

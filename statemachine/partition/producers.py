@@ -1,0 +1,368 @@
+"""Idempotent and transactional producers: which batch is new, which a retry, which must not be here.
+
+Judged when a batch is applied, not when it arrives: only then is it certain what precedes it, so a retry
+that crossed a change of leader is still recognised, and a batch that was staged before its transaction ended
+is refused after. The rules are Kafka's (KIP-98, KIP-890, ProducerStateManager), but for one: transactions
+bear numbers that only rise, so a late batch or marker is told from one of the present transaction even where
+the producer's epoch is the same. Sequences count records and wrap after 2**31 - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from functools import partial
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
+
+from strandline.statemachine.machine import Rows
+
+MAX_SEQUENCE = 2**31 - 1
+REMEMBERED_BATCHES = 5
+"""As many as a producer may have in flight, so any retry of an unanswered batch is found."""
+NO_PRODUCER = -1
+"""Producer id of a batch that claims no idempotence."""
+NO_TRANSACTION = -1
+"""Transaction number of a batch that is in none; those of transactions begin at 1."""
+
+
+class ProducerBatch(NamedTuple):
+    """One of a producer's last batches; `last_sequence` is below `first_sequence` when it wraps."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has batches here and no marker yet."""
+
+    number: int
+    """The coordinator's: rises with each transaction of the transactional id."""
+    first_offset: int
+    epoch: int
+    """The producer's, the same for the whole transaction."""
+
+
+class ProducerDescription(NamedTuple):
+    """What DescribeProducers (KIP-664) tells of a producer; -1 for what there is not."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_time: int
+    """Time of its last batch or marker, in ms of the state machine's time."""
+    coordinator_term: int
+    """Of its last marker."""
+    open_first_offset: int
+
+
+class Producer:
+    """What is remembered of one producer id: its newest epoch and that epoch's last batches, oldest first,
+    and which of its transactions have ended here."""
+
+    __slots__ = ("age", "batches", "coordinator_term", "ended", "epoch", "last_time", "marker_offset")
+
+    def __init__(self, age: int, epoch: int, last_time: int, batches: list[ProducerBatch]) -> None:
+        self.age = age
+        """See machine.Rows."""
+        self.epoch = epoch
+        self.last_time = last_time
+        """Time of the state machine, in ms, when its last batch or marker was applied."""
+        self.batches = batches
+        """Empty only after a marker: one that raised the epoch, or that found no batch here."""
+        self.ended = 0
+        """Highest number of a transaction whose marker was applied; 0 before the first."""
+        self.marker_offset = -1
+        """Offset of the last marker, and the Raft term of the coordinator that sent it; -1: none."""
+        self.coordinator_term = -1
+
+    def copy(self, age: int) -> Producer:
+        """One that can be changed while this stays as it is."""
+        made = copy(self)
+        made.age, made.batches = age, list(self.batches)
+        return made
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; -1 when this epoch has none here."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_offset(self) -> int:
+        """Base offset of its last batch or marker."""
+        return max(self.batches[-1].base_offset, self.marker_offset) if self.batches else self.marker_offset
+
+
+class Duplicate(NamedTuple):
+    """The batch is here already, from this offset on."""
+
+    base_offset: int
+
+
+class OutOfOrderSequence(NamedTuple):
+    """A batch in between is missing, or it is older than what is remembered; `expected` is the next one."""
+
+    expected: int
+
+
+class StaleProducerEpoch(NamedTuple):
+    """A newer incarnation of the producer has written here, with this epoch, or a marker fenced with it."""
+
+    current: int
+
+
+class EndedTransaction(NamedTuple):
+    """The transactions of the producer up to this number have ended here."""
+
+    ended: int
+
+
+class OtherTransaction(NamedTuple):
+    """The transaction of this number is open, and the batch is not of it."""
+
+    open: int
+
+
+Refusal = Duplicate | OutOfOrderSequence | StaleProducerEpoch | EndedTransaction | OtherTransaction
+
+
+def last_sequence(first_sequence: int, record_count: int) -> int:
+    """Sequence of a batch's last record, with the wrap from 2**31 - 1 to 0."""
+    return (first_sequence + record_count - 1) & MAX_SEQUENCE
+
+
+class Producers:
+    """All producers of a partition, in the order of their last batch or marker: the idlest comes first.
+
+    Costs: a batch and a marker O(1), whatever the number of producers and of open transactions.
+    """
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._open: dict[int, OpenTransaction] = {}
+        """By producer id, in the order of their first offsets."""
+        self._age = 0
+        self.first_open_offset: int | None = None
+        """First offset of the earliest open transaction; None when none is open. Every fetch looks at it."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[ProducerDescription]:
+        for producer_id, one in self._producers.items():
+            opened = self._open.get(producer_id)
+            yield ProducerDescription(
+                producer_id,
+                one.epoch,
+                one.last_sequence,
+                one.last_time,
+                one.coordinator_term,
+                -1 if opened is None else opened.first_offset,
+            )
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    @property
+    def last_offset(self) -> int:
+        """Highest offset at which a batch or marker of a producer begins; -1 when there are no producers."""
+        for producer_id in reversed(self._producers):
+            return self._producers[producer_id].last_offset
+        return -1
+
+    def open_transaction(self, producer_id: int) -> OpenTransaction | None:
+        return self._open.get(producer_id)
+
+    # Batches.
+
+    def judge(
+        self, producer_id: int, epoch: int, first: int, record_count: int, transaction: int
+    ) -> Refusal | None:
+        """Why a batch must not be appended; None when it may.
+
+        A producer nobody knows, or no longer, may start at any sequence: its state may have expired. A new
+        epoch of a known one starts at 0. What is remembered as appended is a duplicate even if its
+        transaction has ended meanwhile: it is in the log, and the marker decided on it. Raises ValueError
+        for numbers that no checked batch has.
+        """
+        if not 0 <= first <= MAX_SEQUENCE or epoch < 0 or producer_id < 0:
+            raise ValueError(f"producer {producer_id} with epoch {epoch} has no sequence {first}")
+        if transaction < 1 and transaction != NO_TRANSACTION:
+            raise ValueError(f"producer {producer_id} has no transaction {transaction}")
+        known = self._producers.get(producer_id)
+        if known is None:
+            return None
+        expected = 0
+        if epoch == known.epoch:
+            batches = known.batches
+            if batches:
+                expected = (batches[-1].last_sequence + 1) & MAX_SEQUENCE
+            if first != expected:
+                last = last_sequence(first, record_count)
+                for batch in batches:
+                    if batch.first_sequence == first and batch.last_sequence == last:
+                        return Duplicate(batch.base_offset)
+        elif epoch < known.epoch:
+            return StaleProducerEpoch(known.epoch)
+        if transaction != NO_TRANSACTION and transaction <= known.ended:
+            return EndedTransaction(known.ended)
+        if self._open:
+            opened = self._open.get(producer_id)
+            if opened is not None and (transaction != opened.number or epoch != opened.epoch):
+                return OtherTransaction(opened.number)
+        return None if first == expected else OutOfOrderSequence(expected)
+
+    def appended(
+        self,
+        producer_id: int,
+        epoch: int,
+        first: int,
+        record_count: int,
+        transaction: int,
+        base_offset: int,
+        time: int,
+    ) -> None:
+        """Remember a batch that `judge` let through and that was appended; it may open its transaction."""
+        batch = ProducerBatch(first, last_sequence(first, record_count), base_offset)
+        known = self._taken(producer_id)
+        if known is None:
+            known = Producer(self._age, epoch, time, [batch])
+        elif known.epoch != epoch:
+            known.epoch, known.last_time, known.batches = epoch, time, [batch]
+        else:
+            known.last_time = time
+            known.batches.append(batch)
+            if len(known.batches) > REMEMBERED_BATCHES:
+                del known.batches[0]
+        self._producers[producer_id] = known
+        if transaction != NO_TRANSACTION and producer_id not in self._open:
+            self._open[producer_id] = OpenTransaction(transaction, base_offset, epoch)
+            if self.first_open_offset is None:
+                self.first_open_offset = base_offset
+
+    def _taken(self, producer_id: int) -> Producer | None:
+        """A producer out of its place, to be changed and put behind all others."""
+        known = self._producers.pop(producer_id, None)
+        return known if known is None or known.age == self._age else known.copy(self._age)
+
+    # Markers.
+
+    def judge_end(self, producer_id: int, epoch: int, transaction: int) -> EndedTransaction | None:
+        """Why a marker must be passed over; None when it is newer than all before.
+
+        An open transaction says that the coordinator has ended all before it. A marker of one of those must
+        not come in between: readers would take it for the end of the open one. Raises ValueError for
+        numbers that no transaction has.
+        """
+        if transaction < 1 or epoch < 0 or producer_id < 0:
+            raise ValueError(f"producer {producer_id} has no transaction {transaction} with epoch {epoch}")
+        known = self._producers.get(producer_id)
+        ended = 0 if known is None else known.ended
+        opened = self._open.get(producer_id)
+        if opened is not None:
+            ended = max(ended, opened.number - 1)
+        return EndedTransaction(ended) if transaction <= ended else None
+
+    def end(
+        self, producer_id: int, epoch: int, transaction: int, coordinator_term: int, offset: int, time: int
+    ) -> OpenTransaction | None:
+        """Remember a marker that `judge_end` let through and that is at this offset; returns what it ended.
+
+        A higher epoch becomes the producer's, fences those below it and starts the sequences at 0 again
+        (KIP-890). A lower one ends the transaction all the same, because its number is newer.
+        """
+        known = self._taken(producer_id)
+        if known is None:
+            known = Producer(self._age, epoch, time, [])
+        elif epoch > known.epoch:
+            known.epoch, known.batches = epoch, []
+        known.last_time = time
+        known.ended, known.marker_offset, known.coordinator_term = transaction, offset, coordinator_term
+        self._producers[producer_id] = known
+        ended = self._open.pop(producer_id, None)
+        self._find_first_open()
+        return ended
+
+    def _find_first_open(self) -> None:
+        self.first_open_offset = next((opened.first_offset for opened in self._open.values()), None)
+
+    def newest_since(self, count: int) -> int | None:
+        """Since when, in ms, no more than the newest `count` producers wrote; None when there are no more."""
+        older = len(self._producers) - count
+        if older <= 0:
+            return None
+        return next(islice(self._producers.values(), older, None)).last_time
+
+    def expire(self, before: int) -> int:
+        """Forget the producers whose last batch or marker is older than a time in ms; returns how many.
+
+        One whose transaction is open stays: forgotten, it would leave batches that nobody can end.
+        """
+        expired = []
+        for producer_id, producer in self._producers.items():
+            if producer.last_time >= before:
+                break
+            if producer_id not in self._open:
+                expired.append(producer_id)
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def not_after(self, time: int) -> None:
+        """Nothing was written later than this, in ms: what bears a later time bears this one from now on."""
+        later = takewhile(lambda one: one[1].last_time > time, reversed(self._producers.items()))
+        for producer_id, producer in list(later):
+            self._producers[producer_id] = clamped = producer.copy(self._age)
+            clamped.last_time = time
+
+    # Snapshots.
+
+    def rows(self) -> Rows:
+        """Plain values for a snapshot, in the order of the last batches' or markers' offsets, which is their
+        own: producer id, epoch, last time, batches, highest number ended, offset of its marker and term of
+        its coordinator, and number and first offset of the open transaction or None."""
+        held, opened = dict(self._producers), dict(self._open)
+        self._age += 1
+        return Rows(len(held), partial(_rows, held, opened))
+
+    @classmethod
+    def restored(cls, captured: list[Any]) -> Producers:
+        """What `rows` gave; raises ValueError when it is out of order or contradicts itself."""
+        restored = cls()
+        newest = (-1, 0)
+        opened: list[tuple[int, int, OpenTransaction]] = []
+        for producer_id, epoch, last_time, batches, ended, marker_offset, coordinator_term, open_ in captured:
+            one = Producer(0, epoch, last_time, [ProducerBatch(*batch) for batch in batches])
+            one.ended, one.marker_offset, one.coordinator_term = ended, marker_offset, coordinator_term
+            if len(one.batches) > REMEMBERED_BATCHES or not (one.batches or ended):
+                raise ValueError(f"producer {producer_id} has {len(one.batches)} batches")
+            if ended < 0 or (ended > 0) != (marker_offset >= 0):
+                raise ValueError(f"producer {producer_id} ended {ended}, with a marker at {marker_offset}")
+            if one.last_offset <= newest[0] or last_time < newest[1]:
+                raise ValueError(f"producer {producer_id} is out of order")
+            newest = (one.last_offset, last_time)
+            restored._producers[producer_id] = one
+            if open_ is not None:
+                number, first = open_
+                if number <= ended or not marker_offset < first <= one.last_offset:
+                    raise ValueError(f"producer {producer_id} has no transaction {number} open from {first}")
+                opened.append((first, producer_id, OpenTransaction(number, first, epoch)))
+        restored._open = {producer_id: one for _, producer_id, one in sorted(opened)}
+        restored._find_first_open()
+        return restored
+
+
+def _rows(held: Mapping[int, Producer], opened: Mapping[int, OpenTransaction]) -> Iterator[tuple[Any, ...]]:
+    for producer_id, one in held.items():
+        open_ = opened.get(producer_id)
+        yield (
+            producer_id,
+            one.epoch,
+            one.last_time,
+            one.batches,
+            one.ended,
+            one.marker_offset,
+            one.coordinator_term,
+            None if open_ is None else (open_.number, open_.first_offset),
+        )
