@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("cluster", "node", "snapshot", "statemachine", "tests")
+PACKAGES = ("-p", "strandline", "-p", "tests")
 SEEDS = 300
 
 

@@ -11,21 +11,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LIBRARIES = frozenset({"msgpack", "statemachine"})
+OWN = "strandline.statemachine"
+LIBRARIES = frozenset({"msgpack"})
 
 
 def imported(source: str) -> Iterator[str]:
-    """Yield the top-level package of every import in a module, wherever in the module it stands."""
+    """Yield the dotted name of every import in a module, wherever in the module it stands."""
     for statement in ast.walk(ast.parse(source)):
         if isinstance(statement, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in statement.names)
+            yield from (alias.name for alias in statement.names)
         elif isinstance(statement, ast.ImportFrom) and statement.level == 0:
             assert statement.module is not None
-            yield statement.module.partition(".")[0]
+            yield statement.module
 
 
 def foreign(source: str) -> set[str]:
-    return set(imported(source)) - LIBRARIES - sys.stdlib_module_names
+    """The imports that are neither the package's own, nor allowed, nor the standard library's."""
+    names = {name for name in imported(source) if not f"{name}.".startswith(f"{OWN}.")}
+    return {name.partition(".")[0] for name in names} - LIBRARIES - sys.stdlib_module_names
 
 
 def test_statemachine_imports_only_the_standard_library_and_msgpack() -> None:
@@ -36,3 +39,5 @@ def test_statemachine_imports_only_the_standard_library_and_msgpack() -> None:
 
 def test_a_foreign_import_is_found_even_inside_a_function() -> None:
     assert foreign("import msgpack, heapq\ndef f():\n    from numpy import array\n") == {"numpy"}
+    assert foreign("from strandline.node.raft.host import RaftHost\n") == {"strandline"}
+    assert foreign("from strandline.statemachine.machine import StateMachine\n") == set()

@@ -22,15 +22,15 @@ MAX_PARTS: Final = 64
 """Parts told apart; what comes after counts as `other`."""
 SYSTEM: Final = "system"
 OTHER: Final = "other"
-_PACKAGE: Final = "node."
+_PACKAGE: Final = "strandline.node."
 _CARRIERS: Final = frozenset(
     f"{_PACKAGE}{module}"
     for module in (
         "process",
         "raft.mesh.link",
         "raft.mesh.mesh",
-        "kafka.connection",
-        "kafka.requests.handler",
+        "kafka.wire.connection",
+        "kafka.handlers.handler",
     )
 )
 """Modules that only bring what others work on: named where nothing of another runs."""

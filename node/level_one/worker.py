@@ -2,7 +2,8 @@
 
 It is nicer than the node, has a store client of its own, does one job at a time for whoever holds the other
 end of its standard input, and ends where it is when that end closes, whatever the reason: an unfinished
-object has no name yet, and nobody will ever use one that lands late. `python -m strandline.node.level_one.worker`.
+object has no name yet, and nobody will ever use one that lands late.
+`python -m strandline.node.level_one.worker` starts it.
 """
 
 from __future__ import annotations

@@ -87,6 +87,6 @@ def test_what_only_brings_the_work_is_not_named_for_it() -> None:
         "strandline.node.kafka.wire.connection",
         "strandline.node.kafka.handlers.fetch",
         "strandline.node.partition.lanes",
-    ) == ("kafka.requests.fetch.call")
+    ) == ("kafka.handlers.fetch.call")
     assert called_from("strandline.node.raft.mesh.link") == "raft.mesh.link.call"
     assert called_from("asyncio.events") == SYSTEM

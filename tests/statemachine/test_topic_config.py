@@ -185,7 +185,7 @@ def test_what_tools_set_to_the_default_is_taken_and_anything_else_refused_with_t
 
 def test_the_page_says_of_every_config_whether_it_is_in_force() -> None:
     """In force are those that something outside of topic_config reads."""
-    root = Path(topic_config.__file__).parent.parent
+    root = Path(__file__).parent.parent.parent
     page = (root / "docs" / "controller.md").read_text()
     page = page[page.index("\n## Configs") : page.index("\n## What a node derives")]
     in_force, idle, default_only = page.split("**Taken")

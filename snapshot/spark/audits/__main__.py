@@ -1,4 +1,7 @@
-"""`python -m strandline.snapshot.spark.audits`: audit one cluster's storage; exits 1 on a finding, 2 on bad input."""
+"""Audit one cluster's storage: `python -m strandline.snapshot.spark.audits`.
+
+Exits 1 on a finding, 2 on bad input.
+"""
 
 from __future__ import annotations
 
