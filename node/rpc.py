@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.host import RaftHost
-from strandline.node.raft.rules.messages import BadMessage
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from strandline.node.raft.attention import Attention
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
-from strandline.node.raft.rules.messages import MessageKind, check
+from strandline.node.raft.rules.messages import Message, MessageKind, decode
 from strandline.node.raft.rules.peer_heartbeat import Pair
 from strandline.node.raft.rules.progress import NEVER
 from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
@@ -123,16 +123,16 @@ class FakeHost:
     def note_unwritten(self, size: int) -> None:
         pass
 
-    def send(self, peer: int, message: list[Any]) -> bool:
+    def send(self, peer: int, message: Message) -> bool:
         if peer in self.away:
             return False
-        check(msgpack.unpackb(msgpack.packb(message)))
-        sent = Sent(peer, MessageKind(message[1]), message[2], tuple(message[3:]))
+        decode(msgpack.unpackb(msgpack.packb(message)))
+        sent = Sent(peer, MessageKind(message.kind), message.term, tuple(message[3:]))
         self.sent.append(sent)
         self.history.append(sent)
         return True
 
-    def send_when_synced(self, peer: int, message: list[Any]) -> None:
+    def send_when_synced(self, peer: int, message: Message) -> None:
         if self.synced_lsn == len(self.records):
             self.send(peer, message)
         else:

@@ -11,10 +11,11 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.entries import Entry, EntryKind, pack_entries, pack_members
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Outcome
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
-from strandline.node.raft.rules.messages import Entry, EntryKind, MessageKind, pack_entries, pack_members
+from strandline.node.raft.rules.messages import Message, MessageKind, decode
 from strandline.node.raft.rules.replica_state import Configuration
 from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
 from strandline.snapshot.document import SnapshotDocument
@@ -43,6 +44,11 @@ def membership(index: int, term: int, voters: Sequence[int], learners: Sequence[
 
 def entries_after(index: int, terms: Iterable[int]) -> list[Entry]:
     return [entry(at, term) for at, term in enumerate(terms, index + 1)]
+
+
+def message_of(kind: MessageKind, term: int, *fields: Any) -> Message:
+    """A message as it comes in: `fields` are those after group, kind and term."""
+    return decode([GROUP, int(kind), term, *fields])
 
 
 class Replica:
@@ -130,7 +136,7 @@ class Replica:
     def told(self, peer: int, kind: MessageKind, term: int, *fields: Any) -> list[Sent]:
         """A message arrives; what the replica says before anything is synced."""
         self.take()
-        self.group.receive(peer, [GROUP, kind, term, *fields])
+        self.group.receive(peer, message_of(kind, term, *fields))
         self.turn()
         return self.take()
 
@@ -156,7 +162,7 @@ class Replica:
         """A follower says that its log matches up to `index`."""
         now = self.host.now() if sent_at is None else sent_at
         at = self.group.term if term is None else term
-        self.group.receive(peer, [GROUP, MessageKind.APPEND_REPLY, at, True, index, 0, 0, now])
+        self.group.receive(peer, message_of(MessageKind.APPEND_REPLY, at, True, index, 0, 0, now))
         self.turn()
 
     def propose(self, number: int = 1, value: Any = "v", key: str = "x") -> asyncio.Future[Outcome]:
@@ -179,14 +185,14 @@ class Replica:
     def pre_vote_from(self, peer: int) -> None:
         """A voter would vote for this replica: its answer to the round of pre-votes under way arrives."""
         term, asked_at = self.group.term, self.group.pre_votes_asked_at
-        self.group.receive(peer, [GROUP, MessageKind.PRE_VOTE_REPLY, term, True, term + 1, asked_at])
+        self.group.receive(peer, message_of(MessageKind.PRE_VOTE_REPLY, term, True, term + 1, asked_at))
 
     def lead(self) -> int:
         """Win an election; the entry that begins the term is written but not synced. Returns the term."""
         term = self.stand()
         for peer in self.group.other_voters():
             if self.group.role != LEADER:
-                self.group.receive(peer, [GROUP, MessageKind.VOTE_REPLY, term, True])
+                self.group.receive(peer, message_of(MessageKind.VOTE_REPLY, term, True))
         assert self.role == "leader"
         self.turn()
         return term
@@ -312,8 +318,8 @@ class Cluster:
                     busy = True
                     target = self.replicas[message.peer]
                     if node not in target.host.away and not self.mute & {node, message.peer}:
-                        fields = [GROUP, message.kind, message.term, *message.fields]
-                        target.group.receive(node, fields)
+                        told = message_of(message.kind, message.term, *message.fields)
+                        target.group.receive(node, told)
                 frames, replica.host.mesh.frames = replica.host.mesh.frames, []
                 for peer, payload in frames:
                     busy = True

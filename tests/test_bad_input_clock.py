@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import Message, MessageKind
 from tests.small_cluster import SmallCluster
 
 
@@ -99,7 +99,7 @@ def test_after_a_jump_the_first_frame_is_not_judged_by_the_old_promises(
         host.send_when_synced = lambda peer, message: sent.append(message)  # type: ignore[method-assign]
         host._on_frame(other, [0, [[1, int(kind), term + 1, *fields]]])
         assert group.term == term
-        assert sent in ([], [[1, MessageKind.PRE_VOTE_REPLY, term, False, term + 2, 7.5]])
+        assert sent in ([], [(1, MessageKind.PRE_VOTE_REPLY, term, False, term + 2, 7.5)])
 
 
 @pytest.mark.parametrize("seconds", [0.3, 5.0])
@@ -113,8 +113,8 @@ def test_a_follower_whose_clock_has_jumped_waits_as_long_as_any_before_it_stands
         asked: list[float] = []
         send = cluster.hosts[follower].send
 
-        def watched(peer: int, message: list[object]) -> bool:
-            if message[1] in (MessageKind.PRE_VOTE, MessageKind.VOTE):
+        def watched(peer: int, message: Message) -> bool:
+            if message.kind in (MessageKind.PRE_VOTE, MessageKind.VOTE):
                 asked.append(cluster.world.now)
             return send(peer, message)
 

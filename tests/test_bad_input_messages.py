@@ -11,18 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strandline.node.raft.mesh.frames import FrameError
-from strandline.node.raft.rules.messages import (
-    FIELDS,
-    BadMessage,
-    EntryKind,
-    MessageKind,
-    check,
-    pack_entries,
-    pack_members,
-    unpack_entries,
-    unpack_members,
-)
+from strandline.node.raft.bad_message import BadMessage
+from strandline.node.raft.entries import EntryKind, pack_entries, pack_members, unpack_entries, unpack_members
+from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.rules.messages import FIELDS, MessageKind, decode
+from tests.mesh_nodes import Node, on_loop, started
 from tests.register_map import set_register
 from tests.small_cluster import SmallCluster
 
@@ -82,7 +75,7 @@ def is_well_formed(payload: Any) -> bool:
         return False
     try:
         for message in payload[1]:
-            check(message)
+            decode(message)
     except BadMessage:
         return False
     return True
@@ -286,9 +279,16 @@ def test_well_formed_lies_stop_no_replica() -> None:
         cluster.settle()
 
 
-def test_a_bad_message_is_a_bad_frame_to_the_mesh() -> None:
-    """So that the connection's own handling says one line and closes it, instead of a traceback."""
-    assert issubclass(BadMessage, FrameError)
+@on_loop
+async def test_a_bad_message_ends_its_connection_with_one_line() -> None:
+    def refuse(_: int, __: object) -> None:
+        raise BadMessage("no such message")
+
+    low, high = Node(1), Node(2, on_frame=refuse)
+    async with started(low, high):
+        low.mesh.send(2, "anything")
+        assert "no such message" in str(await high.problem(Reason.GARBAGE))
+        await high.until(lambda: ("down", 1) in high.events)
 
 
 def test_after_all_that_the_cluster_still_serves(cluster: SmallCluster) -> None:

@@ -18,10 +18,11 @@ import pytest
 
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.entries import pack_entries
 from strandline.node.raft.host import HostSettings, RaftHost
 from strandline.node.raft.mesh.handshake import Identity
 from strandline.node.raft.outcome import Applied
-from strandline.node.raft.rules.messages import MessageKind, pack_entries
+from strandline.node.raft.rules.messages import MessageKind
 from strandline.node.raft.wal.write_ahead_log import WalConfig, WalError
 from tests.mesh_nodes import HOST, PATIENCE, QUICK, SECRET, RawPeer, on_loop
 from tests.register_map import RegisterMap, set_register

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node.raft.rules.messages import EntryKind
+from strandline.node.raft.entries import EntryKind
 from strandline.node.raft.rules.replica_state import Configuration
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.carrying import Carrying, GroupLog

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import Any
 
 import pytest
 
 from strandline.node.raft.host import RaftHost
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import Message, MessageKind
 from tests.register_map import RegisterMap
 from tests.small_cluster import SmallCluster
 
@@ -29,13 +28,13 @@ def leaders(cluster: SmallCluster) -> list[int]:
     return [node for node, group in groups.items() if group is not None and group.is_leader]
 
 
-def watch(host: RaftHost, kind: MessageKind) -> list[list[Any]]:
+def watch(host: RaftHost, kind: MessageKind) -> list[Message]:
     """From now on, what a node's new group sends of one kind."""
-    found: list[list[Any]] = []
+    found: list[Message] = []
     send = host.send
 
-    def watched(peer: int, message: list[Any]) -> bool:
-        if message[0] == NEW and message[1] == kind:
+    def watched(peer: int, message: Message) -> bool:
+        if message.group == NEW and message.kind == kind:
             found.append(message)
         return send(peer, message)
 
@@ -126,7 +125,7 @@ def test_a_group_that_had_a_leader_offers_nothing() -> None:
         [leader] = leaders(cluster)
         follower = cluster.followers(NEW)[0]
         cluster.stop(follower)
-        offers: list[list[list[Any]]] = []
+        offers: list[list[Message]] = []
         cluster.prepare[follower] = lambda host: offers.append(watch(host, MessageKind.PRE_VOTE_REPLY))
         cluster.start(follower)
         cluster.run(2)

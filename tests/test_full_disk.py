@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.node.raft.host import RaftHost
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import AppendReply, Message, MessageKind, VoteReply, decode
 from tests.small_cluster import BUSY, WAL, SmallCluster
 
 BUSY_GROUPS = (1, 2)
@@ -157,28 +157,30 @@ class Said:
     def watch(self, host: RaftHost) -> None:
         send = host.send
 
-        def watched(peer: int, message: list[Any]) -> bool:
+        def watched(peer: int, message: Message) -> bool:
             self.look(host, message)
             return send(peer, message)
 
         host.send = watched  # type: ignore[method-assign]
 
-    def look(self, host: RaftHost, message: list[Any]) -> None:
-        kind, term = MessageKind(message[1]), message[2]
-        journal = host.groups[message[0]].journal
-        if term != journal.getCurrentTerm():
+    def look(self, host: RaftHost, message: Message) -> None:
+        kind = MessageKind(message.kind)
+        journal = host.groups[message.group].journal
+        if message.term != journal.getCurrentTerm():
             return
         durable = journal._state_lsn <= host.wal.synced_lsn
-        if kind == MessageKind.APPEND_REPLY and message[3]:
+        if isinstance(message, AppendReply) and message.accepted:
             # The host's own count of what is durable, not the journal's: that one is looked at here, too.
             waiting = [last for lsn, last in journal._in_flight if lsn > host.wal.synced_lsn]
-            self.note(kind, message, ok=message[4] < min(waiting, default=message[4] + 1) and durable)
+            self.note(
+                kind, message, ok=message.log_index < min(waiting, default=message.log_index + 1) and durable
+            )
         elif kind in (MessageKind.VOTE, MessageKind.APPEND) or (
-            kind == MessageKind.VOTE_REPLY and message[3]
+            isinstance(message, VoteReply) and message.granted
         ):
             self.note(kind, message, ok=durable)
 
-    def note(self, kind: MessageKind, message: list[Any], *, ok: bool) -> None:
+    def note(self, kind: MessageKind, message: Message, *, ok: bool) -> None:
         self.seen[kind] += 1
         if not ok:
             self.early.append(f"{kind.name} {message}")
@@ -214,8 +216,8 @@ def test_what_waits_for_the_disk_gives_way_to_nothing_of_another_group_peer_or_k
         said: set[tuple[int, int, int]] = set()
         send = host.send
 
-        def watched(peer: int, message: list[Any]) -> bool:
-            said.add((peer, message[0], message[1]))
+        def watched(peer: int, message: Message) -> bool:
+            said.add((peer, message.group, message.kind))
             return send(peer, message)
 
         disk.fill(0, overwrites_count=True)
@@ -232,7 +234,7 @@ def test_what_waits_for_the_disk_gives_way_to_nothing_of_another_group_peer_or_k
                     MessageKind.VOTE_REPLY: [False],
                     MessageKind.HERE: [],
                 }
-                host.send_when_synced(peer, [group, kind, 0, *rest[MessageKind(kind)]])
+                host.send_when_synced(peer, decode([group, kind, 0, *rest[MessageKind(kind)]]))
             assert said == set()
 
         cluster.world.nodes[node].call(tell)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strandline.node.raft.rules.messages import Entry, pack_entries, unpack_entries
+from strandline.node.raft.entries import Entry, pack_entries, unpack_entries
 from strandline.node.raft.wal.raft_log import GroupJournal, JournalDamaged, RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.host import HostSettings, RaftHost
-from strandline.node.raft.rules.messages import BadMessage
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from strandline.node.rpc import FRAME, MAX_SERVED, CallFailed, MeshCalls
 from tests.simulation.node import SimNode

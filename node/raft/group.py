@@ -9,16 +9,29 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from strandline.node.raft.entries import EntryKind
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
 from strandline.node.raft.pysyncobj_seam import FOLLOWER, LEADER
-from strandline.node.raft.rules.messages import EntryKind, MessageKind
+from strandline.node.raft.rules.messages import (
+    Append,
+    AppendReply,
+    Message,
+    MessageKind,
+    PreVoteReply,
+    Quiesce,
+    ReplicaOpened,
+    RequestPreVote,
+    RequestVote,
+    SnapshotChunk,
+    TimeoutNow,
+)
 from strandline.node.raft.rules.replica_state import SafetyViolation
 from strandline.node.raft.rules.replication import read_run
 from strandline.node.raft.snapshots.receiving import SnapshotReceiving
 
 _REGULAR = bytes([EntryKind.REGULAR])
 
-_REQUESTS_BY_LEADER = (MessageKind.APPEND, MessageKind.SNAPSHOT, MessageKind.QUIET, MessageKind.TIMEOUT_NOW)
+_BY_LEADER = (Append, SnapshotChunk, Quiesce, TimeoutNow)
 
 
 class RaftGroup(SnapshotReceiving):
@@ -150,45 +163,45 @@ class RaftGroup(SnapshotReceiving):
 
     # Messages.
 
-    def receive(self, peer: int, message: list[Any]) -> None:
+    def receive(self, peer: int, message: Message) -> None:
         """Act on one message of a peer; its shape has been checked.
 
         A higher term is adopted, but for what must not raise it and while it cannot be recorded; a lower one
         is answered with ours, so that a leader that was left behind steps down (Raft §5.1).
         """
-        kind, term, fields = message[1], message[2], message[3:]
-        if kind == MessageKind.PRE_VOTE:
-            self.on_pre_vote(peer, term, *fields)
+        term = message.term
+        if isinstance(message, RequestPreVote):
+            self.on_pre_vote(peer, message)
             return
-        if kind == MessageKind.VOTE:
-            self.on_vote(peer, term, *fields)
+        if isinstance(message, RequestVote):
+            self.on_vote(peer, message)
             return
-        if kind == MessageKind.HERE:
+        if isinstance(message, ReplicaOpened):
             self.on_here(peer)
             return
         if term > self.term:
             if not self.may_record_term():
                 return
-            if kind == MessageKind.APPEND and fields[3]:
+            if isinstance(message, Append) and message.entries:
                 # A malformed message changes nothing, so not even the term.
-                read_run(fields[3], fields[0], fields[1], term)
+                read_run(message)
             self.adopt_term(term)
-        elif kind == MessageKind.PRE_VOTE_REPLY:
+        elif isinstance(message, PreVoteReply):
             # Counts by the term it was asked for: a voter whose term is lower grants it all the same.
             pass
-        elif term < self.term and not self.is_current(kind, term):
-            if kind in _REQUESTS_BY_LEADER:
+        elif term < self.term and not self.is_current(message):
+            if isinstance(message, _BY_LEADER):
                 self.answer_stale(peer)
             return
-        getattr(self, _HANDLERS[kind])(peer, *fields)
+        getattr(self, _HANDLERS[message.kind])(peer, message)
 
-    def is_current(self, kind: int, term: int) -> bool:
+    def is_current(self, message: Message) -> bool:
         """Whether a message of a lower term counts: never. PySyncObj's replies carried no term at all."""
         return False
 
     def answer_stale(self, peer: int) -> None:
         """Tell a leader of an earlier term what the term is."""
-        message = [self.id, MessageKind.APPEND_REPLY, self.term, False, 0, 0, 0, 0.0]
+        message = AppendReply(self.id, MessageKind.APPEND_REPLY, self.term, False, 0, 0, 0, 0.0)
         self.host.send_when_synced(peer, message)
 
     # Looking at it.

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from strandline.node.raft.attention import Attention
+from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.campaigns import Campaigns
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.data_folder import NAME as FOLDER_FILE
@@ -28,7 +29,7 @@ from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem
 from strandline.node.raft.mesh.outbox import FRAME_BYTES, Outbox
 from strandline.node.raft.pysyncobj_seam import LEADER, check_internals
 from strandline.node.raft.rank import Rank
-from strandline.node.raft.rules.messages import BadMessage, MessageKind, check
+from strandline.node.raft.rules.messages import Message, PreVoteReply, decode
 from strandline.node.raft.rules.peer_heartbeat import Pair
 from strandline.node.raft.rules.progress import NEVER
 from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
@@ -462,21 +463,21 @@ class RaftHost:
     def note_unwritten(self, size: int) -> None:
         self._unwritten_bytes += size
 
-    def send(self, peer: int, message: list[Any]) -> bool:
+    def send(self, peer: int, message: Message) -> bool:
         """Put a message into this turn's frame for a peer; false when it cannot leave."""
         self._schedule()
         return self._outbox.put(peer, message)
 
-    def send_when_synced(self, peer: int, message: list[Any]) -> None:
+    def send_when_synced(self, peer: int, message: Message) -> None:
         """Send once everything that the message's group recorded so far is durable.
 
         Another group's write holds nothing up: a slow disk must not make a leader look dead for it.
         """
-        if self._last_lsn.get(message[0], 0) <= self.wal.synced_lsn:
+        if self._last_lsn.get(message.group, 0) <= self.wal.synced_lsn:
             self.send(peer, message)
         else:
             wal, send = self.wal, partial(self.send, peer, message)
-            self._after_sync.message(wal.tail_lsn, wal.writing_lsn, message[0], peer, message[1], send)
+            self._after_sync.message(wal.tail_lsn, wal.writing_lsn, message.group, peer, message.kind, send)
             self._schedule()
 
     def when_synced(self, callback: Callable[[], None]) -> None:
@@ -732,15 +733,15 @@ class RaftHost:
             return
         if len(payload) != 2 or type(payload[1]) is not list:
             raise BadMessage("frame of messages has a wrong shape")
-        for message in payload[1]:
-            check(message)
-            group = self.groups.get(message[0])
+        for packed in payload[1]:
+            message = decode(packed)
+            group = self.groups.get(message.group)
             if group is not None:
                 self.guard(group, group.receive, peer, message)
-            elif message[1] == MessageKind.PRE_VOTE_REPLY and message[3]:
+            elif isinstance(message, PreVoteReply) and message.granted:
                 offers = self._offers.setdefault(peer, {})
                 if len(offers) < _MAX_OFFERS:
-                    offers[message[0]] = None
+                    offers[message.group] = None
 
     def _on_connect(self, peer: int) -> None:
         if self.mesh.is_newcomer(peer):

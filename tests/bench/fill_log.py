@@ -14,7 +14,7 @@ from pysyncobj.journal import createJournal
 
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.disk import RealDisk
-from strandline.node.raft.rules.messages import EntryKind
+from strandline.node.raft.entries import EntryKind
 from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
 from strandline.node.raft.wal.write_ahead_log import WalConfig, WriteAheadLog
 from tests.processes.counter import count

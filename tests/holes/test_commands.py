@@ -12,6 +12,7 @@ import pytest
 from pysyncobj import SyncObj
 
 import strandline.node.raft
+from strandline.node.raft.entries import EntryKind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from strandline.node.raft.pysyncobj_seam import (
@@ -21,7 +22,7 @@ from strandline.node.raft.pysyncobj_seam import (
     check_internals,
     mangled,
 )
-from strandline.node.raft.rules.messages import EntryKind, MessageKind
+from strandline.node.raft.rules.messages import Append, MessageKind
 from strandline.snapshot.document import SnapshotDocument
 from tests.fake_host import CLUSTER
 from tests.holes.hole import hole
@@ -35,7 +36,7 @@ class Forwards(RaftGroup):
     def replicate(self, command: bytes, term: int) -> asyncio.Future[Outcome]:
         if self.is_leader or self.leader is None:
             return super().replicate(command, term)
-        self.host.send(self.leader, [self.id, MessageKind.APPEND, self.term, 0, 0, 0, command, 0.0])
+        self.host.send(self.leader, Append(self.id, MessageKind.APPEND, self.term, 0, 0, 0, command, 0.0))
         return self.host.loop.create_future()
 
 

@@ -10,7 +10,7 @@ import pytest
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome
 from strandline.node.raft.pysyncobj_seam import CANDIDATE
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import AppendReply, MessageKind, Quiesce, VoteReply
 from strandline.node.raft.rules.peer_heartbeat import Pair
 from strandline.node.raft.rules.progress import NEVER, Progress
 from strandline.node.raft.rules.shared_heartbeats import HEARTBEAT, QuietHeartbeats
@@ -43,8 +43,8 @@ def test_doubled_vote_is_one_vote(group_class: type[RaftGroup]) -> None:
 
 
 class CountsStrangers(RaftGroup):
-    def on_vote_reply(self, peer: int, granted: bool) -> None:
-        if granted and self.role == CANDIDATE:
+    def on_vote_reply(self, peer: int, reply: VoteReply) -> None:
+        if reply.granted and self.role == CANDIDATE:
             self.count_vote(peer)
 
     def has_majority(self, nodes: set[int]) -> bool:
@@ -351,10 +351,8 @@ def test_quorum_that_falls_silent_in_quiet_is_missed_within_an_election_timeout(
 
 
 class LeasesFromReceipt(RaftGroup):
-    def on_append_reply(
-        self, peer: int, accepted: bool, index: int, hint: int, hint_term: int, sent_at: float
-    ) -> None:
-        super().on_append_reply(peer, accepted, index, hint, hint_term, self.host.now())
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        super().on_append_reply(peer, reply._replace(sent_at=self.host.now()))
 
 
 @hole(RaftGroup, LeasesFromReceipt)
@@ -530,7 +528,7 @@ def test_leader_gives_up_nothing_for_a_target_that_answers_nothing(group_class: 
 def test_leader_gives_up_nothing_for_a_target_that_needs_a_snapshot(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
-    leader.group.on_need_snapshot(2, 1, leader.host.now())
+    leader.told(2, MessageKind.NEED_SNAPSHOT, leader.group.term, 1, leader.host.now())
     assert not leader.group.transfer(2)
     assert leader.group.lease_allowed
     assert leader.group.transfer(), "to the other one"
@@ -577,7 +575,7 @@ def test_heartbeat_of_a_restarted_leader_refreshes_nothing(heartbeats: type[Quie
 
 
 class AgreesToAnything(RaftGroup):
-    def on_quiet(self, peer: int, last: int) -> None:
+    def on_quiet(self, peer: int, _: Quiesce) -> None:
         self.follow(peer)
         self.quiet_under = peer
         self.host.pair(peer).follow(self.id, self.term, self.host.now())

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from strandline.node.raft.entries import EntryKind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.pysyncobj_seam import LEADER
-from strandline.node.raft.rules.messages import EntryKind, MessageKind
+from strandline.node.raft.rules.messages import Append, AppendReply, Message, MessageKind, SnapshotChunk
 from strandline.node.raft.rules.progress import Progress
 from strandline.node.raft.rules.replica_state import SafetyViolation
 from tests.holes.hole import hole
 from tests.raft_harness import CONFIG, Cluster, Replica
 
-APPEND, APPEND_REPLY = MessageKind.APPEND, MessageKind.APPEND_REPLY
+APPEND: Final = MessageKind.APPEND
+APPEND_REPLY: Final = MessageKind.APPEND_REPLY
 
 
 # The journal is written and never synced.
@@ -42,7 +44,7 @@ class AnswersAtOnce(RaftGroup):
         if self.ack is not None:
             peer, term, match, sent_at = self.ack
             self.ack = None
-            self.host.send(peer, [self.id, APPEND_REPLY, term, True, match, 0, 0, sent_at])
+            self.host.send(peer, AppendReply(self.id, APPEND_REPLY, term, True, match, 0, 0, sent_at))
 
 
 @hole(RaftGroup, AnswersAtOnce)
@@ -171,9 +173,9 @@ def test_follower_commits_only_what_the_message_proved(group_class: type[RaftGro
 
 
 class CommitsWithSnapshotChunks(RaftGroup):
-    def on_snapshot(self, peer: int, index: int, *fields: Any) -> None:
-        super().on_snapshot(peer, index, *fields)
-        self.commit = max(self.commit, min(index, self.journal.last))
+    def on_snapshot(self, peer: int, chunk: SnapshotChunk) -> None:
+        super().on_snapshot(peer, chunk)
+        self.commit = max(self.commit, min(chunk.snapshot_index, self.journal.last))
 
 
 @hole(RaftGroup, CommitsWithSnapshotChunks)
@@ -187,7 +189,7 @@ def test_chunk_of_a_snapshot_commits_nothing(group_class: type[RaftGroup]) -> No
 
 
 class CountsOldReplies(RaftGroup):
-    def is_current(self, kind: int, term: int) -> bool:
+    def is_current(self, message: Message) -> bool:
         return True
 
 
@@ -246,10 +248,10 @@ def test_second_leader_of_one_term_stops_the_replica(group_class: type[RaftGroup
 
 
 class SendsTwice(RaftGroup):
-    def on_append_reply(self, peer: int, accepted: bool, index: int, *rest: Any) -> None:
-        super().on_append_reply(peer, accepted, index, *rest)
-        if accepted and peer in self.progress:
-            self.progress[peer].next = index + 1
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        super().on_append_reply(peer, reply)
+        if reply.accepted and peer in self.progress:
+            self.progress[peer].next = reply.log_index + 1
 
 
 @hole(RaftGroup, SendsTwice)
@@ -310,9 +312,12 @@ def test_command_is_committed_without_waiting_for_a_timer(group_class: type[Raft
 
 
 class WalksBackOneByOne(RaftGroup):
-    def _reject(self, peer: int, previous: int, previous_term: int, sent_at: float) -> None:
-        message = [self.id, APPEND_REPLY, self.term, False, previous, previous - 1, 0, sent_at]
-        self.host.send_when_synced(peer, message)
+    def _reject(self, peer: int, message: Append) -> None:
+        previous = message.previous
+        reply = AppendReply(
+            self.id, APPEND_REPLY, self.term, False, previous, previous - 1, 0, message.sent_at
+        )
+        self.host.send_when_synced(peer, reply)
 
 
 @hole(RaftGroup, WalksBackOneByOne)

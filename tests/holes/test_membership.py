@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from strandline.node.raft.entries import Entry
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome, Overloaded
-from strandline.node.raft.rules.messages import Entry
 from strandline.node.raft.rules.replica_state import Configuration
 from tests.holes.hole import hole
 from tests.raft_harness import GROUP, Replica, entry, membership

@@ -11,7 +11,7 @@ import pytest
 
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import MessageKind, SnapshotChunk
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.snapshots.transfer import Receiver, Status
 from strandline.node.raft.stored_groups import StoredGroups
@@ -216,8 +216,8 @@ def test_replica_with_a_bad_snapshot_asks_for_one_and_applies_nothing(group_clas
 
 
 class CallsItDone(RaftGroup):
-    def _adopted(self, receiver: Receiver, peer: int, sent_at: float, found: Any, error: Any) -> None:
-        self._reply_snapshot(peer, receiver.key[0], receiver.total, Status.DONE, sent_at)
+    def _adopted(self, peer: int, chunk: SnapshotChunk, found: Any, error: Any) -> None:
+        self._reply_snapshot(peer, chunk, chunk.total, Status.DONE)
 
 
 @hole(RaftGroup, CallsItDone)

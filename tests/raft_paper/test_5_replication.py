@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.node.raft.entries import unpack_entries
 from strandline.node.raft.outcome import Applied
-from strandline.node.raft.rules.messages import MessageKind, unpack_entries
+from strandline.node.raft.rules.messages import MessageKind
 from strandline.node.raft.rules.replica_state import SafetyViolation
 from tests.raft_harness import CONFIG, Cluster, Replica
 

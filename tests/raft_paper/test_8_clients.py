@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from strandline.node.raft.entries import EntryKind, unpack_entries
 from strandline.node.raft.outcome import Applied, NotLeader, Overloaded, Unknown
-from strandline.node.raft.rules.messages import EntryKind, MessageKind, unpack_entries
+from strandline.node.raft.rules.messages import MessageKind
 from tests.raft_harness import CONFIG, Cluster, Replica
 from tests.register_map import set_register
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
+from strandline.node.raft.entries import Entry, EntryKind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.node.raft.rules.membership import unpack_configuration
-from strandline.node.raft.rules.messages import Entry, EntryKind
 from strandline.node.raft.rules.replica_state import Configuration
 from strandline.node.raft.wal.raft_log import GroupJournal
 from strandline.snapshot.document import SnapshotDocument

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from strandline.node.raft.data_folder import Folder, FolderKey, Standing
 from strandline.node.raft.host import RaftHost
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import Message, MessageKind
 from strandline.node.raft.rules.peer_heartbeat import Pair
 from strandline.node.raft.rules.progress import Progress
 from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
@@ -25,16 +24,16 @@ _VOTING = (MessageKind.VOTE, MessageKind.VOTE_REPLY)
 
 
 class AcknowledgesBeforeSync(RaftHost):
-    def send_when_synced(self, peer: int, message: list[Any]) -> None:
-        if message[1] == MessageKind.APPEND_REPLY:
+    def send_when_synced(self, peer: int, message: Message) -> None:
+        if message.kind == MessageKind.APPEND_REPLY:
             self.send(peer, message)
         else:
             super().send_when_synced(peer, message)
 
 
 class VotesBeforeSync(RaftHost):
-    def send_when_synced(self, peer: int, message: list[Any]) -> None:
-        if message[1] in _VOTING:
+    def send_when_synced(self, peer: int, message: Message) -> None:
+        if message.kind in _VOTING:
             self.send(peer, message)
         else:
             super().send_when_synced(peer, message)

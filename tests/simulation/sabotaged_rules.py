@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from strandline.node.raft.entries import Entry, EntryKind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome
 from strandline.node.raft.pysyncobj_seam import LEADER
-from strandline.node.raft.rules.messages import Entry, EntryKind, MessageKind
+from strandline.node.raft.rules.messages import AppendReply, Message, TimeoutNow, VoteReply
 from strandline.node.raft.rules.progress import NEVER
 from strandline.node.raft.rules.replica_state import Configuration
 from strandline.snapshot.document import SnapshotDocument
@@ -57,14 +58,12 @@ class AcknowledgesOwnEnd(RaftGroup):
 
 
 class CountsRepliesOfOtherTerms(RaftGroup):
-    def is_current(self, kind: int, term: int) -> bool:
-        return kind in (MessageKind.APPEND_REPLY, MessageKind.VOTE_REPLY)
+    def is_current(self, message: Message) -> bool:
+        return isinstance(message, AppendReply | VoteReply)
 
-    def on_append_reply(
-        self, peer: int, accepted: bool, index: int, hint: int, hint_term: int, sent_at: float
-    ) -> None:
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
         # A reply that cannot be true in this term is taken for what it can be.
-        super().on_append_reply(peer, accepted, min(index, self.journal.last), hint, hint_term, sent_at)
+        super().on_append_reply(peer, reply._replace(log_index=min(reply.log_index, self.journal.last)))
 
 
 class LeavesStaleLeadersUnanswered(RaftGroup):
@@ -152,7 +151,7 @@ class VotesRightAfterRestart(RaftGroup):
 
 
 class TransfersByOrdinaryVote(RaftGroup):
-    def on_timeout_now(self, peer: int) -> None:
+    def on_timeout_now(self, peer: int, _: TimeoutNow) -> None:
         if self.leader == peer and self.may_campaign():
             self.campaign(transfer=False)
 
@@ -182,10 +181,8 @@ class LeadsWithoutQuorum(RaftGroup):
 
 
 class LeaseFromReceiveTime(RaftGroup):
-    def on_append_reply(
-        self, peer: int, accepted: bool, index: int, hint: int, hint_term: int, sent_at: float
-    ) -> None:
-        super().on_append_reply(peer, accepted, index, hint, hint_term, self.host.now())
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        super().on_append_reply(peer, reply._replace(sent_at=self.host.now()))
 
 
 class ReadsUnconfirmed(RaftGroup):

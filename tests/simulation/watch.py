@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
+from strandline.node.raft.entries import unpack_entries
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rank import Rank
-from strandline.node.raft.rules.messages import MessageKind, unpack_entries
+from strandline.node.raft.rules.messages import Append, AppendReply, Message, RequestVote, VoteReply
 from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.machine import Captured, StateMachine
 from tests.register_map import RegisterMap
@@ -29,16 +30,16 @@ class Traffic:
         self.resent: list[str] = []
         self._upto: dict[tuple[int, int, int, int], int] = {}
 
-    def message(self, node: int, peer: int, message: list[Any]) -> None:
+    def message(self, node: int, peer: int, message: Message) -> None:
         self.sent += 1
-        if not self.watch_resends or message[1] != MessageKind.APPEND or not message[6]:
+        if not self.watch_resends or not isinstance(message, Append) or not message.entries:
             return
-        key = (message[0], message[2], node, peer)
-        if message[3] < self._upto.get(key, 0):
+        key = (message.group, message.term, node, peer)
+        if message.previous < self._upto.get(key, 0):
             self.resent.append(
-                f"group {message[0]}: entries after {message[3]} sent from {node} to {peer} again"
+                f"group {message.group}: entries after {message.previous} sent from {node} to {peer} again"
             )
-        self._upto[key] = unpack_entries(message[6])[-1][1]
+        self._upto[key] = unpack_entries(message.entries)[-1][1]
 
 
 class WatchedMap(RegisterMap):
@@ -120,24 +121,24 @@ class WatchedHost(RaftHost):
         """Groups that the timer looks at."""
         return list(self._active)
 
-    def send(self, peer: int, message: list[Any]) -> bool:
+    def send(self, peer: int, message: Message) -> bool:
         left = super().send(peer, message)
         if left:
             self._tell(peer, message)
         return left
 
-    def _tell(self, peer: int, message: list[Any]) -> None:
-        group_id, kind, term = message[0], message[1], message[2]
+    def _tell(self, peer: int, message: Message) -> None:
+        group_id, term = message.group, message.term
         ledger, group = self.ledger, self.groups.get(group_id)
         if group is None:
             return  # said before the replica was removed, and durable only now
         ledger.tells_term(self.node_id, group_id, term)
         self.traffic.message(self.node_id, peer, message)
-        if kind == MessageKind.APPEND_REPLY and message[3]:
-            ledger.acknowledges(group, self.node_id, message[4])
-        elif kind == MessageKind.VOTE:
+        if isinstance(message, AppendReply) and message.accepted:
+            ledger.acknowledges(group, self.node_id, message.log_index)
+        elif isinstance(message, RequestVote):
             ledger.votes(self.node_id, group_id, term, self.node_id)
-        elif kind == MessageKind.VOTE_REPLY and message[3]:
+        elif isinstance(message, VoteReply) and message.granted:
             ledger.votes(self.node_id, group_id, term, peer)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import socket
 from typing import Any, Protocol, cast
 
+from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.data_folder import Standing
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.frames import (
@@ -123,7 +124,7 @@ class Link(asyncio.Protocol):
                     return
         except OversizedFrame as error:
             self.fail(Reason.OVERSIZED, str(error))
-        except FrameError as error:
+        except (FrameError, BadMessage) as error:
             self.fail(Reason.GARBAGE, str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -23,7 +23,7 @@ class _Gathering:
     __slots__ = ("messages", "size")
 
     def __init__(self) -> None:
-        self.messages: list[list[Any]] = []
+        self.messages: list[tuple[Any, ...]] = []
         self.size = 0
 
 
@@ -34,7 +34,7 @@ class Outbox:
         self._mesh = mesh
         self._gathering: dict[int, _Gathering] = {}
 
-    def put(self, peer: int, message: list[Any]) -> bool:
+    def put(self, peer: int, message: tuple[Any, ...]) -> bool:
         """Add a message; false, and nothing is added, when the peer is away or too much waits for it."""
         size = _OVERHEAD_BYTES
         for value in message:

@@ -10,7 +10,15 @@ from functools import partial
 from typing import Any, Final
 
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import (
+    MessageKind,
+    PreVoteReply,
+    ReplicaOpened,
+    RequestPreVote,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
 from strandline.node.raft.rules.progress import NEVER
 from strandline.node.raft.rules.replica_state import GroupState, SafetyViolation
 
@@ -46,11 +54,13 @@ class Elections(GroupState):
                 # Creating many groups keeps a node busy: it is not to be overtaken for that.
                 self.deadline += self.settings.election_max_seconds + self.host.many()
             if self.has_vote():
-                self.host.send_when_synced(first, [self.id, MessageKind.PRE_VOTE_REPLY, 0, True, 1, 0.0])
+                self.host.send_when_synced(
+                    first, PreVoteReply(self.id, MessageKind.PRE_VOTE_REPLY, 0, True, 1, 0.0)
+                )
         elif self.term:
             # A leader asks a silent follower ever less often: it need not find out by itself.
             for peer in self.peers:
-                self.host.send_when_synced(peer, [self.id, MessageKind.HERE, self.term])
+                self.host.send_when_synced(peer, ReplicaOpened(self.id, MessageKind.HERE, self.term))
 
     def take_offers(self) -> None:
         """Count the pre-votes that came before this group was here; the others say so when they have it."""
@@ -145,7 +155,7 @@ class Elections(GroupState):
         asked_at = self.pre_votes_asked_at = self.host.now()
         last, last_term = self.journal.last, self.journal.last_term
         for peer in self.other_voters():
-            message = [self.id, MessageKind.PRE_VOTE, self.term, last, last_term, asked_at]
+            message = RequestPreVote(self.id, MessageKind.PRE_VOTE, self.term, last, last_term, asked_at)
             self.host.send_when_synced(peer, message)
         self._check_pre_votes()
 
@@ -163,7 +173,9 @@ class Elections(GroupState):
         self.set_term(self.term + 1, self.host.node_id)
         term, last, last_term = self.term, self.journal.last, self.journal.last_term
         for peer in self.other_voters():
-            self.host.send_when_synced(peer, [self.id, MessageKind.VOTE, term, last, last_term, transfer])
+            self.host.send_when_synced(
+                peer, RequestVote(self.id, MessageKind.VOTE, term, last, last_term, transfer)
+            )
         self.host.when_synced(partial(self.host.guard, self, self._own_vote_is_durable, term))
 
     def other_voters(self) -> list[int]:
@@ -206,24 +218,31 @@ class Elections(GroupState):
         """Whether a log that ends so is at least as up-to-date as ours (Raft §5.4.1)."""
         return (last_term, last) >= (self.journal.last_term, self.journal.last)
 
-    def on_pre_vote(self, peer: int, term: int, last: int, last_term: int, asked_at: float) -> None:
+    def on_pre_vote(self, peer: int, asked: RequestPreVote) -> None:
         granted = (
-            term >= self.term
+            asked.term >= self.term
             and self.has_vote()
             and not self.hears_leader()
-            and self.is_up_to_date(last, last_term)
+            and self.is_up_to_date(asked.last, asked.last_term)
         )
-        message = [self.id, MessageKind.PRE_VOTE_REPLY, self.term, granted, term + 1, asked_at]
+        message = PreVoteReply(
+            self.id, MessageKind.PRE_VOTE_REPLY, self.term, granted, asked.term + 1, asked.asked_at
+        )
         self.host.send_when_synced(peer, message)
 
-    def on_pre_vote_reply(self, peer: int, granted: bool, asked: int, asked_at: float) -> None:
+    def on_pre_vote_reply(self, peer: int, reply: PreVoteReply) -> None:
+        asked = reply.asked
         if self.role == LEADER and asked == 1:
             # Offered unasked, by a voter that has had the group only since the others elected this node.
             self.on_here(peer)
             return
-        if self.pre_votes is None or asked != self.term + 1 or not self.is_of_this_round(asked, asked_at):
+        if (
+            self.pre_votes is None
+            or asked != self.term + 1
+            or not self.is_of_this_round(asked, reply.asked_at)
+        ):
             return
-        if granted and peer in self.voters:
+        if reply.granted and peer in self.voters:
             self.pre_votes.add(peer)
             self._check_pre_votes()
 
@@ -257,7 +276,8 @@ class Elections(GroupState):
         """
         return self.vote != peer and self.ignores_vote(transfer)
 
-    def on_vote(self, peer: int, term: int, last: int, last_term: int, transfer: bool) -> None:
+    def on_vote(self, peer: int, asked: RequestVote) -> None:
+        term, transfer = asked.term, asked.transfer
         if term > self.term:
             if self.ignores_vote(transfer) or not self.may_record_term():
                 return
@@ -268,7 +288,7 @@ class Elections(GroupState):
             and self.has_vote()
             and self.may_vote_for(peer)
             and not self.keeps_vote(peer, transfer)
-            and self.is_up_to_date(last, last_term)
+            and self.is_up_to_date(asked.last, asked.last_term)
             and (self.vote == peer or self.may_record_term())
         )
         if granted:
@@ -276,14 +296,14 @@ class Elections(GroupState):
                 self.set_term(term, peer)
             self.pre_votes = None
             self.reset_deadline()
-        self.host.send_when_synced(peer, [self.id, MessageKind.VOTE_REPLY, self.term, granted])
+        self.host.send_when_synced(peer, VoteReply(self.id, MessageKind.VOTE_REPLY, self.term, granted))
 
     def may_vote_for(self, peer: int) -> bool:
         """One vote a term, first come first served (Raft §5.2)."""
         return self.vote is None or self.vote == peer
 
-    def on_vote_reply(self, peer: int, granted: bool) -> None:
-        if granted and self.role == CANDIDATE and peer in self.voters:
+    def on_vote_reply(self, peer: int, reply: VoteReply) -> None:
+        if reply.granted and self.role == CANDIDATE and peer in self.voters:
             self.count_vote(peer)
 
     def count_vote(self, voter: int) -> None:
@@ -347,7 +367,7 @@ class Elections(GroupState):
             and self.host.now() >= self.timeout_now_at + self.settings.heartbeat_seconds
         ):
             self.timeout_now_at = self.host.now()
-            self.host.send(target, [self.id, MessageKind.TIMEOUT_NOW, self.term])
+            self.host.send(target, TimeoutNow(self.id, MessageKind.TIMEOUT_NOW, self.term))
 
     def nominate(self) -> None:
         """Before stepping down: a follower that still hears this node need not wait for its own timeout.
@@ -362,13 +382,13 @@ class Elections(GroupState):
         ]
         if reachable:
             best = max(reachable, key=lambda peer: self.progress[peer].match)
-            self.host.send(best, [self.id, MessageKind.TIMEOUT_NOW, self.term])
+            self.host.send(best, TimeoutNow(self.id, MessageKind.TIMEOUT_NOW, self.term))
 
     def transfer_ready(self) -> bool:
         """All that this leader accepted has ended, so a transfer leaves no outcome unknown."""
         return not self.waiting
 
-    def on_timeout_now(self, peer: int) -> None:
+    def on_timeout_now(self, peer: int, _: TimeoutNow) -> None:
         if self.role == FOLLOWER and self.leader == peer and self.may_campaign():
             self.campaign(transfer=True)
 

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from strandline.node.raft.entries import Entry, EntryKind, pack_members, unpack_members
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from strandline.node.raft.pysyncobj_seam import LEADER
-from strandline.node.raft.rules.messages import Entry, EntryKind, pack_members, unpack_members
 from strandline.node.raft.rules.progress import Progress
 from strandline.node.raft.rules.read_index import Reads
 from strandline.node.raft.rules.replica_state import Configuration

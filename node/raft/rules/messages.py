@@ -1,90 +1,225 @@
-"""What groups say to each other, and how a run of log entries is written down.
+"""The messages between the replicas of a group.
 
-A message is a short msgpack array that begins ``[group, kind, term]``; every one carries its group and
-term, and an answer counts only in the term it names (docs/raft.md, "replies carry no term"). A run of
-entries is packed once and the same bytes go to the write-ahead log and to every follower.
+A message travels as a short msgpack array, and each class here names the array's elements in their order.
+Every message carries its group and its term, and an answer counts only in the term it names (docs/raft.md,
+"replies carry no term"). `decode` is the only way in: it checks the shape, the types and the ranges.
+
+Indices and terms are the log's. Times (`sent_at`, `asked_at`) are seconds on the sender's own clock; an
+answer repeats the time of what it answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
 from math import isfinite
-from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
 
-import msgpack
-
-from strandline.node.raft.mesh.frames import GarbageFrame
-
-_KIND_OF = itemgetter(0)
-
-Entry = tuple[bytes, int, int]
-"""(command, index, term), the shape PySyncObj keeps entries in. The command's first byte is its EntryKind."""
-
-MAX_RUN = 1 << 20
-MAX_NUMBER = 2**63 - 1
-"""Largest index, term or size in a message: what a node counts from there on must still fit its records."""
-
-
-class EntryKind(IntEnum):
-    """First byte of every entry's command; the numbers are PySyncObj's."""
-
-    REGULAR = 0
-    BEGIN_TERM = 1
-    MEMBERSHIP = 2
-
-
-_KINDS = frozenset(int(kind) for kind in EntryKind)
+from strandline.node.raft.bad_message import BadMessage
+from strandline.node.raft.entries import MAX_NUMBER
 
 
 class MessageKind(IntEnum):
-    """Second field of a message. The fields after ``[group, kind, term]`` stand beside each."""
+    """Second element of a message."""
 
-    APPEND = 1  # prev_index, prev_term, commit, entries, sent_at
-    APPEND_REPLY = 2  # accepted, match | rejected prev_index, hint_index, hint_term, sent_at
-    VOTE = 3  # last_index, last_term, transfer
-    VOTE_REPLY = 4  # granted
-    PRE_VOTE = 5  # last_index, last_term, asked_at
-    PRE_VOTE_REPLY = 6  # granted, asked term, asked_at
-    TIMEOUT_NOW = 7  #
-    SNAPSHOT = 8  # index, snapshot term, offset, total, digest, data, sent_at
-    SNAPSHOT_REPLY = 9  # index, next offset, status, sent_at
-    QUIET = 10  # last_index
-    NEED_SNAPSHOT = 11  # least index, sent_at
-    HERE = 12  #
+    APPEND = 1
+    APPEND_REPLY = 2
+    VOTE = 3
+    VOTE_REPLY = 4
+    PRE_VOTE = 5
+    PRE_VOTE_REPLY = 6
+    TIMEOUT_NOW = 7
+    SNAPSHOT = 8
+    SNAPSHOT_REPLY = 9
+    QUIET = 10
+    NEED_SNAPSHOT = 11
+    HERE = 12
 
 
-FIELDS: dict[int, tuple[type, ...]] = {
-    MessageKind.APPEND: (int, int, int, bytes, float),
-    MessageKind.APPEND_REPLY: (bool, int, int, int, float),
-    MessageKind.VOTE: (int, int, bool),
-    MessageKind.VOTE_REPLY: (bool,),
-    MessageKind.PRE_VOTE: (int, int, float),
-    MessageKind.PRE_VOTE_REPLY: (bool, int, float),
-    MessageKind.TIMEOUT_NOW: (),
-    MessageKind.SNAPSHOT: (int, int, int, int, bytes, bytes, float),
-    MessageKind.SNAPSHOT_REPLY: (int, int, int, float),
-    MessageKind.QUIET: (int,),
-    MessageKind.NEED_SNAPSHOT: (int, float),
-    MessageKind.HERE: (),
+class Append(NamedTuple):
+    """A leader's entries after (`previous`, `previous_term`), or none: a heartbeat (Raft §5.3)."""
+
+    group: int
+    kind: Literal[MessageKind.APPEND]
+    term: int
+    previous: int
+    previous_term: int
+    commit: int
+    entries: bytes
+    """A run of entries (`pack_entries`), or nothing."""
+    sent_at: float
+
+
+class AppendReply(NamedTuple):
+    """A follower's log matches up to `log_index`, durably; if not `accepted`, it lacks that entry."""
+
+    group: int
+    kind: Literal[MessageKind.APPEND_REPLY]
+    term: int
+    accepted: bool
+    log_index: int
+    hint: int
+    """With a rejection: an index at or above which the logs part."""
+    hint_term: int
+    sent_at: float
+
+
+class RequestVote(NamedTuple):
+    """A candidate of `term` asks for a vote; its log ends with entry (`last`, `last_term`) (Raft §5.2)."""
+
+    group: int
+    kind: Literal[MessageKind.VOTE]
+    term: int
+    last: int
+    last_term: int
+    transfer: bool
+    """Whether the leader itself asked for this election (thesis §3.10)."""
+
+
+class VoteReply(NamedTuple):
+    """A voter's answer."""
+
+    group: int
+    kind: Literal[MessageKind.VOTE_REPLY]
+    term: int
+    granted: bool
+
+
+class RequestPreVote(NamedTuple):
+    """A follower in `term` asks whether it would be elected in the next one (thesis §9.6)."""
+
+    group: int
+    kind: Literal[MessageKind.PRE_VOTE]
+    term: int
+    last: int
+    last_term: int
+    asked_at: float
+    """When the round was asked: its name, which every answer bears."""
+
+
+class PreVoteReply(NamedTuple):
+    """A voter in `term` would, or would not, vote for the asker in the term `asked`."""
+
+    group: int
+    kind: Literal[MessageKind.PRE_VOTE_REPLY]
+    term: int
+    granted: bool
+    asked: int
+    asked_at: float
+
+
+class TimeoutNow(NamedTuple):
+    """The leader asks a follower to stand for election at once (thesis §3.10)."""
+
+    group: int
+    kind: Literal[MessageKind.TIMEOUT_NOW]
+    term: int
+
+
+class SnapshotChunk(NamedTuple):
+    """Bytes of the leader's snapshot that ends with entry (`snapshot_index`, `snapshot_term`) (Raft §7)."""
+
+    group: int
+    kind: Literal[MessageKind.SNAPSHOT]
+    term: int
+    snapshot_index: int
+    snapshot_term: int
+    offset: int
+    total: int
+    digest: bytes
+    data: bytes
+    sent_at: float
+
+    @property
+    def snapshot(self) -> tuple[int, int, int, bytes]:
+        """What tells one snapshot on its way from another."""
+        return self.snapshot_index, self.snapshot_term, self.total, self.digest
+
+
+class SnapshotReply(NamedTuple):
+    """A follower has the snapshot's bytes up to `offset`; `status` is a `snapshots.transfer.Status`."""
+
+    group: int
+    kind: Literal[MessageKind.SNAPSHOT_REPLY]
+    term: int
+    snapshot_index: int
+    offset: int
+    status: int
+    sent_at: float
+
+
+class Quiesce(NamedTuple):
+    """The leader says that all is committed up to `last`, its last entry, and will be silent."""
+
+    group: int
+    kind: Literal[MessageKind.QUIET]
+    term: int
+    last: int
+
+
+class NeedSnapshot(NamedTuple):
+    """A follower's stored state is bad: it needs a snapshot of index `least` or above."""
+
+    group: int
+    kind: Literal[MessageKind.NEED_SNAPSHOT]
+    term: int
+    least: int
+    sent_at: float
+
+
+class ReplicaOpened(NamedTuple):
+    """A follower's process has the group from now on; what it was sent before is lost."""
+
+    group: int
+    kind: Literal[MessageKind.HERE]
+    term: int
+
+
+Message: TypeAlias = (
+    Append
+    | AppendReply
+    | RequestVote
+    | VoteReply
+    | RequestPreVote
+    | PreVoteReply
+    | TimeoutNow
+    | SnapshotChunk
+    | SnapshotReply
+    | Quiesce
+    | NeedSnapshot
+    | ReplicaOpened
+)
+
+CLASSES: Final[dict[int, type[Message]]] = {
+    MessageKind.APPEND: Append,
+    MessageKind.APPEND_REPLY: AppendReply,
+    MessageKind.VOTE: RequestVote,
+    MessageKind.VOTE_REPLY: VoteReply,
+    MessageKind.PRE_VOTE: RequestPreVote,
+    MessageKind.PRE_VOTE_REPLY: PreVoteReply,
+    MessageKind.TIMEOUT_NOW: TimeoutNow,
+    MessageKind.SNAPSHOT: SnapshotChunk,
+    MessageKind.SNAPSHOT_REPLY: SnapshotReply,
+    MessageKind.QUIET: Quiesce,
+    MessageKind.NEED_SNAPSHOT: NeedSnapshot,
+    MessageKind.HERE: ReplicaOpened,
 }
+FIELDS: Final[dict[int, tuple[type, ...]]] = {
+    kind: tuple(get_type_hints(cls).values())[3:] for kind, cls in CLASSES.items()
+}
+"""By kind, the types of the elements after group, kind and term."""
 
 
-class BadMessage(GarbageFrame):
-    """A peer sent something no node of this version sends; its connection ends, nothing else."""
-
-
-def check(message: Any) -> list[Any]:
-    """The message, if it has the right shape; raises BadMessage."""
+def decode(message: Any) -> Message:
+    """The message in a msgpack array; raises BadMessage when no node of this version sends such a one."""
     if type(message) is not list or len(message) < 3:
         raise BadMessage("message is not an array of group, kind and term")
-    if type(message[1]) is not int:
+    group, kind, term = message[:3]
+    if type(kind) is not int:
         raise BadMessage("message's kind is no whole number")
-    fields = FIELDS.get(message[1])
+    fields = FIELDS.get(kind)
     if fields is None or len(message) != len(fields) + 3:
-        raise BadMessage(f"message of unknown kind {message[1]}, or with a wrong number of fields")
-    if type(message[0]) is not int or type(message[2]) is not int or not 0 <= message[2] <= MAX_NUMBER:
+        raise BadMessage(f"message of unknown kind {kind}, or with a wrong number of fields")
+    if type(group) is not int or type(term) is not int or not 0 <= term <= MAX_NUMBER:
         raise BadMessage("message's group or term is no whole number, or out of range")
     for value, expected in zip(message[3:], fields, strict=True):
         fits = type(value) is expected
@@ -93,85 +228,7 @@ def check(message: Any) -> list[Any]:
         elif fits and expected is float:
             fits = isfinite(value)
         if not fits:
-            kind = MessageKind(message[1]).name
-            raise BadMessage(f"message of kind {kind} has a field of a wrong type, or out of range")
-    return message
-
-
-PACKING_BYTES: Final = 5
-"""What an entry takes at most in `pack_entries`, beside its command; terms and a run's head aside."""
-
-
-def pack_entries(entries: Sequence[Entry]) -> bytes:
-    """A run of entries with consecutive indices as bytes: first index, (term, count) runs, commands."""
-    first, term = entries[0][1], entries[0][2]
-    if entries[-1][2] == term:
-        runs = [term, len(entries)]
-    else:
-        runs = []
-        for _, _, entry_term in entries:
-            if runs and runs[-2] == entry_term:
-                runs[-1] += 1
-            else:
-                runs += [entry_term, 1]
-    packed: bytes = msgpack.packb((first, runs, [entry[0] for entry in entries]))
-    return packed
-
-
-def unpack_entries(data: bytes | memoryview) -> list[Entry]:
-    """The entries of `pack_entries`; raises BadMessage when they are not a run of entries."""
-    try:
-        first, runs, commands = msgpack.unpackb(data, max_array_len=MAX_RUN)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise BadMessage(f"run of entries cannot be read: {error}") from error
-    if type(commands) is not list or set(map(type, commands)) != {bytes}:
-        raise BadMessage("run of entries: empty, or a command that is no bytes")
-    terms, counts = _check_runs(runs)
-    if type(first) is not int or not 1 <= first <= MAX_NUMBER - MAX_RUN or sum(counts) != len(commands):
-        raise BadMessage("run of entries: counts and commands do not match")
-    try:
-        kinds = set(map(_KIND_OF, commands))
-    except IndexError:
-        raise BadMessage("run of entries: an empty command") from None
-    if not kinds <= _KINDS:
-        raise BadMessage("run of entries: an entry of unknown kind")
-    if EntryKind.MEMBERSHIP in kinds:
-        for command in commands:
-            if command[0] == EntryKind.MEMBERSHIP:
-                unpack_members(command)
-    if len(terms) == 1:
-        term = terms[0]
-        return [(command, index, term) for index, command in enumerate(commands, first)]
-    each = [term for term, count in zip(terms, counts, strict=True) for _ in range(count)]
-    indices = range(first, first + len(commands))
-    return list(zip(commands, indices, each, strict=True))
-
-
-def _check_runs(runs: Any) -> tuple[list[int], list[int]]:
-    """(terms, how many entries of each); every number is a whole one, terms only rise (Raft §5.3)."""
-    if type(runs) is not list or not runs or len(runs) % 2 or set(map(type, runs)) != {int}:
-        raise BadMessage("run of entries: its terms cannot be read")
-    terms, counts = runs[::2], runs[1::2]
-    if min(counts) < 1 or terms[0] < 1 or terms[-1] > MAX_NUMBER or terms != sorted(terms):
-        raise BadMessage("run of entries: its terms cannot be")
-    return terms, counts
-
-
-def pack_members(voters: Sequence[int], learners: Sequence[int]) -> bytes:
-    """The command of the entry that puts a configuration into the log."""
-    packed: bytes = msgpack.packb([sorted(voters), sorted(learners)])
-    return bytes([EntryKind.MEMBERSHIP]) + packed
-
-
-def unpack_members(command: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(voters, learners) of a MEMBERSHIP entry's command; raises BadMessage."""
-    try:
-        voters, learners = msgpack.unpackb(command[1:], max_array_len=1024)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise BadMessage(f"membership entry cannot be read: {error}") from error
-    if type(voters) is not list or type(learners) is not list or not voters:
-        raise BadMessage("membership entry does not hold voters and learners")
-    members = [*voters, *learners]
-    if set(map(type, members)) != {int} or min(members) < 1 or len(set(members)) != len(members):
-        raise BadMessage("membership entry names a member that is no node id, or twice")
-    return tuple(voters), tuple(learners)
+            raise BadMessage(
+                f"message of kind {MessageKind(kind).name} has a field of a wrong type, or out of range"
+            )
+    return CLASSES[kind]._make(message)

@@ -13,7 +13,7 @@ from typing import Any
 
 from strandline.node.raft.outcome import Applied, Outcome
 from strandline.node.raft.pysyncobj_seam import FOLLOWER, LEADER
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import MessageKind, Quiesce
 from strandline.node.raft.rules.progress import NEVER, NOTHING, Phase, Progress, majority_of
 from strandline.node.raft.rules.replication import Replication
 
@@ -241,7 +241,7 @@ class Reads(Replication):
         """From now on the pair's heartbeat stands for the group, until the leadership ends or the follower
         objects; new entries do not change that. Told again, it says that all up to here is committed.
         """
-        if self.host.send(peer, [self.id, MessageKind.QUIET, self.term, self.journal.last]):
+        if self.host.send(peer, Quiesce(self.id, MessageKind.QUIET, self.term, self.journal.last)):
             progress.settled = self.journal.last
             if progress.quiet_since is None:
                 progress.quiet_since = now
@@ -267,8 +267,9 @@ class Reads(Replication):
         if self.role == LEADER and progress is not None:
             self.end_quiet_towards(peer, progress)
 
-    def on_quiet(self, peer: int, last: int) -> None:
+    def on_quiet(self, peer: int, message: Quiesce) -> None:
         """The leader says that all is committed and will be silent: agree only if all is here."""
+        last = message.last
         self.follow(peer)
         if self.damaged_below is not None or self.journal.last != last or self.journal.unsynced:
             self.leave_quiet()

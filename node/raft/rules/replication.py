@@ -10,17 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from strandline.node.raft.bad_message import BadMessage
+from strandline.node.raft.entries import PACKING_BYTES, Entry, EntryKind, unpack_entries
 from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.node.raft.rules.election import Elections
 from strandline.node.raft.rules.held import Held
-from strandline.node.raft.rules.messages import (
-    PACKING_BYTES,
-    BadMessage,
-    Entry,
-    EntryKind,
-    MessageKind,
-    unpack_entries,
-)
+from strandline.node.raft.rules.messages import Append, AppendReply, MessageKind, NeedSnapshot
 from strandline.node.raft.rules.progress import Phase, Progress, majority_of
 from strandline.node.raft.rules.replica_state import SafetyViolation
 
@@ -29,12 +24,12 @@ _LONGEST_PROBE_PAUSE = 8
 """In heartbeats."""
 
 
-def read_run(packed: bytes, previous: int, previous_term: int, term: int) -> list[Entry]:
-    """The entries of an append message of `term`; raises BadMessage when they cannot follow `previous`."""
-    entries = unpack_entries(packed)
-    if entries[0][1] != previous + 1:
+def read_run(message: Append) -> list[Entry]:
+    """The entries of an append message; raises BadMessage when they cannot follow its `previous`."""
+    entries = unpack_entries(message.entries)
+    if entries[0][1] != message.previous + 1:
         raise BadMessage("append message's entries do not follow its previous index")
-    if entries[0][2] < previous_term or entries[-1][2] > term:
+    if entries[0][2] < message.previous_term or entries[-1][2] > message.term:
         raise BadMessage("append message's entries have terms that its leader cannot have")
     return entries
 
@@ -121,9 +116,9 @@ class Replication(Elections):
         packed, last = _EMPTY, previous
         if progress.next <= self.journal.last:
             last, packed = self.journal.run_after(previous, self.settings.max_append_bytes)
-        message = [
+        message = Append(
             self.id, MessageKind.APPEND, self.term, previous, previous_term, self.commit, packed, now
-        ]  # fmt: skip
+        )
         if not self.host.send(peer, message):
             return False
         progress.sent_at = now
@@ -144,22 +139,21 @@ class Replication(Elections):
         if previous_term is None:
             self.start_snapshot(peer, progress)
             return
-        message = [
+        message = Append(
             self.id, MessageKind.APPEND, self.term, previous, previous_term, self.commit, _EMPTY, now
-        ]  # fmt: skip
+        )
         if self.host.send(peer, message):
             progress.sent_at = now
 
-    def on_append_reply(
-        self, peer: int, accepted: bool, index: int, hint: int, hint_term: int, sent_at: float
-    ) -> None:
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
         progress = self.progress.get(peer)
         if self.role != LEADER or progress is None:
             return
-        progress.acked_sent_at = max(progress.acked_sent_at, sent_at)
+        progress.acked_sent_at = max(progress.acked_sent_at, reply.sent_at)
         progress.probe_pause = 0.0
-        if not accepted:
-            self._on_rejected(peer, progress, index, hint, hint_term)
+        index = reply.log_index
+        if not reply.accepted:
+            self._on_rejected(peer, progress, reply)
         else:
             if index > self.journal.last:
                 raise BadMessage(f"group {self.id}: a match at entry {index}, beyond the leader's log")
@@ -182,14 +176,14 @@ class Replication(Elections):
         if self.held:
             self.held.release(self.matches())
 
-    def _on_rejected(self, peer: int, progress: Progress, index: int, hint: int, hint_term: int) -> None:
+    def _on_rejected(self, peer: int, progress: Progress, reply: AppendReply) -> None:
+        index, hint = reply.log_index, reply.hint
         if progress.phase is Phase.PROBE and index == progress.match and index > 0 and hint < index:
             self.lost_acknowledged.add(peer)
             return
         self.end_quiet_towards(peer, progress)
-        hint = (
-            self.journal.last_index_not_above(min(hint, self.journal.last), hint_term) if hint_term else hint
-        )
+        if reply.hint_term:
+            hint = self.journal.last_index_not_above(min(hint, self.journal.last), reply.hint_term)
         if progress.rejected(index, hint):
             self.send_entries(peer, progress, self.host.now())
 
@@ -220,32 +214,34 @@ class Replication(Elections):
 
     # The follower's side.
 
-    def on_append(
-        self, peer: int, previous: int, previous_term: int, commit: int, packed: bytes, sent_at: float
-    ) -> None:
-        entries = read_run(packed, previous, previous_term, self.term) if packed else []
+    def on_append(self, peer: int, message: Append) -> None:
+        entries = read_run(message) if message.entries else []
         self.follow(peer)
         if self.quiet_under != peer:
             self.leave_quiet()
         if self.damaged_below is not None:
             self.leave_quiet()
-            message = [self.id, MessageKind.NEED_SNAPSHOT, self.term, self.damaged_below, sent_at]
-            self.host.send_when_synced(peer, message)
+            need = NeedSnapshot(
+                self.id, MessageKind.NEED_SNAPSHOT, self.term, self.damaged_below, message.sent_at
+            )
+            self.host.send_when_synced(peer, need)
             return
         if self.host.backlogged() and entries:
             return
+        previous, packed = message.previous, message.entries
         if previous < self.commit:
             # What is committed here is in this leader's log too (leader completeness, Raft §5.4.3).
             entries = entries[self.commit - previous :]
             packed = _EMPTY
             proven = max(previous, self.commit)
-        elif self.journal.term_at(previous) == previous_term:
+        elif self.journal.term_at(previous) == message.previous_term:
             proven = previous
         else:
-            self._reject(peer, previous, previous_term, sent_at)
+            self._reject(peer, message)
             return
         proven = self._accept(entries, packed, proven)
-        self.commit = max(self.commit, self.commit_limit(commit, proven))
+        self.commit = max(self.commit, self.commit_limit(message.commit, proven))
+        sent_at = message.sent_at
         if self.ack is not None and self.ack[:2] == (peer, self.term):
             proven, sent_at = max(proven, self.ack[2]), max(sent_at, self.ack[3])
         self.ack = (peer, self.term, proven, sent_at)
@@ -294,14 +290,16 @@ class Replication(Elections):
         self.drop_from(index)
         self.forget_configurations(index)
 
-    def _reject(self, peer: int, previous: int, previous_term: int, sent_at: float) -> None:
+    def _reject(self, peer: int, message: Append) -> None:
         self.leave_quiet()
-        hint = self.journal.last_index_not_above(min(previous, self.journal.last), previous_term)
-        message = [
+        hint = self.journal.last_index_not_above(
+            min(message.previous, self.journal.last), message.previous_term
+        )
+        reply = AppendReply(
             self.id, MessageKind.APPEND_REPLY, self.term,
-            False, previous, hint, self.journal.term_at(hint) or 0, sent_at,
-        ]  # fmt: skip
-        self.host.send_when_synced(peer, message)
+            False, message.previous, hint, self.journal.term_at(hint) or 0, message.sent_at,
+        )  # fmt: skip
+        self.host.send_when_synced(peer, reply)
 
     def send_ack(self) -> None:
         """Answer the turn's append messages at once, when all they brought is durable.
@@ -314,7 +312,7 @@ class Replication(Elections):
         self.ack = None
         if term != self.term:
             return
-        message = [self.id, MessageKind.APPEND_REPLY, self.term, True, match, 0, 0, sent_at]
+        message = AppendReply(self.id, MessageKind.APPEND_REPLY, self.term, True, match, 0, 0, sent_at)
         self.host.send_when_synced(peer, message)
 
     # Declared here because another layer defines them.

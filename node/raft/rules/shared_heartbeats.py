@@ -11,7 +11,7 @@ from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from strandline.node.raft.rules.messages import BadMessage
+from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.rules.peer_heartbeat import Pair
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from strandline.node.raft.outcome import Unknown
-from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.rules.messages import MessageKind, SnapshotChunk, SnapshotReply
 from strandline.node.raft.rules.replica_state import SafetyViolation
 from strandline.node.raft.snapshots.sending import SnapshotSending
 from strandline.node.raft.snapshots.taking import note_untidy
@@ -31,40 +31,29 @@ class SnapshotReceiving(SnapshotSending):
         self.opening = False
         super().__init__(*args)
 
-    def on_snapshot(
-        self,
-        peer: int,
-        index: int,
-        term: int,
-        offset: int,
-        total: int,
-        digest: bytes,
-        data: bytes,
-        sent_at: float,
-    ) -> None:
+    def on_snapshot(self, peer: int, chunk: SnapshotChunk) -> None:
         self.follow(peer)
         self.leave_quiet()
-        if self.has_applied_enough(index):
-            self._reply_snapshot(peer, index, total, Status.DONE, sent_at)
+        if self.has_applied_enough(chunk.snapshot_index):
+            self._reply_snapshot(peer, chunk, chunk.total, Status.DONE)
             return
         if self.host.disk_stalled():
             # Installing one is a record each time, and none of them could be written.
             return
-        key = (index, term, total, digest)
-        if self.receiver is None or self.receiver.key != key:
+        if self.receiver is None or self.receiver.key != chunk.snapshot:
             self.drop_receiver()
             if self.opening:
                 return
-            if offset == 0:
+            if chunk.offset == 0:
                 self.opening = True
                 self.blocking(
                     partial(self.host.snapshots.open_incoming, self.id),
-                    partial(self._opened, key, peer, offset, data, sent_at),
+                    partial(self._opened, peer, chunk),
                 )
             else:
-                self._reply_snapshot(peer, index, 0, Status.CONTINUE, sent_at)
+                self._reply_snapshot(peer, chunk, 0, Status.CONTINUE)
             return
-        self._take_chunk(self.receiver, peer, offset, data, sent_at)
+        self._take_chunk(self.receiver, peer, chunk)
 
     def has_applied_enough(self, index: int) -> bool:
         """A snapshot at or below the commit index is ignored: it would take the state back."""
@@ -72,33 +61,24 @@ class SnapshotReceiving(SnapshotSending):
             return index < self.damaged_below
         return index <= self.commit
 
-    def _opened(
-        self,
-        key: tuple[int, int, int, bytes],
-        peer: int,
-        offset: int,
-        data: bytes,
-        sent_at: float,
-        file: Any,
-        error: Exception | None,
-    ) -> None:
+    def _opened(self, peer: int, chunk: SnapshotChunk, file: Any, error: Exception | None) -> None:
         self.opening = False
         if error is not None:
             log.error("group %d: a snapshot cannot be received: %s", self.id, error)
             return
-        self.receiver = Receiver(key, file)
-        self._take_chunk(self.receiver, peer, offset, data, sent_at)
+        self.receiver = Receiver(chunk.snapshot, file)
+        self._take_chunk(self.receiver, peer, chunk)
 
-    def _take_chunk(self, receiver: Receiver, peer: int, offset: int, data: bytes, sent_at: float) -> None:
-        job = receiver.take(offset, data)
+    def _take_chunk(self, receiver: Receiver, peer: int, chunk: SnapshotChunk) -> None:
+        job = receiver.take(chunk.offset, chunk.data)
         if job is None:
             if receiver.expected < receiver.total:
-                self._reply_snapshot(peer, receiver.key[0], receiver.expected, Status.CONTINUE, sent_at)
+                self._reply_snapshot(peer, chunk, receiver.expected, Status.CONTINUE)
             return
-        self.blocking(job, partial(self._chunk_written, receiver, peer, sent_at))
+        self.blocking(job, partial(self._chunk_written, receiver, peer, chunk))
 
     def _chunk_written(
-        self, receiver: Receiver, peer: int, sent_at: float, written: Any, error: Exception | None
+        self, receiver: Receiver, peer: int, chunk: SnapshotChunk, written: Any, error: Exception | None
     ) -> None:
         if receiver.abandoned or self.failure is not None:
             return
@@ -107,33 +87,37 @@ class SnapshotReceiving(SnapshotSending):
             self.drop_receiver()
             return
         receiver.written = written
-        index = receiver.key[0]
         if written < receiver.total:
-            self._reply_snapshot(peer, index, written, Status.CONTINUE, sent_at)
+            self._reply_snapshot(peer, chunk, written, Status.CONTINUE)
             return
         self.receiver = None
         self.blocking(
-            partial(self.host.snapshots.adopt_incoming, receiver.file, self.id, index),
-            partial(self._adopted, receiver, peer, sent_at),
+            partial(self.host.snapshots.adopt_incoming, receiver.file, self.id, chunk.snapshot_index),
+            partial(self._adopted, peer, chunk),
         )
 
-    def _adopted(
-        self, receiver: Receiver, peer: int, sent_at: float, document: Any, error: Exception | None
-    ) -> None:
+    def _adopted(self, peer: int, chunk: SnapshotChunk, document: Any, error: Exception | None) -> None:
         if self.failure is not None:
             return
-        index, _, total, _ = receiver.key
         if error is not None:
             log.error("group %d: the snapshot that arrived cannot be used: %s", self.id, error)
             if isinstance(error, SnapshotDamaged | SnapshotTooNew):
-                self._reply_snapshot(peer, index, 0, Status.BAD, sent_at)
+                self._reply_snapshot(peer, chunk, 0, Status.BAD)
             return
         self.install(document)
-        self._reply_snapshot(peer, index, total, Status.DONE, sent_at)
+        self._reply_snapshot(peer, chunk, chunk.total, Status.DONE)
 
-    def _reply_snapshot(self, peer: int, index: int, offset: int, status: Status, sent_at: float) -> None:
-        message = [self.id, MessageKind.SNAPSHOT_REPLY, self.term, index, offset, int(status), sent_at]
-        self.host.send_when_synced(peer, message)
+    def _reply_snapshot(self, peer: int, chunk: SnapshotChunk, offset: int, status: Status) -> None:
+        reply = SnapshotReply(
+            self.id,
+            MessageKind.SNAPSHOT_REPLY,
+            self.term,
+            chunk.snapshot_index,
+            offset,
+            int(status),
+            chunk.sent_at,
+        )
+        self.host.send_when_synced(peer, reply)
 
     def drop_receiver(self) -> None:
         """Abandon what arrives, and delete it."""

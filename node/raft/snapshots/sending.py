@@ -6,9 +6,10 @@ import logging
 from functools import partial
 from typing import Any
 
+from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.disk import DiskFile
 from strandline.node.raft.pysyncobj_seam import LEADER
-from strandline.node.raft.rules.messages import BadMessage, MessageKind
+from strandline.node.raft.rules.messages import MessageKind, NeedSnapshot, SnapshotChunk, SnapshotReply
 from strandline.node.raft.rules.progress import NEVER, Phase, Progress
 from strandline.node.raft.snapshots.taking import RETRY_SECONDS, SnapshotTaking, note_untidy
 from strandline.node.raft.snapshots.transfer import Sender, Status
@@ -82,10 +83,10 @@ class SnapshotSending(SnapshotTaking):
             self.end_snapshot(peer)
             self._replace_stored(peer, sender.index, f"cannot be read: {error}")
             return
-        message = [
+        message = SnapshotChunk(
             self.id, MessageKind.SNAPSHOT, self.term,
             sender.index, sender.term, offset, sender.total, sender.digest, data, self.host.now(),
-        ]  # fmt: skip
+        )  # fmt: skip
         self.host.send(peer, message)
 
     def _replace_stored(self, peer: int, index: int, why: str) -> None:
@@ -109,12 +110,13 @@ class SnapshotSending(SnapshotTaking):
             self.wanted[peer] = index
             self.take_snapshot()
 
-    def on_snapshot_reply(self, peer: int, index: int, offset: int, status: int, sent_at: float) -> None:
+    def on_snapshot_reply(self, peer: int, reply: SnapshotReply) -> None:
         progress = self.progress.get(peer)
         if self.role != LEADER or progress is None:
             return
-        progress.acked_sent_at = max(progress.acked_sent_at, sent_at)
+        progress.acked_sent_at = max(progress.acked_sent_at, reply.sent_at)
         self.on_confirmed()
+        index, offset, status = reply.snapshot_index, reply.offset, reply.status
         sender = self.senders.get(peer)
         if sender is None or sender.index != index:
             return
@@ -132,19 +134,19 @@ class SnapshotSending(SnapshotTaking):
         else:
             self._replace_stored(peer, index, f"is damaged, as node {peer} found")
 
-    def on_need_snapshot(self, peer: int, least: int, sent_at: float) -> None:
+    def on_need_snapshot(self, peer: int, need: NeedSnapshot) -> None:
         """A follower's stored state is bad: whatever it acknowledged is in its log, its state is not."""
         progress = self.progress.get(peer)
         if self.role != LEADER or progress is None:
             return
-        if least > self.journal.last:
-            raise BadMessage(f"group {self.id}: snapshot {least} is wanted, beyond the leader's log")
-        progress.acked_sent_at = max(progress.acked_sent_at, sent_at)
+        if need.least > self.journal.last:
+            raise BadMessage(f"group {self.id}: snapshot {need.least} is wanted, beyond the leader's log")
+        progress.acked_sent_at = max(progress.acked_sent_at, need.sent_at)
         self.on_confirmed()
         if peer in self.senders or peer in self.wanted or peer in self.resting:
             return
         self.end_quiet_towards(peer, progress)
-        self.start_snapshot(peer, progress, least)
+        self.start_snapshot(peer, progress, need.least)
 
     def tick_snapshot(self, peer: int, now: float) -> None:
         sender = self.senders.get(peer)

@@ -18,7 +18,7 @@ from typing import overload
 import msgpack
 from pysyncobj.journal import Journal
 
-from strandline.node.raft.rules.messages import Entry, pack_entries, unpack_entries
+from strandline.node.raft.entries import Entry, pack_entries, unpack_entries
 from strandline.node.raft.wal.write_ahead_log import Kind
 
 _STATE = struct.Struct("<QQ")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from strandline.node.objectstore import store_watch
-from strandline.node.raft.rules.messages import EntryKind
+from strandline.node.raft.entries import EntryKind
 from strandline.snapshot.level_one_format import parse
 from strandline.snapshot.names import SnapshotName, parse_name
 from strandline.statemachine.controller.controller import Controller

@@ -1,0 +1,113 @@
+"""Log entries as the log, the wire and the disk know them, and a run of them as bytes.
+
+A run is packed once, and the same bytes go to the write-ahead log and to every follower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from operator import itemgetter
+from typing import Any, Final
+
+import msgpack
+
+from strandline.node.raft.bad_message import BadMessage
+
+_KIND_OF = itemgetter(0)
+
+Entry = tuple[bytes, int, int]
+"""(command, index, term), the shape PySyncObj keeps entries in. The command's first byte is its EntryKind."""
+
+MAX_RUN = 1 << 20
+MAX_NUMBER = 2**63 - 1
+"""Largest index, term or size in a message: what a node counts from there on must still fit its records."""
+
+
+class EntryKind(IntEnum):
+    """First byte of every entry's command; the numbers are PySyncObj's."""
+
+    REGULAR = 0
+    BEGIN_TERM = 1
+    MEMBERSHIP = 2
+
+
+_KINDS = frozenset(int(kind) for kind in EntryKind)
+
+PACKING_BYTES: Final = 5
+"""What an entry takes at most in `pack_entries`, beside its command; terms and a run's head aside."""
+
+
+def pack_entries(entries: Sequence[Entry]) -> bytes:
+    """A run of entries with consecutive indices as bytes: first index, (term, count) runs, commands."""
+    first, term = entries[0][1], entries[0][2]
+    if entries[-1][2] == term:
+        runs = [term, len(entries)]
+    else:
+        runs = []
+        for _, _, entry_term in entries:
+            if runs and runs[-2] == entry_term:
+                runs[-1] += 1
+            else:
+                runs += [entry_term, 1]
+    packed: bytes = msgpack.packb((first, runs, [entry[0] for entry in entries]))
+    return packed
+
+
+def unpack_entries(data: bytes | memoryview) -> list[Entry]:
+    """The entries of `pack_entries`; raises BadMessage when they are not a run of entries."""
+    try:
+        first, runs, commands = msgpack.unpackb(data, max_array_len=MAX_RUN)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise BadMessage(f"run of entries cannot be read: {error}") from error
+    if type(commands) is not list or set(map(type, commands)) != {bytes}:
+        raise BadMessage("run of entries: empty, or a command that is no bytes")
+    terms, counts = _check_runs(runs)
+    if type(first) is not int or not 1 <= first <= MAX_NUMBER - MAX_RUN or sum(counts) != len(commands):
+        raise BadMessage("run of entries: counts and commands do not match")
+    try:
+        kinds = set(map(_KIND_OF, commands))
+    except IndexError:
+        raise BadMessage("run of entries: an empty command") from None
+    if not kinds <= _KINDS:
+        raise BadMessage("run of entries: an entry of unknown kind")
+    if EntryKind.MEMBERSHIP in kinds:
+        for command in commands:
+            if command[0] == EntryKind.MEMBERSHIP:
+                unpack_members(command)
+    if len(terms) == 1:
+        term = terms[0]
+        return [(command, index, term) for index, command in enumerate(commands, first)]
+    each = [term for term, count in zip(terms, counts, strict=True) for _ in range(count)]
+    indices = range(first, first + len(commands))
+    return list(zip(commands, indices, each, strict=True))
+
+
+def _check_runs(runs: Any) -> tuple[list[int], list[int]]:
+    """(terms, how many entries of each); every number is a whole one, terms only rise (Raft §5.3)."""
+    if type(runs) is not list or not runs or len(runs) % 2 or set(map(type, runs)) != {int}:
+        raise BadMessage("run of entries: its terms cannot be read")
+    terms, counts = runs[::2], runs[1::2]
+    if min(counts) < 1 or terms[0] < 1 or terms[-1] > MAX_NUMBER or terms != sorted(terms):
+        raise BadMessage("run of entries: its terms cannot be")
+    return terms, counts
+
+
+def pack_members(voters: Sequence[int], learners: Sequence[int]) -> bytes:
+    """The command of the entry that puts a configuration into the log."""
+    packed: bytes = msgpack.packb([sorted(voters), sorted(learners)])
+    return bytes([EntryKind.MEMBERSHIP]) + packed
+
+
+def unpack_members(command: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(voters, learners) of a MEMBERSHIP entry's command; raises BadMessage."""
+    try:
+        voters, learners = msgpack.unpackb(command[1:], max_array_len=1024)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise BadMessage(f"membership entry cannot be read: {error}") from error
+    if type(voters) is not list or type(learners) is not list or not voters:
+        raise BadMessage("membership entry does not hold voters and learners")
+    members = [*voters, *learners]
+    if set(map(type, members)) != {int} or min(members) < 1 or len(set(members)) != len(members):
+        raise BadMessage("membership entry names a member that is no node id, or twice")
+    return tuple(voters), tuple(learners)
