@@ -169,6 +169,9 @@ class Writer:
             failure = answers.gaps.refusal(batch, self._machine.producers, self._loop.time())
             if failure is not None:
                 return failure
+        if self.group.overloaded():
+            # Its object would lie in storage for nothing, and its producer sends it again ten times a second.
+            return not_now("too many commands wait for this partition's log or its disk, which may be full")
         if answers.batches >= MAX_BATCHES or answers.bytes + len(batch.data) > MAX_BYTES:
             return not_now(f"{answers.batches} batches of {answers.bytes} bytes wait in this partition")
         return None

@@ -60,11 +60,7 @@ class RaftGroup(SnapshotReceiving):
             future.set_result(self.not_leader())
         elif self.transfer_target is not None:
             future.set_result(NotLeader(self.transfer_target, "leadership is being handed over"))
-        elif (
-            len(self.waiting) >= self.settings.max_pending_commands
-            or self.waiting_bytes + size > self.settings.max_pending_bytes
-            or self.host.backlogged()
-        ):
+        elif self.overloaded(size):
             future.set_result(Overloaded("too many commands wait for this group or its disk"))
         else:
             index = self.append(_REGULAR + command)
@@ -75,6 +71,14 @@ class RaftGroup(SnapshotReceiving):
                 waiting.append((term, size, future))
             self.waiting_bytes += size
         return future
+
+    def overloaded(self, size: int = 0) -> bool:
+        """Whether a command of so many bytes would be refused now: too much waits, or the disk is full."""
+        return (
+            len(self.waiting) >= self.settings.max_pending_commands
+            or self.waiting_bytes + size > self.settings.max_pending_bytes
+            or self.host.backlogged()
+        )
 
     # One loop turn.
 

@@ -84,6 +84,7 @@ class HandGroup:
         self.term = 0
         self.is_leader = False
         self.refusal: NotLeader | Overloaded | None = None
+        self.full = False
         self.proposed: list[Entry] = []
         self.index = 0
         self.confirmed = True
@@ -120,6 +121,9 @@ class HandGroup:
 
     def in_sync(self) -> int:
         return 3
+
+    def overloaded(self, size: int = 0) -> bool:
+        return self.full
 
     def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
         assert self.holders is not None

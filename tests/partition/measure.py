@@ -57,6 +57,9 @@ class OneNodeGroup:
     async def barrier(self) -> Outcome:
         return Applied(None, 1, 1)
 
+    def overloaded(self, size: int = 0) -> bool:
+        return False
+
     def replicate(self, command: bytes, term: int) -> asyncio.Future[Outcome]:
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self._loop.call_soon(self._apply, command, future)

@@ -491,6 +491,21 @@ def test_a_refusal_by_the_log_fails_the_entry_and_those_behind(
         assert lone.codes()["next"] == "0"
 
 
+def test_nothing_is_uploaded_for_a_log_that_takes_nothing() -> None:
+    """A producer tries ten times a second; each object would be garbage for as long as the disk is full."""
+    with Lone() as lone:
+        lone.group.full = True
+        lone.append("refused", producer=1, sequence=0)
+        lone.append("behind", producer=1, sequence=1)
+        assert lone.codes() == {"refused": NOT_NOW, "behind": NOT_NOW}
+        assert lone.batcher.staged == []
+        lone.group.full = False
+        lone.append("again", producer=1, sequence=0)
+        lone.stored("again")
+        lone.group.commit()
+        assert lone.codes()["again"] == "0"
+
+
 def test_a_refused_entry_fails_the_lane_that_is_being_taken_in() -> None:
     """Sequence 0 is in the entry, 1 needs a slide, so the entry is written first, and refused."""
     with Lone() as lone:
