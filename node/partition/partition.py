@@ -33,7 +33,7 @@ from strandline.node.partition.batch import (
 )
 from strandline.node.partition.fence import Fence, FenceClosed
 from strandline.node.partition.fence_log import FenceLog
-from strandline.node.partition.stored_batches import Measured, StoredBatches
+from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
 from strandline.node.partition.writer import EpochSource, Writer
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome
@@ -241,6 +241,10 @@ class Partition(LedReplica):
     async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
         """Batches with offsets in `[offset, end)`; see StoredBatches.read."""
         return await self._batches.read(offset, end, max_bytes)
+
+    async def read_committed(self, offset: int, end: int, max_bytes: int) -> CommittedRead:
+        """The same with what was aborted of them; see StoredBatches.read_committed."""
+        return await self._batches.read_committed(offset, end, max_bytes)
 
     def measured(self, offset: int, end: int, max_bytes: int) -> Measured:
         """What `read` would give, without a look at storage; see StoredBatches.measured."""

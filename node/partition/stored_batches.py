@@ -20,6 +20,7 @@ from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.store import ObjectNotFound, StoreError
 from strandline.node.partition.batch import StoredBatch, StoredRun, TimedBatch
 from strandline.snapshot.object_frame import BadObject
+from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from strandline.statemachine.partition.extents import Extent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, parse_level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -44,6 +45,13 @@ class Measured(NamedTuple):
     """Length of the first batch; 0 where that is not known, in level one."""
     end_offset: int
     """Where the next look goes on."""
+
+
+class CommittedRead(NamedTuple):
+    """What a read-committed reader gets: batches, and the aborted transactions that have some of them."""
+
+    batches: list[StoredBatch | StoredRun]
+    aborted: list[AbortedTransaction]
 
 
 class StoredBatches:
@@ -74,6 +82,26 @@ class StoredBatches:
         offset is read from there. Empty when there is nothing to read. Raises BadObject for bytes that are
         damaged or lost, naming object and range, and StoreError when the store does not give them now.
         """
+        batches, _ = await self._planned(offset, end, max_bytes)
+        return batches
+
+    async def read_committed(self, offset: int, end: int, max_bytes: int) -> CommittedRead:
+        """As `read`, with the aborted transactions of these batches; `end` is at most the last stable offset.
+
+        They are taken from the version of the state that the read was planned from. While the bytes come, the
+        state may forget rows that the object which is being read still needs.
+        """
+        batches, rows = await self._planned(offset, end, max_bytes)
+        return CommittedRead(batches, rows.between(offset, batches[-1].end_offset) if batches else [])
+
+    async def _planned(
+        self, offset: int, end: int, max_bytes: int
+    ) -> tuple[list[StoredBatch | StoredRun], AbortedTransactions]:
+        """What is read by the plan that succeeds, and the aborted transactions of the moment it was made."""
+
+        async def attempt() -> tuple[list[StoredBatch | StoredRun], AbortedTransactions]:
+            rows = self._machine.aborted.frozen()
+            return await self._read(offset, end, max_bytes), rows
 
         def naming(name: str) -> tuple[int, int] | None:
             for extent in self._machine.extents_between(offset, end, max_bytes):
@@ -81,7 +109,7 @@ class StoredBatches:
                     return extent.position, extent.position + extent.length
             return self._naming(name)
 
-        return await self._planning_again(lambda: self._read(offset, end, max_bytes), naming)
+        return await self._planning_again(attempt, naming)
 
     def measured(self, offset: int, end: int, max_bytes: int) -> Measured:
         """What `read` would give: of level zero exactly, of level one at most, see LevelOneReader.bytes_from.

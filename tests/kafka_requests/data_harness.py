@@ -35,7 +35,7 @@ from strandline.node.partition.batch import (
     Verification,
     refused,
 )
-from strandline.node.partition.stored_batches import Measured, StoredBatches
+from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
 from strandline.node.partition.verifications import Verifications
 from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
 from strandline.statemachine.controller.controller_commands import DeleteTopic
@@ -220,6 +220,11 @@ class FakePartition:
         self.reads.append((offset, end, max_bytes))
         await self._reading()
         return await self.batches.read(offset, end, max_bytes)
+
+    async def read_committed(self, offset: int, end: int, max_bytes: int) -> CommittedRead:
+        self.reads.append((offset, end, max_bytes))
+        await self._reading()
+        return await self.batches.read_committed(offset, end, max_bytes)
 
     async def first_since(self, timestamp: int) -> TimedBatch | None:
         await self._reading()

@@ -155,16 +155,38 @@ async def test_a_trim_during_the_wait_for_bytes_that_are_there_is_told_too() -> 
     partition.write(batch(count=3), transaction=1)
     partition.end(P, 0, 1, commit=False)
     partition.write(build())
-    real = partition.batches.read
+    real = partition.batches.read_committed
 
     async def read(offset: int, end: int, max_bytes: int) -> Any:
         found = await real(offset, end, max_bytes)
         partition.trim(5)
         return found
 
-    partition.batches.read = read  # type: ignore[method-assign]
+    partition.batches.read_committed = read  # type: ignore[method-assign]
     part = only(await node.fetch({0: 1}, isolation_level=COMMITTED))
     assert (part.error_code, part.records) == (ErrorCode.offset_out_of_range, b"")
+
+
+@pytest.mark.parametrize("rows", [1, 200])
+@pytest.mark.parametrize("lifted", [False, True])
+@simulated
+async def test_rows_that_the_state_forgets_while_bytes_come_are_in_the_answer_all_the_same(
+    lifted: bool, rows: int
+) -> None:
+    """The bytes are those of the plan: an object that still has what was aborted (schedule 11 of the
+    specification of compaction). The rows are of the same plan, although the state has dropped them."""
+    node, partition = made()
+    for number in range(rows):
+        partition.write(batch(number), transaction=number + 1)
+        partition.end(P, 0, number + 1, commit=False)
+    partition.write(build())
+    if lifted:
+        partition.reconcile(2 * rows)
+    partition.store.on_get = lambda name: partition.machine.aborted.trim(2 * rows)
+    part = only(await node.fetch({0: 0}, isolation_level=COMMITTED))
+    assert (list(partition.machine.aborted) == []) is lifted
+    assert aborted(part) == [(P, 2 * number) for number in range(rows)]
+    assert kept(part) == [2 * rows]
 
 
 # Waiting.

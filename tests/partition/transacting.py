@@ -359,12 +359,11 @@ class CommittedConsumer:
             self._world.fail(None, f"the last stable offset went back from {self._stable} to {stable}")
         self._stable = stable
         try:
-            batches = await partition.read(offset, stable, 400)
+            batches, aborted = await partition.read_committed(offset, stable, 400)
         except StoreError:
             return
         if self.offset != offset or not batches:
             return
-        aborted = partition.machine.aborted_between(offset, batches[-1].end_offset)
         for batch in batches:
             head = read_header(batch.data)
             if keeps(head, batch.base_offset, aborted):

@@ -272,7 +272,10 @@ def test_many_aborted_transactions_are_found_trimmed_and_restored(data: st.DataO
     rng = data.draw(st.randoms(use_true_random=False))
     aborted, expected = AbortedTransactions(), list[AbortedTransaction]()
     twin, marker, start = AbortedTransactions(), 0, 0
+    kept: list[tuple[AbortedTransactions, list[AbortedTransaction]]] = []
     for _ in range(data.draw(st.integers(1, 8))):
+        if rng.random() < 0.7:
+            kept.append((aborted.frozen(), list(expected)))
         for _ in range(rng.choice([3, 60, 127, 128, 300])):
             marker += rng.choice([1, 2, 900, 70_000])
             begin = max(marker - rng.choice([1, 5, 300, 10**6]), 0)
@@ -301,6 +304,9 @@ def test_many_aborted_transactions_are_found_trimmed_and_restored(data: st.DataO
                 assert one.between(first, end) == [
                     row for row in expected if row.last_offset >= first and row.first_offset < end
                 ]
+    for frozen, then in kept:
+        assert (list(frozen), len(frozen)) == (then, len(then)), "what was taken stays as it was"
+        assert frozen.between(0, marker + 2) == then
 
 
 @settings(max_examples=150, deadline=None)

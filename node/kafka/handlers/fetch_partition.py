@@ -199,9 +199,13 @@ class FetchShare:
 
     async def read(self, limit: int, *, whole_first: bool) -> None:
         """Read up to `limit` bytes; with `whole_first` the first batch, however large."""
-        assert self._partition is not None
+        partition, aborted = self._partition, self.aborted
+        assert partition is not None
         try:
-            batches = await self._partition.read(self._offset, self._end, limit)
+            if self._committed:
+                batches, aborted = await partition.read_committed(self._offset, self._end, limit)
+            else:
+                batches = await partition.read(self._offset, self._end, limit)
         except BadObject as error:
             log.error("partition %d of %s: %s", self.number, self._title(), error)
             self.code = ErrorCode.corrupt_message
@@ -210,20 +214,13 @@ class FetchShare:
             # Retriable in every client. Whether the leader is still this node, the next request finds out.
             self.code = ErrorCode.kafka_storage_error
             return
-        if not batches or batches[0].base_offset > self._offset:
+        if not batches or partition.machine.start_offset > self._offset:
             # The start offset has passed what was asked for. The client must hear of that, not skip it.
             await self.confirm()
             return
         if len(batches[0].data) > limit and not whole_first:
             return
-        if self._committed:
-            machine = self._partition.machine
-            if machine.start_offset > self._offset:
-                # What was aborted below the start offset is forgotten, and these batches would pass for good.
-                await self.confirm()
-                return
-            self.aborted = machine.aborted_between(self._offset, batches[-1].end_offset)
-        self.parts = stamped_parts(batches)
+        self.parts, self.aborted = stamped_parts(batches), aborted
         self.size = sum(map(len, self.parts))
 
     def _title(self) -> str:
