@@ -1,4 +1,4 @@
-"""The `strandline` command: the one entry point for whoever runs or looks into a cluster."""
+"""The `strandline` command: one entry point to run, operate and inspect a cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from strandline.cluster.output import Json, show
 
 app = typer.Typer(
     name="strandline",
-    help="Run, operate and look into Strandline. Begin with `strandline cluster up`.",
+    help="Run, operate and inspect Strandline. Start with `strandline cluster up`.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,7 +61,7 @@ def whole(
 
 @app.command()
 def version(as_json: Json = False) -> None:
-    """Print the version of Strandline, of the Raft library it stands on and of Python.
+    """Print the versions of Strandline, of its Raft library and of Python.
 
     \b
     Example:
@@ -81,9 +81,11 @@ def version(as_json: Json = False) -> None:
 
 @app.command("help")
 def help_(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND...]", help="Of what.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND...]", help="Command to explain.")
+    ] = None,
 ) -> None:
-    """Show what a command does and takes, as its --help.
+    """Show a command's help, as its --help does.
 
     \b
     Example:

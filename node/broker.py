@@ -340,7 +340,7 @@ class Broker:
         log.info("node %d serves Kafka on port %d", self.node_id, self.kafka.port)
         voters = self.host.groups[CONTROLLER_GROUP].voters
         for told in differences(self.config.cluster.nodes, voters, self.controller.machine.nodes):
-            log.warning("cluster.nodes differs from what the cluster is: %s", told)
+            log.warning("cluster.nodes differs from the cluster's members: %s", told)
 
     def _register_command(self) -> RegisterNode:
         kafka = self.config.kafka

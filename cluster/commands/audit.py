@@ -1,4 +1,4 @@
-"""`strandline audit`: let Spark check, from the object storage alone, that a cluster kept its promises."""
+"""`strandline audit`: check with Spark, from the object storage alone, that a cluster kept its promises."""
 
 from __future__ import annotations
 
@@ -21,22 +21,30 @@ def audit(
         str | None, typer.Option(metavar="URL", help="Object storage. Default: that of the local cluster.")
     ] = None,
     cluster_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Which cluster's; needed with --storage.")
+        str | None, typer.Option(metavar="ID", help="Id of the cluster; needed with --storage.")
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="For the object storage: endpoint, region, keys."),
+        typer.Option(
+            "--option", metavar="KEY=VALUE", help="Option of the object storage: endpoint, region, keys."
+        ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report, one page.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page.")
+    ] = None,
     grace: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0, help="How long what may be collected may stay in storage."),
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Grace period: collectable objects younger than this are not reported.",
+        ),
     ] = 1800.0,
-    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's.")] = "local[*]",
+    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master to run on.")] = "local[*]",
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Check the newest checkpoint of a cluster. Ends with status 1 when there is a finding.
+    """Audit the newest checkpoint of a cluster. Exits with status 1 if an audit has a finding.
 
     It reads the object storage and nothing else: the cluster need not run. Take a checkpoint first.
 

@@ -1,4 +1,4 @@
-"""`strandline checkpoint`: have a cluster publish where it stands, for audits and exports to read."""
+"""`strandline checkpoint`: publish a cluster's state for audits and exports."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 
 def checkpoint(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC...]", help="Default: all.")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC...]", help="Topics to include. Default: all.")
+    ] = None,
     lease: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long what it refers to is kept for readers.")
+        float, typer.Option(metavar="SECONDS", min=1, help="Lease: how long the referenced objects are kept.")
     ] = 3600.0,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, max=600, help="How long to wait for it.")
+        float, typer.Option(metavar="SECONDS", min=1, max=600, help="How long to wait for the checkpoint.")
     ] = 60.0,
     renew: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Take none: renew the leases of what `checkpoint --json` printed."),
+        typer.Option(metavar="FILE", help="Renew the leases in this output of `checkpoint --json`."),
     ] = None,
     admin: Admin = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Have every replica publish its state to the object storage, and wait until it lies there.
+    """Publish the state of every replica to the object storage, and wait until all states are stored.
 
     \b
     Examples:

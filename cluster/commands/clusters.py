@@ -1,4 +1,4 @@
-"""`strandline cluster`: a cluster on this machine, up and down, and hurt on purpose."""
+"""`strandline cluster`: start and stop a cluster on this machine, and kill its nodes on purpose."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from strandline.cluster.target import DEFAULT_FOLDER, Admin, Cluster, target
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=False)
 
-Folder = Annotated[
-    Path, typer.Option("--cluster", metavar="FOLDER", help="Where the cluster keeps all that it has.")
+Folder = Annotated[Path, typer.Option("--cluster", metavar="FOLDER", help="Folder of the cluster's files.")]
+Node = Annotated[int, typer.Argument(metavar="NODE", help="Node id, from 1.")]
+Nodes = Annotated[list[int] | None, typer.Argument(metavar="[NODE...]", help="Node ids. Default: all nodes.")]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until the nodes are healthy.")
 ]
-Node = Annotated[int, typer.Argument(metavar="NODE", help="The node's number, from 1.")]
-Nodes = Annotated[
-    list[int] | None, typer.Argument(metavar="[NODE...]", help="Which; all when none is named.")
-]
-Timeout = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for health.")]
 
 
 @app.command()
 def up(
-    nodes: Annotated[int | None, typer.Option(help="How many; 3 when the cluster is new.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default for a new cluster: 3.")] = None,
     cluster: Folder = Path(DEFAULT_FOLDER),
     free: Annotated[
-        bool, typer.Option("--free-ports", help="Take ports that are free, not 9092, 9644, 7101 and on.")
+        bool, typer.Option("--free-ports", help="Use free ports instead of 9092, 9644, 7101 and up.")
     ] = False,
     storage: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="A folder, s3://, gs:// or az://. Default: FOLDER/objects."),
+        typer.Option(
+            metavar="URL", help="Object storage: a folder, s3://, gs:// or az://. Default: FOLDER/objects."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="SECTION.KEY=VALUE",
-            help="For every node, into its file; in the place of all settings given before.",
+            help="Setting of every node. Replaces all settings of earlier calls.",
         ),
     ] = None,
     no_settings: Annotated[
-        bool, typer.Option("--no-settings", help="Drop the settings given before.")
+        bool, typer.Option("--no-settings", help="Remove all settings of earlier calls.")
     ] = False,
     timeout: Timeout = HEALTHY_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Start a cluster, or what of it does not run, and wait until all of it is healthy.
+    """Start a cluster, or those of its nodes that do not run, and wait until all nodes are healthy.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def up(
 
 @app.command()
 def status(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Show each node: its process, its ports, its health. Ends with status 1 unless all are healthy.
+    """Show each node's process, ports and health. Exits with status 1 unless all nodes are healthy.
 
     With --admin it asks nodes of any cluster, which were not started by `cluster up`.
 
@@ -128,11 +128,11 @@ def status(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) 
 def down(
     cluster: Folder = Path(DEFAULT_FOLDER),
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Then what is left is killed.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Kill the nodes that still run after this time.")
     ] = STOP_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Stop every node cleanly: SIGTERM, then wait. The data stays; `cluster up` goes on with it.
+    """Stop every node cleanly (SIGTERM), and wait. The data stays: `cluster up` starts with it again.
 
     \b
     Example:
@@ -162,7 +162,7 @@ def kill(node: Node, cluster: Folder = Path(DEFAULT_FOLDER), as_json: Json = Fal
 
 @app.command()
 def stop(node: Node, cluster: Folder = Path(DEFAULT_FOLDER), as_json: Json = False) -> None:
-    """Stop one node cleanly: it hands over what it leads first.
+    """Stop one node cleanly. The node hands over its leadership first.
 
     \b
     Example:
@@ -179,7 +179,7 @@ def start(
     timeout: Timeout = HEALTHY_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Start nodes again on what they have, and wait until they are healthy (--timeout 0: do not wait).
+    """Start stopped nodes with their data, and wait until they are healthy (--timeout 0: do not wait).
 
     \b
     Examples:
@@ -199,7 +199,7 @@ def restart(
     timeout: Timeout = HEALTHY_SECONDS,
     as_json: Json = False,
 ) -> None:
-    """Restart nodes one after the other, each once all that run are healthy, so that clients go on.
+    """Restart nodes one at a time, each after all running nodes are healthy. Clients keep working.
 
     \b
     Examples:
@@ -215,14 +215,14 @@ def restart(
 @app.command()
 def logs(
     nodes: Nodes = None,
-    last: Annotated[int, typer.Option("--last", "-n", min=0, help="So many lines of each.")] = 20,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Lines of each log.")] = 20,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C.")
     ] = False,
     cluster: Folder = Path(DEFAULT_FOLDER),
     as_json: Json = False,
 ) -> None:
-    """Print the ends of nodes' logs. --json: an object with "node" and "line" for each line.
+    """Print the last lines of the nodes' logs. --json: an object with "node" and "line" for each line.
 
     \b
     Examples:

@@ -38,21 +38,24 @@ _Progress = dict[int, int]
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partitions: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this; may be repeated. Default: all.")
+        list[int] | None,
+        typer.Option("--partition", min=0, help="Only this partition; may be repeated. Default: all."),
     ] = None,
     begin: Annotated[
         str | None, typer.Option("--from", metavar="WHERE", help=f"{WHERE} Default: beginning.")
     ] = None,
-    most: Annotated[int | None, typer.Option("--max", min=1, help="End after so many records.")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="At the end wait for more, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="At the end, wait for new records until Ctrl-C.")
     ] = False,
     form: Annotated[
-        str, typer.Option("--format", help="value, key-value (with a tab between), full or json.")
+        str, typer.Option("--format", help="value, key-value (separated by a tab), full or json.")
     ] = "value",
     group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="Go on where this group is, as a member of it, and commit."),
+        typer.Option(
+            metavar="GROUP", help="Read as a member of this group: start at its offsets, and commit."
+        ),
     ] = None,
     timeout: Annotated[
         float | None,
@@ -60,14 +63,14 @@ def consume(
             metavar="SECONDS",
             min=0.1,
             max=_LONGEST_SECONDS,
-            help="Give up after so long without a record; not an error where --follow is at the end.",
+            help="Stop after this time without a record; no error at the end of the topic with --follow.",
         ),
     ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Print records. Ends at what is the end when it starts, unless it is to --follow.
+    """Print records. Stops at the end that the topic has at the start, unless --follow is given.
 
     Where records do not come although they are there, stderr says why, at once and now and then.
 

@@ -1,4 +1,4 @@
-"""`strandline gc`: what may be deleted from the object storage, what holds it back, and the switches."""
+"""`strandline gc`: garbage collection: what can be deleted, what holds it back, pause and resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.cluster.failure import FAILED, CommandFailed
 from strandline.cluster.output import Json, escaped, plural, show, table
 from strandline.cluster.target import Admin, Cluster, target
 
-app = typer.Typer(help="See, pause, resume and reset the collecting of garbage.")
+app = typer.Typer(help="Show, pause, resume and reset garbage collection.")
 
 WORST = 10
 """Partitions that are shown without --all."""
@@ -20,12 +20,14 @@ WORST = 10
 
 @app.command()
 def status(
-    every: Annotated[bool, typer.Option("--all", help="Every partition, not the lowest ten.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every partition, not only the ten with the lowest M(p).")
+    ] = False,
     admin: Admin = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Show M, what holds it back, every collector, and the partitions' M(p), the lowest first.
+    """Show M, what holds it back, the collectors, and each partition's M(p), the lowest first.
 
     Nobody needs level-zero objects of epochs up to M; they are deleted a grace period later. Ends with
     status 1 when a node does not answer, or something fails on one.
@@ -78,7 +80,7 @@ def status(
 
 @app.command()
 def pause(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Delete no records from storage any more, on any node, until `resume`; survives restarts.
+    """Pause garbage collection on every node until `gc resume`. Survives restarts.
 
     \b
     Example:
@@ -90,7 +92,7 @@ def pause(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -
 
 @app.command()
 def resume(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Collect again, on all nodes.
+    """Resume garbage collection on every node.
 
     \b
     Example:
@@ -104,7 +106,7 @@ def resume(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) 
 
 @app.command()
 def reset(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Have every node's collector begin anew: after one stopped, or to see its counters from 0.
+    """Restart every node's collector: after a collector stopped, or to set its counters to 0.
 
     \b
     Example:
@@ -118,14 +120,14 @@ def reset(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -
 @app.command("dry-run")
 def dry_run(
     limit: Annotated[
-        int, typer.Option(min=1, max=1000, help="Objects that each node counts at most.")
+        int, typer.Option(min=1, max=1000, help="Maximum number of objects that each node counts.")
     ] = 1000,
-    names: Annotated[bool, typer.Option("--names", help="Print their names.")] = False,
+    names: Annotated[bool, typer.Option("--names", help="Print the objects' names.")] = False,
     admin: Admin = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Show which level-zero objects would be deleted now, without deleting any.
+    """Show which level-zero objects the collectors would delete now. Deletes nothing.
 
     \b
     Examples:

@@ -15,14 +15,14 @@ from strandline.cluster.target import Bootstrap, Cluster, target
 if TYPE_CHECKING:
     from strandline.cluster.group_client import Groups, Position
 
-app = typer.Typer(help="List, describe and delete consumer groups, and set where they go on.")
+app = typer.Typer(help="List, describe and delete consumer groups, and reset their offsets.")
 
 Name = Annotated[str, typer.Argument(metavar="GROUP")]
 
 
 @app.command("list")
 def list_groups(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """List all groups, of either protocol, with and without members.
+    """List all groups of both protocols, with or without members.
 
     \b
     Example:
@@ -38,7 +38,7 @@ def list_groups(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: J
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Show a group's members, where it is in each partition, and how far behind the end.
+    """Show a group's members, and its offset and lag in each partition.
 
     The end is what a consumer of committed records is given; a lag counts offsets, not records.
 
@@ -97,7 +97,7 @@ def delete(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Delete groups without members, with all their offsets, for good. What fails keeps none of the others.
+    """Delete groups without members and all their offsets, for good. A failure does not stop the others.
 
     \b
     Example:
@@ -116,7 +116,9 @@ def delete(
 @app.command("reset-offsets")
 def reset_offsets(
     name: Name,
-    topics: Annotated[list[str], typer.Option("--topic", help="All its partitions; may be repeated.")],
+    topics: Annotated[
+        list[str], typer.Option("--topic", help="Topic to reset, all its partitions; may be repeated.")
+    ],
     begin: Annotated[
         str,
         typer.Option(
@@ -126,14 +128,17 @@ def reset_offsets(
         ),
     ],
     partitions: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this; may be repeated. Default: all.")
+        list[int] | None,
+        typer.Option("--partition", min=0, help="Only this partition; may be repeated. Default: all."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be set.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the offsets that would be set.")
+    ] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Set where a group without members goes on; it need not exist yet.
+    """Set the offsets of a group without members. The group need not exist yet.
 
     An offset that a partition does not have becomes the nearest it has; a time without a later record, its
     end.

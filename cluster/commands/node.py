@@ -33,7 +33,8 @@ def node(
         Path | None, typer.Option("--config", metavar="FILE", help="The node's TOML file.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Over what the file says.")
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Setting that overrides the file's."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -64,9 +65,13 @@ def replace(
     node: Annotated[int, typer.Argument(metavar="ID", help="The node whose data folder was lost.")],
     folder: Annotated[
         str | None,
-        typer.Option("--folder", metavar="IDENTITY", help="The new folder's identity, as the log names it."),
+        typer.Option(
+            "--folder", metavar="IDENTITY", help="Identity of the new folder, as in the node's log."
+        ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the end.", min=1.0)] = REPLACED_SECONDS,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait until the replacement is complete.", min=1.0)
+    ] = REPLACED_SECONDS,
     admin: Admin = None,
     cluster: Cluster = None,
     as_json: Json = False,

@@ -67,29 +67,35 @@ class _Deliveries:
 
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Lines to send. Default: stdin.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File of the lines to send. Default: stdin.")
+    ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", "-k", metavar="TEXT", help="The key of every record.")
+        str | None, typer.Option("--key", "-k", metavar="TEXT", help="Key of every record.")
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help=r"What stands before its first place is the key; \t: tab."),
+        typer.Option(metavar="TEXT", help=r"Separator of key and value in each line; \t: tab."),
     ] = None,
     headers: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record; may be repeated."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; may be repeated."),
     ] = None,
     tombstone: Annotated[
         bool,
         typer.Option(
-            "--tombstone", help="Records without a value: one for --key, or one for each line, a key."
+            "--tombstone",
+            help="Send records without a value: one for --key, else one for each line, which is its key.",
         ),
     ] = False,
     form: Annotated[
-        str, typer.Option("--format", help="value: lines as they are; json: objects as consume writes them.")
+        str,
+        typer.Option(
+            "--format", help="value: lines as they are; json: objects as `consume --format json` prints them."
+        ),
     ] = "value",
     partition: Annotated[
-        int, typer.Option(min=-1, max=2**31 - 1, help="Where to; -1: by key, else any.")
+        int, typer.Option(min=-1, max=2**31 - 1, help="Partition of every record; -1: by key, else any.")
     ] = -1,
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
     timeout: Annotated[
@@ -98,14 +104,14 @@ def produce(
             metavar="SECONDS",
             min=1,
             max=_LONGEST_SECONDS,
-            help="A record not acknowledged by then has failed.",
+            help="A record fails if it is not acknowledged within this time.",
         ),
     ] = 30.0,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Send every line as a record; ends when all are acknowledged by all replicas' majority.
+    """Send every line as a record, and wait until a majority of the replicas has acknowledged all of them.
 
     When one fails, nothing more is sent, and the error says how many are acknowledged, how many are refused,
     and of how many it is not known.

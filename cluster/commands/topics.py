@@ -24,18 +24,22 @@ app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
-Config = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the topic, by Kafka's name.")]
+Config = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Topic configuration, by Kafka's name.")
+]
 
 
 @app.command()
 def create(
     names: Names,
-    partitions: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of each. Default: as the cluster is configured.")
+        int | None, typer.Option(min=1, help="Replicas of each partition. Default: the cluster's.")
     ] = None,
     config: Config = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Else that is an error.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Do not fail if the topic exists.")
+    ] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -102,7 +106,7 @@ def list_topics(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: J
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Show a topic's partitions, where they live, and what is configured for it.
+    """Show a topic's partitions, their replicas, and its configuration.
 
     \b
     Example:
@@ -136,16 +140,19 @@ def alter(
     name: Name,
     config: Config = None,
     unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Back to the cluster's default; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="Configuration to set back to the cluster's default; may be repeated."
+        ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many from now on: more than there are, never fewer.")
+        int | None, typer.Option(min=1, help="New number of partitions; it can only grow.")
     ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Change what is configured for a topic, or add partitions to it.
+    """Change a topic's configuration, or add partitions.
 
     New partitions change where keys go: records of one key, older and newer, may be in two partitions.
 
@@ -180,14 +187,15 @@ def trim(
     name: Name,
     before: Annotated[str, typer.Option("--before", metavar="WHERE", help=WHERE)],
     partitions: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this; may be repeated. Default: all.")
+        list[int] | None,
+        typer.Option("--partition", min=0, help="Only this partition; may be repeated. Default: all."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Delete a topic's oldest records, those before a place, for good (Kafka's DeleteRecords).
+    """Delete a topic's oldest records, up to an offset or time, for good (Kafka's DeleteRecords).
 
     \b
     Examples:
@@ -226,7 +234,7 @@ def delete(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Delete topics and all their records, at once and for good. What fails keeps none of the others.
+    """Delete topics and all their records, at once and for good. A failure does not stop the others.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`strandline transaction`: who produces in transactions, what hangs, and the end of it.
+"""`strandline transaction`: list transactions, and abort those that hang.
 
 A transaction that nobody ends holds back every reader of what was committed behind it. Its coordinator aborts
 it when its time is over; an operator who knows that its producer is gone need not wait for that.
@@ -18,7 +18,7 @@ from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.output import Json, escaped, plural, show, table
 from strandline.cluster.target import Admin, Cluster, target
 
-app = typer.Typer(help="List and describe transactions, abort one that hangs.")
+app = typer.Typer(help="List and describe transactions, and abort hanging ones.")
 
 PAGE: Final = 1000
 MAX_PAGES: Final = 1000
@@ -32,13 +32,13 @@ Id = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
 @app.command("list")
 def list_transactions(
     state: Annotated[
-        str | None, typer.Option(metavar="STATE", help="Only those in this state, e.g. Ongoing.")
+        str | None, typer.Option(metavar="STATE", help="Only transactions in this state, e.g. Ongoing.")
     ] = None,
     admin: Admin = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """List transactional ids and the state of the newest transaction of each.
+    """List transactional ids, each with the state of its newest transaction.
 
     Ends with status 1 when some may be missing: a node does not answer, or a coordinator has no leader.
 
@@ -77,7 +77,7 @@ def list_transactions(
 def describe(
     transactional_id: Id, admin: Admin = None, cluster: Cluster = None, as_json: Json = False
 ) -> None:
-    """Show a transactional id's producer, and what is in its transaction.
+    """Show a transactional id's producer, and the partitions and groups of its transaction.
 
     \b
     Example:
@@ -102,13 +102,13 @@ def abort(
     transactional_id: Id,
     number: Annotated[
         int | None,
-        typer.Option(min=1, help="Only if it is this one that is open. Default: the one that is."),
+        typer.Option(min=1, help="Abort only the transaction of this number. Default: the open one."),
     ] = None,
     admin: Admin = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Abort the open transaction of a transactional id. Its producer is fenced: it has to start anew.
+    """Abort the open transaction of a transactional id. The producer is fenced and has to be restarted.
 
     \b
     Example:
@@ -169,7 +169,7 @@ def _ask(addresses: tuple[str, ...], filters: str) -> tuple[list[tuple[str, dict
                     known = found.get(row["transactional_id"])
                     if known is None or row["updated_ms"] > known[1]["updated_ms"]:
                         found[row["transactional_id"]] = address, row
-                count = max(count, page["coordinators"]["of"])
+                count = max(count, page["coordinators"]["coordinators_total"])
                 told = set(page["coordinators"]["led"])
                 here = told if here is None else here & told
             led |= here or set()

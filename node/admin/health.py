@@ -16,28 +16,28 @@ EXAMPLES: Final = 10
 """Groups that a problem names; the rest is counted."""
 
 REASONS: Final = {
-    "log_stalled": "the disk of the write-ahead log has not finished a write for long: look at the disk",
-    "groups_failed": "replicas stopped after an error: read it in /api/groups and in this node's log",
-    "groups_damaged": "stored snapshots are damaged, and are being fetched from the leaders: wait",
-    "folder_refused": "the other nodes know this node by another data folder, and refuse this one",
-    "folder_new": "this node's data folder is new, and may have had a predecessor: it has no vote yet",
+    "log_stalled": "the write-ahead log's disk is slow, full or stuck: a write has not finished for long;"
+    " check the disk",
+    "groups_failed": "replicas stopped after an error: see /api/groups and this node's log",
+    "groups_damaged": "stored snapshots are damaged; the node is fetching them from the leaders: wait",
+    "folder_refused": "the other nodes know this node with another data folder, and refuse this folder",
+    "folder_new": "this node's data folder is new and may replace a lost one: the node has no vote yet",
     "no_controller": "the controller has no leader that this node knows: a majority of the nodes must run"
     " and reach each other",
     "not_registered": "the controller does not know this process yet",
-    "fenced": "the controller counts this node as dead: it did not hear from it in time",
-    "storage_failing": "the object store does not take or give objects: the detail says what fails, and the"
-    " cure",
-    "groups_missing": "replicas that the controller assigned to this node are not here yet",
+    "fenced": "the controller considers this node dead: its heartbeats did not arrive in time",
+    "storage_failing": "reads or writes of the object store fail: the detail says which, and the cure",
+    "groups_missing": "the node has not created all replicas that the controller assigned to it",
     "groups_leaderless": "groups have no leader that this node knows: a majority of their replicas must run"
     " and reach each other",
-    "strangers": "processes come under other nodes' ids with data folders that are not theirs, and are"
-    " refused: bring those nodes' own folders back, or let the new ones in with `strandline node replace`",
+    "strangers": "processes use other nodes' ids with data folders that are not theirs, and are refused:"
+    " restore those nodes' own folders, or accept the new folders with `strandline node replace`",
     "node_replaced": "another data folder is taking a node's place, group by group: wait",
-    "nodes_away": "nodes of the cluster are not there: start them, before others have to go",
-    "replicas_away": "replicas are assigned to nodes that are not there: their partitions have fewer copies"
-    " of their log than they should",
-    "storage_not_cleaned": "the object store does not delete: the detail says why and what to do",
-    "collector_stopped": "the collector met what should be impossible, and deletes nothing any more: look at"
+    "nodes_away": "nodes of the cluster are down: start them before you stop others",
+    "replicas_away": "replicas are on nodes that are down: their partitions have fewer copies of their log"
+    " than configured",
+    "storage_not_cleaned": "the object store's deletions fail: the detail says why, and the cure",
+    "collector_stopped": "the collector stopped because an invariant does not hold, and deletes nothing: read"
     " this node's log before `strandline gc reset`",
 }
 """Each reason and what it means, in the order of their weight."""

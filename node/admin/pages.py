@@ -30,7 +30,7 @@ async def page(
 ) -> Response:
     """The first `limit` of the keys, each as it is seen, and the key to go on after (null: no more).
 
-    `coordinators`, as `coordinators_led` gives them, are told beside them.
+    `coordinators`, as `coordinators_led` gives them, are a second field.
     """
     slices, rows = Slices(), list[bytes]()
     for key in islice(keys, limit):
@@ -42,9 +42,9 @@ async def page(
 
 
 def coordinators_led(machine: Controller, topic: str, led: Iterable[int]) -> dict[str, Any]:
-    """Which of an internal topic's coordinators a list is of: who asks every node sees what is missing."""
+    """The coordinators that a list covers: a caller that asks every node sees which are missing."""
     found = machine.topic(topic)
-    return {"led": sorted(led), "of": 0 if found is None else len(found.partitions)}
+    return {"led": sorted(led), "coordinators_total": 0 if found is None else len(found.partitions)}
 
 
 def only(request: Request, *known: str) -> None:

@@ -53,69 +53,70 @@ HELD_BACK_BY: Final = ("reader", "checkpoint", "unreconciled", "idle")
 HEALTH: Final = record(
     status=value(
         "string",
-        "healthy; degraded: this node does its part, the problems want a look; unhealthy: it does not.",
+        "healthy; degraded: this node works, and an operator should look at the problems;"
+        " unhealthy: it does not work.",
         enum=["healthy", "degraded", "unhealthy"],
     ),
     node=value("integer", "This node."),
     problems=rows(
         record(
             reason=value("string", "Which problem.", enum=list(REASONS)),
-            count=value("integer", "How many things it is about."),
+            count=value("integer", "Number of affected things."),
             meaning=value("string", "What it means, and what to do."),
-            detail=maybe("string", "What is known beyond that: which store or nodes, and why."),
-            groups=rows(INTEGER, "The first of the groups it is about."),
+            detail=maybe("string", "Details: which store or nodes, and the cause."),
+            groups=rows(INTEGER, "The first of the affected groups."),
         ),
         "The worst first.",
     ),
 )
 
 CLUSTER: Final = record(
-    cluster_id=maybe("string", "Null until the controller was set up."),
+    cluster_id=maybe("string", "Null until the controller is initialised."),
     node=value("integer", "The node that answers."),
     cluster_epoch=value("integer", "The newest cluster epoch this node knows."),
-    feature_level=value("integer", "What entries and snapshots may use."),
+    feature_level=value("integer", "Feature level of log entries and snapshots."),
     controller=record(
-        leader=maybe("integer", "The node that leads it, as far as this one knows."),
+        leader=maybe("integer", "The leader, as known to this node."),
         epoch=value("integer", "Its term."),
         applied_index=value("integer", "Last entry applied here."),
-        version=value("integer", "Entry of the last change of topics, configs or nodes."),
+        version=value("integer", "Log index of the last change of topics, configurations or nodes."),
     ),
     nodes=value("integer", "Registered nodes."),
-    live_nodes=value("integer", "Those that are not fenced."),
+    live_nodes=value("integer", "Registered nodes that are not fenced."),
     topics=value("integer", "Topics."),
     partitions=value("integer", "Partitions of all topics."),
 )
 
 NODE: Final = record(
     node=value("integer", "Node id."),
-    boot_id=value("string", "Which process it is: a number."),
-    kafka_host=value("string", "Where Kafka clients reach it."),
+    boot_id=value("string", "Number that identifies the process."),
+    kafka_host=value("string", "Host of its Kafka port."),
     kafka_port=INTEGER,
-    mesh_host=value("string", "Where other nodes reach it."),
+    mesh_host=value("string", "Host of its port for other nodes."),
     mesh_port=INTEGER,
-    admin_port=value("integer", "Where this API is."),
+    admin_port=value("integer", "Port of this API."),
     min_feature_level=INTEGER,
     max_feature_level=INTEGER,
-    fenced=value("boolean", "Whether it counts as dead."),
+    fenced=value("boolean", "Whether the controller considers the node dead."),
     folder=maybe("string", "Identity of its data folder: sixteen hexadecimal digits."),
     connected=value("boolean", "Whether the answering node has a connection to it."),
     replicas=value("integer", "Partitions it has a replica of."),
-    leads=value("integer", "Partitions it leads, as far as the answering node knows."),
+    leads=value("integer", "Partitions it leads, as known to the answering node."),
 )
 
 _FOLDER: Final = value("string", "Identity of a data folder: sixteen hexadecimal digits.")
 REPLACEMENT: Final = maybe_record(
-    "The data folder that is on its way into a node's place; null when there is none.",
+    "The data folder that is replacing a node's lost one; null if there is none.",
     node=INTEGER,
     folder=_FOLDER,
-    leaving=value("integer", "Groups that still count the folder before among their members."),
-    joining=value("integer", "Groups that the new folder is still to be added to."),
+    leaving=value("integer", "Groups that still have the old folder as a member."),
+    joining=value("integer", "Groups that the new folder has not joined yet."),
 )
 NODES: Final = record(
     nodes=rows(NODE),
     strangers=rows(
-        record(node=value("integer", "The node id it comes under."), folder=_FOLDER),
-        "Processes that come with a data folder that is not that node's, and are refused.",
+        record(node=value("integer", "The node id that the process uses."), folder=_FOLDER),
+        "Processes that are refused because their data folder is not the node's.",
     ),
     replacement=REPLACEMENT,
 )
@@ -125,7 +126,7 @@ REPLACE_REQUEST: Final = {
     "required": ["node"],
     "properties": {
         "node": value("integer", "Node id."),
-        "folder": value("string", "The new folder's identity; without it the one that was refused last."),
+        "folder": value("string", "Identity of the new folder. Default: the folder that was refused last."),
     },
 }
 REPLACED: Final = record(
@@ -139,7 +140,7 @@ _TOPIC: Final[dict[str, Schema]] = {
     "topic_id": value("string", "As Kafka's tools write it: URL-safe base64."),
     "partition_count": INTEGER,
     "replication_factor": INTEGER,
-    "configs": mapping(TEXT, "What differs from the defaults."),
+    "configs": mapping(TEXT, "Configurations that differ from the defaults."),
     "creation_epoch": value("integer", "Cluster epoch when it was created."),
 }
 TOPIC: Final = record(**_TOPIC)
@@ -150,7 +151,7 @@ TOPIC_WITH_PARTITIONS: Final = record(
             partition=value("integer", "Its number."),
             group=value("integer", "Its Raft group."),
             replicas=rows(INTEGER, "Node ids, the preferred leader first."),
-            leader=maybe("integer", "Who leads it, as far as this node knows."),
+            leader=maybe("integer", "The leader, as known to this node."),
             leader_epoch=maybe("integer", "The leader's term."),
             creation_epoch=INTEGER,
         )
@@ -173,30 +174,30 @@ PARTITION: Final = record(
     partition=INTEGER,
     group=value("integer", "Its Raft group."),
     leads=value("boolean", "Whether this node leads it and accepts batches."),
-    leader=maybe("integer", "Who leads it, as far as this node knows."),
+    leader=maybe("integer", "The leader, as known to this node."),
     leader_epoch=value("integer", "Term of the last leader whose begin was applied here."),
     start_offset=INTEGER,
-    high_watermark=value("integer", "Offset after the last record a consumer may see."),
+    high_watermark=value("integer", "Offset after the last record that consumers can read."),
     window=WINDOW,
     fences=record(
         slides=INTEGER,
         new_epoch=value("integer", "Fences granted by a slide."),
         same_epoch=value("integer", "Fences granted within the window."),
         rejections=value("integer", "Requests below the window."),
-        last_gap=value("integer", "How far below it the last of them was."),
+        last_gap=value("integer", "Distance of the last rejection below the window, in epochs."),
     ),
     previous_applied_epoch=value("integer", "No epoch below it is accepted again."),
     max_applied_epoch=value("integer", "What a new leader's window starts from."),
-    max_collectable_epoch=value("integer", "M(p): this epoch and all below are needed no more."),
+    max_collectable_epoch=value("integer", "M(p): the partition no longer needs this epoch and all below."),
     held_back_by=value("string", "Why M(p) is no higher.", enum=list(HELD_BACK_BY)),
-    last_reconciled_offset=value("integer", "LRO: up to it all records are in level one; -1: none."),
-    last_reconciled_log_index=value("integer", "Log index of the entry that raised it last; 0: none did."),
-    extents=value("integer", "Batches in level zero it refers to."),
+    last_reconciled_offset=value("integer", "LRO: all records up to this offset are in level one; -1: none."),
+    last_reconciled_log_index=value("integer", "Log index of the entry that last raised it; 0: none."),
+    extents=value("integer", "Batches in level zero that the partition refers to."),
     level_zero_bytes=value("integer", "Their bytes."),
     level_one=record(
-        objects=value("integer", "Objects it refers to."),
+        objects=value("integer", "Level-one objects that the partition refers to."),
         bytes=value("integer", "Their bytes."),
-        removed_objects=value("integer", "Objects it no longer refers to that are not deleted yet."),
+        removed_objects=value("integer", "Objects that it no longer refers to and that are not deleted yet."),
         removed_bytes=value("integer", "Their bytes."),
     ),
     producers=value("integer", "Idempotent producers remembered."),
@@ -206,66 +207,68 @@ PARTITION: Final = record(
             lease_until_ms=value("integer", "End of its lease, ms since 1970."),
             oldest_epoch=maybe("integer", "Lowest epoch it names."),
         ),
-        "Those retained.",
+        "Retained checkpoints.",
     ),
 )  # fmt: skip
 
 COORDINATORS_LED: Final = record(
-    led=rows(INTEGER, "Numbers of those that this node leads: the list has what they coordinate."),
-    of=value("integer", "How many there are in the cluster; 0 before the first is needed."),
+    led=rows(INTEGER, "Partition numbers of the coordinators that this node leads."),
+    coordinators_total=value("integer", "Coordinators in the cluster; 0 before the first is needed."),
 )
 
 CONSUMER_GROUP: Final = record(
     group=value("string", "Its id."),
-    coordinator=value("integer", "The partition of the internal topic that has it."),
-    protocol=value("string", "Of its members.", enum=["classic", "consumer"]),
-    state=value("string", "In Kafka's words."),
-    protocol_type=value("string", "What its members are; empty when nobody ever was one."),
-    assignor=value("string", "What all members assign by; empty unless it is classic and stable."),
-    generation=value("integer", "Of a classic group; of the other protocol, its epoch."),
-    members=value("integer", "How many, whether or not the group is stable."),
-    offsets=value("integer", "Partitions it has a committed offset for."),
-    pending_transactions=value("integer", "Producers whose open transactions have offsets of it."),
+    coordinator=value("integer", "Partition of the internal topic that coordinates it."),
+    protocol=value("string", "Protocol of the members.", enum=["classic", "consumer"]),
+    state=value("string", "State, as Kafka names it."),
+    protocol_type=value("string", "Protocol type of the members; empty if the group never had one."),
+    assignor=value("string", "Assignor in use; empty unless the group is classic and stable."),
+    generation=value("integer", "Generation of a classic group, or epoch of a consumer group."),
+    members=value("integer", "Number of members."),
+    offsets=value("integer", "Partitions with a committed offset."),
+    pending_transactions=value(
+        "integer", "Producers with an open transaction that contains offsets of the group."
+    ),
 )
 
 TRANSACTION: Final = record(
-    transactional_id=value("string", "Of the producer."),
-    coordinator=value("integer", "The partition of the internal topic that has it."),
-    state=value("string", "Of its newest transaction.", enum=[state.value for state in State]),
-    number=value("integer", "Of its newest transaction; 0 when there was none."),
-    producer_id=value("integer", "Of the present producer."),
-    producer_epoch=value("integer", "Of the present producer, or the one it is to get next."),
-    timeout_ms=value("integer", "How long its transactions may take."),
-    started_ms=maybe("integer", "When its newest transaction began."),
-    updated_ms=value("integer", "When something was done for it last."),
+    transactional_id=value("string", "The producer's transactional id."),
+    coordinator=value("integer", "Partition of the internal topic that coordinates it."),
+    state=value("string", "State of the newest transaction.", enum=[state.value for state in State]),
+    number=value("integer", "Number of the newest transaction; 0: none."),
+    producer_id=value("integer", "Id of the current producer."),
+    producer_epoch=value("integer", "Epoch of the current producer, or the next one."),
+    timeout_ms=value("integer", "Transaction timeout."),
+    started_ms=maybe("integer", "Start of the newest transaction."),
+    updated_ms=value("integer", "Time of the last change."),
     partitions=rows(
         record(
-            topic=maybe("string", "Null for one that was deleted."),
+            topic=maybe("string", "Null for a deleted topic."),
             partition=value("integer", "Its number."),
         ),
-        "What is in the transaction until it is complete.",
+        "Partitions in the transaction, until it is complete.",
     ),
-    groups=rows(TEXT, "Consumer groups whose offsets are in it."),
+    groups=rows(TEXT, "Consumer groups with offsets in the transaction."),
 )
 ABORT_REQUEST: Final = record(
-    transactional_id=value("string", "Of the producer."),
-    number=value("integer", "Of the transaction that was seen: no later one is aborted."),
+    transactional_id=value("string", "The producer's transactional id."),
+    number=value("integer", "Number of the transaction to abort. A later transaction is not aborted."),
 )
 ABORTED: Final = record(
-    transactional_id=value("string", "Of the producer."),
-    number=value("integer", "Of the transaction."),
-    aborted=value("boolean", "True: it is decided, and is carried out."),
+    transactional_id=value("string", "The producer's transactional id."),
+    number=value("integer", "Number of the transaction."),
+    aborted=value("boolean", "True: the abort is decided and under way."),
 )
 
 COORDINATOR: Final = record(
     topic=value("string", "The internal topic."),
-    partition=value("integer", "Its number, which follows from the keys."),
+    partition=value("integer", "Partition number; a key's hash decides which."),
     group=value("integer", "Its Raft group."),
     kind=value("string", "What it coordinates.", enum=["groups", "transactions"]),
     leads=value("boolean", "Whether this node leads it and answers."),
-    leader=maybe("integer", "Who leads it, as far as this node knows."),
+    leader=maybe("integer", "The leader, as known to this node."),
     leader_epoch=value("integer", "The newest term applied here."),
-    keys=value("integer", "Consumer groups, or transactional ids, that it has."),
+    keys=value("integer", "Consumer groups or transactional ids of this coordinator."),
 )
 
 GROUP: Final = record(
@@ -282,14 +285,16 @@ GROUP: Final = record(
     synced=value("integer", "Index of the last durable entry."),
     log_start=value("integer", "Index before the first entry in the log."),
     snapshot=value("integer", "Index of the newest snapshot."),
-    quiet=value("boolean", "Whether the shared heartbeat stands for its leader's."),
+    quiet=value(
+        "boolean", "Whether the group is quiesced: nodes exchange one heartbeat for all quiesced groups."
+    ),
     needs_snapshot_from=maybe("integer", "Set when its stored snapshot is damaged."),
     failure=maybe("string", "Why the replica stopped."),
     followers=mapping(
         record(match=INTEGER, next=INTEGER, phase=TEXT),
-        "At the leader: how far each follower is, by node id.",
+        "At the leader: each follower's progress, by node id.",
     ),
-    lost_acknowledged=rows(INTEGER, "Nodes that lost entries which they had acknowledged."),
+    lost_acknowledged=rows(INTEGER, "Nodes that lost acknowledged entries."),
     pending_commands=value("integer", "Commands proposed here and not committed."),
     pending_bytes=value("integer", "Their bytes."),
 )
@@ -305,7 +310,7 @@ CHECKPOINT_REQUEST: Final = {
 }
 
 CHECKPOINT: Final = record(
-    complete=value("boolean", "Whether every live replica published its state in time."),
+    complete=value("boolean", "Whether every live replica published its state before the timeout."),
     cluster=value("string", "Cluster id."),
     checkpoints=rows(
         record(
@@ -341,70 +346,78 @@ RENEWAL_REQUEST: Final = {
 }
 
 RENEWAL: Final = record(
-    complete=value("boolean", "Whether all leases go on."),
+    complete=value("boolean", "Whether all leases were renewed."),
     checkpoints=rows(
         record(
             group=value("integer", "Group id."),
             index=value("integer", "Log index that names the checkpoint."),
             lease_until_ms=maybe("integer", "End of its lease, ms since 1970; null when not renewed."),
-            ended=value("boolean", "Its lease cannot be renewed any more."),
+            ended=value("boolean", "Whether the lease has ended for good."),
             error=maybe("string", "Why it was not renewed."),
         )
     ),
 )
 
-ERROR: Final = record(error=value("string", "What is wrong, and what would be right."))
+ERROR: Final = record(error=value("string", "The cause and the cure."))
 
 COLLECTION: Final = record(
     node=value("integer", "The node that answers."),
-    cluster_epoch=value("integer", "As of the controller's state that M was taken from."),
-    max_collectable_epoch=value("integer", "M as this node knows it: no partition needs it or any below."),
+    cluster_epoch=value("integer", "Cluster epoch of the controller's state that M is computed from."),
+    max_collectable_epoch=value(
+        "integer", "This node's view of M: no partition needs this epoch or any below."
+    ),
     held_back={
         **record(
             topic=TEXT,
             partition=INTEGER,
             group=INTEGER,
-            leader=maybe("integer", "Who leads it, as far as this node knows."),
+            leader=maybe("integer", "The leader, as known to this node."),
             reason=value("string", "Why.", enum=[*HELD_BACK_BY, "no_leader", "unheard"]),
-            since_ms=maybe("integer", "For unreconciled: the time of the oldest batch that waits."),
+            since_ms=maybe("integer", "For unreconciled: timestamp of the oldest waiting batch."),
         ),
         "type": ["object", "null"],
-        "description": "The partition that holds M back; null when only the cluster epoch does.",
+        "description": "The partition that holds M back; null if M is limited by the cluster epoch alone.",
     },
     collector=record(
-        paused=value("boolean", "Whether collecting is paused, in the whole cluster."),
-        waiting=value("boolean", "Whether this node has yet to hear the controller since it started."),
-        broken=maybe("string", "Why the collector stopped for good, until it is reset."),
-        last_error=maybe("string", "The object store's, as long as the last sweep failed."),
-        bound=value("integer", "Epoch up to which objects are deleted: M of a grace period ago."),
-        lag_epochs=value("integer", "Closed epochs that are above the bound."),
-        lag_seconds=value("number", "How long the oldest of them has been closed."),
+        paused=value("boolean", "Whether collection is paused in the whole cluster."),
+        waiting=value(
+            "boolean", "Whether this node waits for its first answer from the controller since it started."
+        ),
+        broken=maybe("string", "Why the collector stopped until it is reset."),
+        last_error=maybe("string", "Error of the last sweep, if it failed."),
+        bound=value("integer", "Objects up to this epoch are deleted: M as it was a grace period ago."),
+        lag_epochs=value("integer", "Number of closed epochs above the bound."),
+        lag_seconds=value("number", "Time since the oldest of these epochs was closed."),
         shards=rows(INTEGER, "Nodes whose objects this one collects."),
         sweeps=value("integer", "Sweeps over all these shards."),
         lists=value("integer", "Listings."),
-        listed=value("integer", "Names that they gave."),
+        listed=value("integer", "Object names listed."),
         deleted=value("integer", "Objects deleted."),
-        foreign=value("integer", "Names in the last sweep that are no object's; they stay."),
+        foreign=value("integer", "Unknown names in the last sweep; they are not deleted."),
         errors=value("integer", "Sweeps that failed."),
     ),
     clock=record(
-        trusted=value("boolean", "Whether most nodes agree on the time; else nothing goes by its age."),
-        offset_ms=value("integer", "What is added to this node's clock; 0 while it is near the others."),
+        trusted=value(
+            "boolean", "Whether a majority of nodes agrees on the time; otherwise nothing expires."
+        ),
+        offset_ms=value("integer", "Correction of this node's clock; 0 while it is close to the others."),
     ),
     level_one=record(
-        unreconciled_bytes=value("integer", "Batches in level zero, of partitions led here."),
-        unreconciled_seconds=value("number", "How long the oldest of them has been seen here."),
-        undecided_objects=value("integer", "Objects that are being made, or that may yet be named."),
+        unreconciled_bytes=value("integer", "Bytes of batches in level zero, of partitions led here."),
+        unreconciled_seconds=value("number", "Age of the oldest of these batches, as seen here."),
+        undecided_objects=value(
+            "integer", "Objects that are being built, or whose registration is not decided."
+        ),
         retention_by_time=value("boolean", "False while the nodes' clocks disagree."),
-        failing_count=value("integer", "Partitions led here for which some work failed the last time."),
+        failing_count=value("integer", "Partitions led here whose last job failed."),
         failing=rows(
             record(
                 topic=TEXT,
                 partition=INTEGER,
-                unreconciled_seconds=value("number", "How long its oldest batch in level zero waits."),
+                unreconciled_seconds=value("number", "Age of its oldest batch in level zero."),
                 errors=rows(TEXT, "Why it failed."),
             ),
-            "The first of them, the longest first.",
+            "The first of these partitions, the longest waiting first.",
         ),
     ),
 )
@@ -413,9 +426,9 @@ COLLECTABLE: Final = record(
     topic=TEXT,
     partition=INTEGER,
     group=value("integer", "Its Raft group."),
-    leader=maybe("integer", "Who leads it, as far as this node knows."),
-    max_collectable_epoch=value("integer", "M(p) as this node knows it."),
-    heard_from_term=maybe("integer", "Term of the leader that said so; null: none was heard."),
+    leader=maybe("integer", "The leader, as known to this node."),
+    max_collectable_epoch=value("integer", "This node's view of M(p)."),
+    heard_from_term=maybe("integer", "Term of the leader that reported it; null: no report yet."),
 )
 
 DRY_RUN: Final = record(

@@ -31,7 +31,7 @@ class RenewedLease:
     index: int
     lease_until_ms: int | None
     ended: bool
-    """Its lease cannot be renewed any more."""
+    """Whether the lease has ended for good."""
     error: str | None
 
 

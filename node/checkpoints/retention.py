@@ -68,7 +68,7 @@ class Retention:
         try:
             await self._context.calls.call(node, METHOD, [group, index], CALL_SECONDS)
         except CallFailed as failed:
-            log.info("group %d: old checkpoints stay until the next one: %s", group, failed.reason)
+            log.info("group %d: old checkpoints are kept until the next checkpoint: %s", group, failed.reason)
 
     async def _serve(self, peer: int, payload: Any) -> int:
         """Delete for a group that is led here; the number of objects."""
@@ -79,7 +79,9 @@ class Retention:
                         return await self._by_count(group, index)
                     return await self._of_partition(group, index)
                 except StoreError as error:
-                    log.warning("group %d: old checkpoints stay until the next one: %s", group, error)
+                    log.warning(
+                        "group %d: old checkpoints are kept until the next checkpoint: %s", group, error
+                    )
                     raise CallFailed(str(error), unknown=True) from error
             case _:
                 raise CallFailed("that is no group and index", unknown=False)
@@ -130,5 +132,5 @@ class Retention:
         for start in range(0, len(names), MAX_DELETE):
             await self._context.store.delete_many(names[start : start + MAX_DELETE])
         if names:
-            log.info("group %d: %d objects of old checkpoints are deleted", group, len(names))
+            log.info("group %d: deleted %d objects of old checkpoints", group, len(names))
         return len(names)

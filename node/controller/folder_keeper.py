@@ -81,7 +81,7 @@ class FolderKeeper:
         except (StoreError, TimeoutError) as error:
             self._owned.trouble = str(error) or f"the store did not answer within {START_SECONDS:g} s"
             told = self._owned.trouble
-            log.warning("storage does not say whose it is, and this node goes on without it: %s", told)
+            log.warning("cannot verify which cluster owns the storage; starting anyway: %s", told)
         if folder.newcomer:
             log.warning("%s", self.waits_for())
 
@@ -162,7 +162,7 @@ class FolderKeeper:
                 return
             except (StoreError, OSError) as error:
                 self._owned.trouble = str(error) or f"the store did not answer within {ANSWER_SECONDS:g} s"
-                log.debug("whose the storage is: %s", error)
+                log.debug("the storage's owner cannot be read: %s", error)
             if self._owned.owner is None:
                 self._woken.clear()
                 pause = LOOK_SECONDS
@@ -223,7 +223,7 @@ class FolderKeeper:
             if own is not None and own.folder == host.folder.id:
                 host.give_vote(own.generation, machine.incarnation or "")
         except OSError as error:
-            log.error("what the controller says of data folders cannot be kept: %s: mend the disk", error)
+            log.error("cannot store the controller's list of data folders: %s: repair the disk", error)
             self._retry = self._loop.call_later(LOOK_SECONDS, self._follow)
         if self._owned.owner is None and machine.incarnation:
             self._woken.set()

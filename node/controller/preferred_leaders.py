@@ -128,4 +128,4 @@ class PreferredLeaders:
                 FIRST_PAUSE * self._settled_seconds if known is None else 2 * known[1], MAX_PAUSE_SECONDS
             )
             self._pauses[group_id] = (now + pause, pause)
-            log.debug("group %d is handed to node %d, its preferred leader", group_id, target)
+            log.debug("handing group %d over to node %d, its preferred leader", group_id, target)

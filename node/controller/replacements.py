@@ -65,7 +65,7 @@ class Replacements:
             try:
                 await self._go_on(present)
             except Exception:
-                log.exception("the replacement of node %d goes on later", present.node)
+                log.exception("the replacement of node %d will be retried", present.node)
 
     def _turn_to(self, phase: tuple[int, int, bool] | None) -> None:
         if phase != self._phase:

@@ -241,7 +241,7 @@ class Collector:
             self.measures.foreign = foreign
         self.measures.sweeps += 1
         if self._failures:
-            log.info("the collector sweeps again")
+            log.info("the collector recovered")
         self._failures, self.last_error = 0, None
 
     def _observe(self) -> int:
@@ -295,5 +295,5 @@ class Collector:
         self.measures.errors += 1
         self.last_error = str(error)
         if not self._failures:
-            log.warning("the collector goes on later: %s", error)
+            log.warning("the collector's sweep failed and will be retried: %s", error)
         self._failures += 1

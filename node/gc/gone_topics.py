@@ -98,7 +98,7 @@ class GoneTopics:
             except StoreError as error:
                 # Every round begins where the last one stood, so nothing is lost but time.
                 if self.last_error is None:
-                    log.warning("objects of deleted topics stay for now: %s", error)
+                    log.warning("objects of deleted topics are kept for now: %s", error)
                 self.last_error = str(error)
             except Exception as error:
                 self.last_error = f"{type(error).__name__}: {error}"
@@ -147,7 +147,7 @@ class GoneTopics:
             self.deleted += len(batch)
             await asyncio.sleep(len(batch) / self._deletes_per_second)
         if names:
-            log.info("%d objects of deleted topics are deleted", len(names))
+            log.info("deleted %d objects of deleted topics", len(names))
 
 
 def _owner(name: str) -> _Owner | None:

@@ -156,5 +156,5 @@ class Retention:
             return self._context.wall_ms()
         if not self._said:
             self._said = True
-            log.warning("retention.ms is not in force: too few nodes agree on what time it is")
+            log.warning("retention.ms is suspended: too few nodes agree on the time")
         return None

@@ -139,7 +139,7 @@ class Sweeper:
             if orphans:
                 await self._context.store.delete_many(orphans)
                 self._measures.orphans_deleted += len(orphans)
-                log.info("%s: %d objects that it never named are deleted", label(replica), len(orphans))
+                log.info("%s: deleted %d objects that were never registered", label(replica), len(orphans))
             if len(names) < PAGE:
                 self._measures.sweeps += 1
                 return
@@ -174,7 +174,7 @@ class Sweeper:
             trouble.failed(self._context.loop.time(), str(error), MOST_RETRY_SECONDS)
             if not self._said:
                 self._said = True
-                log.warning("%s: objects that nobody needs stay for now: %s", label(replica), error)
+                log.warning("%s: unreferenced objects are kept for now: %s", label(replica), error)
             return False
         trouble.over()
         self._said = False

@@ -175,7 +175,7 @@ class WorkerBuilder(LevelOneBuilder):
             raise _Ended(told[0])
         if kind != "ready":
             raise BadFrame(f"an answer of kind {kind!r}")
-        log.info("the level-one worker is process %d", process.pid)
+        log.info("the level-one worker runs as process %d", process.pid)
         return process
 
     async def _ask(self, process: asyncio.subprocess.Process, messages: Iterable[list[Any]]) -> list[Any]:
@@ -222,7 +222,7 @@ class WorkerBuilder(LevelOneBuilder):
         except ProcessLookupError:
             pass  # it was quicker
         except TimeoutError:
-            log.warning("the level-one worker did not end by itself")
+            log.warning("the level-one worker did not stop in time, and was killed")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

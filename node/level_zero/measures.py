@@ -86,6 +86,6 @@ class ReaderMeasures:
     """Gets that failed."""
 
     bad: int = 0
-    """Batches that were not what was stored."""
+    """Batches that failed verification."""
 
     get_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))

@@ -200,7 +200,7 @@ class Partition(LedReplica):
         now = self._loop.time()
         if now - self._said >= SAY_SECONDS:
             self._said = now
-            log.warning("%s-%d begins no transaction: %s", self.topic, self.number, reason)
+            log.warning("%s-%d cannot begin a transaction: %s", self.topic, self.number, reason)
         return AppendFailed(ErrorCode.policy_violation, reason)
 
     def transaction_of(self, producer_id: int, epoch: int) -> int | Verification | None:

@@ -233,7 +233,7 @@ class RaftHost:
         self.wal.on_synced = self._on_synced
         self.wal.on_failed = self._on_wal_failed
         self.wal.on_stall = lambda error: log.error(
-            "write-ahead log: %s: waiting for space: free some, it goes on by itself", error
+            "write-ahead log: %s: the disk is full: free space; the node then continues by itself", error
         )
         self._stored.finish()
 

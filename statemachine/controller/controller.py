@@ -279,7 +279,7 @@ class Controller:
 
     @property
     def feature_level(self) -> int:
-        """What entries and snapshots may use."""
+        """Feature level of log entries and snapshots."""
         return self._state.feature_level
 
     @property

@@ -84,7 +84,7 @@ class Replacement(NamedTuple):
     boot_id: int
     """Of the last process on the folder before, 0 for none: it counts as dead from here on."""
     leaving: frozenset[int]
-    """Groups that still count the folder before among their members."""
+    """Groups that still have the old folder as a member."""
     joining: frozenset[int]
     """Groups that left the node out, and do not have it back yet."""
 

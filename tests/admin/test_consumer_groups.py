@@ -63,7 +63,7 @@ async def test_groups_are_shown_with_what_they_have(tmp_path: Path) -> None:
         assert (await client.get(PATH)) == {
             "consumer_groups": [],
             "next": None,
-            "coordinators": {"led": [], "of": 0},
+            "coordinators": {"led": [], "coordinators_total": 0},
         }
         node.coordinators.groups = [
             coordinator(3, first, joining("moving", 2), joining("first", 1), joining("nobody", 0)),
@@ -71,7 +71,7 @@ async def test_groups_are_shown_with_what_they_have(tmp_path: Path) -> None:
         ]
         answer = await client.get(PATH)
         check(answer, schema_of(PATH), PATH)
-        assert answer["coordinators"] == {"led": [3, 9], "of": 0}
+        assert answer["coordinators"] == {"led": [3, 9], "coordinators_total": 0}
         keys = ("group", "coordinator", "protocol", "state", "generation", "members", "offsets")
         assert [tuple(row[key] for key in keys) for row in answer["consumer_groups"]] == [
             ("first", 3, "classic", "PreparingRebalance", 4, 1, 0),

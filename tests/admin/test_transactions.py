@@ -61,13 +61,17 @@ def coordinators(node: SmallNode) -> list[Coordinator]:
 @on_loop
 async def test_the_transactional_ids_come_in_their_order_with_what_is_in_them(tmp_path: Path) -> None:
     async with small_node(tmp_path) as (node, _, client):
-        none: dict[str, Any] = {"transactions": [], "next": None, "coordinators": {"led": [], "of": 0}}
+        none: dict[str, Any] = {
+            "transactions": [],
+            "next": None,
+            "coordinators": {"led": [], "coordinators_total": 0},
+        }
         assert (await client.get("/api/transactions")) == none
         await node.command(CreateInternalTopic(b"i" * 16, TRANSACTIONS_TOPIC, 16, 1))
         coordinators(node)
         answer = await client.get("/api/transactions")
         check(answer, schema_of("/api/transactions"))
-        assert answer["coordinators"] == {"led": [3, 9], "of": 16}
+        assert answer["coordinators"] == {"led": [3, 9], "coordinators_total": 16}
         rows = answer["transactions"]
         assert [(row["transactional_id"], row["coordinator"], row["state"]) for row in rows] == [
             ("a", 9, "Empty"), ("b", 3, "Ongoing"), ("c", 9, "Empty"), ("d", 3, "Empty"),

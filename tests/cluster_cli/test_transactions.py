@@ -19,7 +19,11 @@ LIST = "/api/transactions?limit=1000"
 
 def page(led: list[int], *rows: dict[str, Any], following: str | None = None) -> dict[str, Any]:
     """What a node answers that leads these of four coordinators."""
-    return {"transactions": list(rows), "next": following, "coordinators": {"led": led, "of": 4}}
+    return {
+        "transactions": list(rows),
+        "next": following,
+        "coordinators": {"led": led, "coordinators_total": 4},
+    }
 
 
 NONE = page([0, 1])

@@ -275,7 +275,7 @@ class Rebalancing(Waiting):
 
     def lost(self, code: ErrorCode) -> None:
         """This object is over; whoever waits is told `code`. Its timers are cancelled by whoever runs it."""
-        log.info("group %r: not looked after here any more: %s", self.group_id, code.name)
+        log.info("group %r: this node no longer coordinates it: %s", self.group_id, code.name)
         self._enter(State.DEAD)
         for member in self.members:
             self._end_join(member, code)

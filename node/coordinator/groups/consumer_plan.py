@@ -270,7 +270,9 @@ class _Turn:
         late = sum(bounded[pattern] != matches[pattern] for pattern in matches)
         if late:
             _log.warning(
-                "group %r: %d patterns do not follow the topics, for want of room", self._group_id, late
+                "group %r: %d patterns do not follow new topics: the limit of matched topics is reached",
+                self._group_id,
+                late,
             )
         draft.matched.settle(bounded)
         return bounded

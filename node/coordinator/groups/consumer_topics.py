@@ -108,7 +108,7 @@ class Topics:
             try:
                 found[pattern] = self.matching(pattern)
             except InvalidPattern as error:
-                _log.warning("A subscription's pattern %r is not matched anew: %s.", pattern, error)
+                _log.warning("the subscription pattern %r cannot be matched again: %s", pattern, error)
                 found[pattern] = before.get(pattern, ())
         return found
 

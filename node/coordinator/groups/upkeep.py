@@ -95,7 +95,7 @@ class Upkeep:
         now = coordinator.context.agreed_ms()
         if now is None:
             if not self._said:
-                log.warning("the nodes do not agree on the time: no offset goes by its age until they do")
+                log.warning("the nodes' clocks disagree: offsets do not expire until they agree")
             self._said = True
             return
         self._said = False
@@ -108,7 +108,7 @@ class Upkeep:
             left = [group_id for group_id in groups if not coordinator.classic.has_members(group_id)]
             done = await coordinator.execute(ExpireOffsets(left, now, retention, producers))
             if isinstance(done, NotDone):
-                log.info("old offsets stay for now: %s", done.reason)
+                log.info("expired offsets are kept for now: %s", done.reason)
                 return
 
     async def _sought(self, wanted: Callable[[Group], bool]) -> list[list[str]]:
@@ -147,7 +147,7 @@ class Upkeep:
             for groups in await self._sought(partial(_has_any, frozenset(topics))):
                 done = await self._coordinator.execute(ForgetTopics(groups, topics))
                 if isinstance(done, NotDone):
-                    log.info("offsets of deleted topics stay for now: %s", done.reason)
+                    log.info("offsets of deleted topics are kept for now: %s", done.reason)
                     return
 
     async def _gone_topics(self) -> Sequence[bytes]:

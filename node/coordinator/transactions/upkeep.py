@@ -118,7 +118,11 @@ class Upkeep:
             try:
                 await work()
             except Exception:
-                log.exception("%s-%d: to be tried again", self._replica.place.topic, self._replica.number)
+                log.exception(
+                    "%s-%d: the coordinator's background work failed; it will be retried",
+                    self._replica.place.topic,
+                    self._replica.number,
+                )
 
     async def _end_overdue(self) -> None:
         """Abort what takes longer than its producer asked for. What fails is for the next look."""
@@ -126,7 +130,7 @@ class Upkeep:
         async def abort(one: tuple[str, int]) -> None:
             result = await self._replica.execute(Abort(*one))
             if isinstance(result, Prepared):
-                log.info("transaction %d of %r took too long and is aborted", one[1], one[0])
+                log.info("aborted transaction %d of %r: its timeout is over", one[1], one[0])
 
         await each(self._overdue(), abort)
 

@@ -76,7 +76,7 @@ class SnapshotTaking(Membership):
     def _saved(self, document: SnapshotDocument, _: Any, error: Exception | None) -> None:
         if error is not None:
             log.error(
-                "group %d: snapshot %d could not be stored: %s: free or repair the disk; next try in %.0f s",
+                "group %d: cannot store snapshot %d: %s: free or repair the disk; next try in %.0f s",
                 self.id, document.index, error, RETRY_SECONDS,
             )  # fmt: skip
             self.host.later(RETRY_SECONDS, self, self._try_saving_again)
