@@ -41,7 +41,7 @@ def test_a_full_disk_on_the_leader_moves_leadership_and_heals(
         assert all(len(cluster.acked[group]) > acked[group] + 100 for group in acked), "goes on elsewhere"
         assert buffered(cluster, full) <= WAL.max_buffered_bytes
         assert any(
-            line.startswith("write-ahead log") and "No space left" in line and "waiting for space" in line
+            line.startswith("write-ahead log") and "No space left" in line and "the disk is full" in line
             for line in caplog.messages
         )
         assert cluster.hosts[full].disk_stalled()

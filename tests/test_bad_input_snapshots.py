@@ -236,7 +236,7 @@ def test_a_snapshot_that_cannot_be_stored_is_tried_again_and_not_at_every_turn(
         host.snapshots.save = failing  # type: ignore[method-assign]
         cluster.load()
         cluster.run(14.0)
-        lines = [line for line in caplog.messages if "could not be stored" in line]
+        lines = [line for line in caplog.messages if "cannot store snapshot" in line]
         assert len(lines) == 2, "one line for each try"
         assert all("free or repair the disk" in line and line.isprintable() for line in lines)
         assert tries[2] - tries[0] > 9.0

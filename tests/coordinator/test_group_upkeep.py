@@ -181,9 +181,9 @@ def test_no_offset_goes_by_a_clock_that_the_others_do_not_agree_with(
     house.wall += 8 * DAY_MS
     house.advance(EXPIRY_SECONDS * SPREAD + 2 * EXPIRY_SECONDS)
     assert kept(house) == [topic(1)]
-    assert [record.message.split(":")[0] for record in caplog.records] == [
-        "the nodes do not agree on the time"
-    ], "once"
+    assert [record.message.split(":")[0] for record in caplog.records] == ["the nodes' clocks disagree"], (
+        "once"
+    )
     # Somebody commits meanwhile, and the time of the state is eight days ahead of all who come after.
     commit(house, topic(1), group="h")
     house.wall -= 8 * DAY_MS

@@ -96,7 +96,7 @@ def test_a_partition_with_too_many_aborted_transactions_begins_none(
         assert (codes["late"], codes["later"]) == ("policy_violation", "policy_violation")
         assert not codes["behind"].isdigit()
         (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
-        assert record.message.startswith("orders-2 begins no transaction: 2 aborted transactions")
+        assert record.message.startswith("orders-2 cannot begin a transaction: 2 aborted transactions")
         lone.append("more", producer=P, sequence=1, transaction=1)
         lone.append("plain", producer=20, sequence=0)
         lone.stored("more")
