@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import msgpack
 
 from strandline.node.raft.attention import Attention
+from strandline.node.raft.campaigns import Campaigns
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
@@ -74,6 +75,7 @@ class FakeHost:
         self.stalled = False
         self.active = True
         self.awake = False
+        self.campaigns = Campaigns(config.election_max_seconds)
         self.jobs: deque[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = deque()
         self.groups: dict[int, RaftGroup] = {}
         self.mesh = FakeMesh(self.away)

@@ -16,7 +16,7 @@ from strandline.node.admin.health import REASONS
 
 FOLDER = Path(__file__).parent.parent / "docs" / "monitoring"
 _SCRAPED = {"up", "job", "instance", "le"}
-_WORDS = {"sum", "by", "max", "count", "rate", "histogram_quantile", "and", "on", "label_values"}
+_WORDS = {"sum", "by", "max", "count", "rate", "increase", "histogram_quantile", "and", "on", "label_values"}
 
 
 def metrics() -> dict[str, Metric]:

@@ -139,6 +139,13 @@ RAFT: Final = (
     Metric("strandline_raft_failed_groups", _G, "groups", "Replicas that stopped."),
     Metric("strandline_raft_leaderless_groups", _G, "groups", "Groups without a leader known to this node."),
     Metric(
+        "strandline_raft_elections_total",
+        _C,
+        "elections",
+        "Elections in which a group of this node was a candidate, by what it carries and why.",
+        ("rank", "cause"),
+    ),
+    Metric(
         "strandline_raft_quiet_groups",
         _G,
         "groups",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from importlib.metadata import version
+from itertools import product
 from typing import Any
 
 from strandline.node.admin import collection_metrics, group_metrics
@@ -19,8 +20,10 @@ from strandline.node.kafka.wire.server_config import CloseReason
 from strandline.node.level_one.block_cache import BlockCache
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.objectstore.retries import RetryingStore
+from strandline.node.raft.campaigns import Cause
 from strandline.node.raft.mesh.problems import Reason
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+from strandline.node.raft.rank import Rank
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
 from strandline.statemachine.partition.epoch_window import WindowCounters
@@ -160,6 +163,10 @@ class Metrics:
             page.add("strandline_raft_groups", count, label("role", role))
         page.add("strandline_raft_failed_groups", failed)
         page.add("strandline_raft_leaderless_groups", leaderless)
+        counts = self._source.host.campaigns.counts
+        for rank, cause in product(Rank, Cause):
+            labels = f"{label('rank', rank.name.lower())},{label('cause', cause)}"
+            page.add("strandline_raft_elections_total", counts[rank, cause], labels)
         page.add("strandline_raft_quiet_groups", quiet)
         page.add("strandline_raft_pending_commands", commands)
         page.add("strandline_raft_pending_bytes", waiting)

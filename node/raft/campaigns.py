@@ -8,6 +8,8 @@ coordinators', which others wait for, always may.
 
 from __future__ import annotations
 
+from collections import Counter
+from enum import StrEnum
 from typing import Final
 
 from strandline.node.raft.rank import Rank
@@ -17,6 +19,17 @@ AT_ONCE_LATE: Final = 8
 """Where the loop stood still just now: what it has to do already comes first, but elections never stop."""
 
 
+class Cause(StrEnum):
+    """Why a group stands for election."""
+
+    FIRST = "first"
+    """Nobody has led it yet."""
+    HANDED = "handed"
+    """Its leader asked for it: it hands over, or steps down."""
+    SILENCE = "silence"
+    """No leader was heard for a whole timeout, or the connection to it broke."""
+
+
 class Campaigns:
     """Groups of one node that stand for election now."""
 
@@ -24,6 +37,8 @@ class Campaigns:
         """A place is free again once its election has ended, or after `hold_seconds`: it may never end."""
         self._hold_seconds = hold_seconds
         self._since: dict[int, float] = {}
+        self.counts: Counter[tuple[Rank, Cause]] = Counter()
+        """Elections in which a group of this node stood, each term once."""
 
     def admit(self, group: int, rank: Rank, now: float, *, late: bool) -> bool:
         """Whether a group may stand now; it keeps its place when it stands again.

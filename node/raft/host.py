@@ -24,6 +24,7 @@ from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.data_folder import NAME as FOLDER_FILE
 from strandline.node.raft.data_folder import Folder, FolderKey
 from strandline.node.raft.disk import Disk
+from strandline.node.raft.gap_log import GapLog
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem
 from strandline.node.raft.mesh.outbox import FRAME_BYTES, Outbox
@@ -156,12 +157,13 @@ class RaftHost:
         self._last_tick = self._newest
         self.attention = Attention(self._newest, self.config.heartbeat_seconds / 2)
         self.time_gap = (NEVER, NEVER)
+        self._gap_log = GapLog()
         self.reading: dict[int, RaftGroup] = {}
         self._first: dict[int, RaftGroup] = {}
         """The groups whose timer is looked at in every tick, whatever else waits."""
         self._to_tick: deque[RaftGroup] = deque()
         self._sweeps = Sweeps(loop)
-        self._campaigns = Campaigns(self.config.election_max_seconds)
+        self.campaigns = Campaigns(self.config.election_max_seconds)
         self._late_until = NEVER
         self._offers: dict[int, dict[int, None]] = {}
         self._retention_at = 0.0
@@ -388,7 +390,7 @@ class RaftHost:
             group.stop(None, "the replica was removed from this node")
         self._dirty.pop(group_id, None)
         self._first.pop(group_id, None)
-        self._campaigns.ended(group_id)
+        self.campaigns.ended(group_id)
         self._record(group_id, Kind.FORGET, b"")
         self.carrying.forget(group_id)
         self._last_lsn.pop(group_id, None)
@@ -427,11 +429,11 @@ class RaftHost:
     def may_stand(self, group: RaftGroup) -> bool:
         """Whether a group may begin an election now; if not it asks again soon."""
         now = self.now()
-        return self._campaigns.admit(group.id, group.rank, now, late=now < self._late_until)
+        return self.campaigns.admit(group.id, group.rank, now, late=now < self._late_until)
 
     def stood(self, group: RaftGroup) -> None:
         """A group's election is over, or never began."""
-        self._campaigns.ended(group.id)
+        self.campaigns.ended(group.id)
 
     def offered(self, group: int) -> list[int]:
         """Peers that offered a pre-vote for this group's first leader before the group was here."""
@@ -643,7 +645,7 @@ class RaftHost:
         gap = now - self._last_tick
         if gap > self.config.time_gap_seconds:
             before, self._last_tick = self._last_tick, now
-            log.warning("the event loop did not run for %.2f s, or the clock jumped", gap)
+            self._gap_log.add(now, gap)
             first, last = self.time_gap
             if before - last < self.config.election_min_seconds:
                 # What was promised anew then still holds, so the two are one gap.

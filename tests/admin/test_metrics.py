@@ -129,6 +129,8 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
             ("strandline_epoch_window_last_gap", first): 3,
             ("strandline_raft_groups", (("role", "leader"),)): 5,
             ("strandline_raft_groups", (("role", "follower"),)): 0,
+            ("strandline_raft_elections_total", (("cause", "first"), ("rank", "partition"))): 5,
+            ("strandline_raft_elections_total", (("cause", "silence"), ("rank", "controller"))): 0,
             ("strandline_controller_leader", ()): 1,
             ("strandline_controller_partitions", ()): 4,
             ("strandline_controller_nodes", (("state", "fenced"),)): 1,

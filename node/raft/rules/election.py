@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+from strandline.node.raft.campaigns import Cause
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from strandline.node.raft.rules.messages import (
     MessageKind,
@@ -170,6 +171,8 @@ class Elections(GroupState):
         # Where messages take long, candidates meet again and again unless they spread ever wider.
         self.lost_campaigns = min(self.lost_campaigns + 1, _MOST_DOUBLINGS)
         self.host.set_active(self, True)
+        cause = Cause.HANDED if transfer else Cause.SILENCE if self.term else Cause.FIRST
+        self.host.campaigns.counts[self.rank, cause] += 1
         self.set_term(self.term + 1, self.host.node_id)
         term, last, last_term = self.term, self.journal.last, self.journal.last_term
         for peer in self.other_voters():

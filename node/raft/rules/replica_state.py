@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from strandline.node.raft.attention import Attention
+from strandline.node.raft.campaigns import Campaigns
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.outcome import NotLeader, Outcome, Unknown
 from strandline.node.raft.pysyncobj_seam import FOLLOWER, LEADER, SeamedSyncObj
@@ -38,6 +39,7 @@ class GroupHost(Protocol):
     loop: asyncio.AbstractEventLoop
     snapshots: SnapshotStore
     attention: Attention
+    campaigns: Campaigns
     time_gap: tuple[float, float]
     """Between which times the loop last did not run, or the clock jumped."""
     reading: dict[int, Any]

@@ -1,0 +1,1 @@
+"""`scripts/mix`: thousands of partitions under all kinds of work, in too little memory."""
