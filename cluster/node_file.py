@@ -46,7 +46,7 @@ class NodeFile:
 
     def text(self, settings: Sequence[str] = ()) -> str:
         """TOML. `settings` are "section.key=value", and known to be good (`check`)."""
-        from strandline.node.config import parsed
+        from strandline.node.config.node_config import parsed
 
         document: dict[str, dict[str, Any]] = {
             "": {},
@@ -78,7 +78,7 @@ class NodeFile:
 
     def check(self, settings: Sequence[str], environ: Mapping[str, str]) -> None:
         """CommandFailed unless a node would take it with these settings; leaves nothing behind."""
-        from strandline.node.config import ConfigError, load
+        from strandline.node.config.node_config import ConfigError, load
 
         for setting in settings:
             key = setting.partition("=")[0].strip()
@@ -105,7 +105,7 @@ class NodeFile:
 
 def check_file(path: Path, environ: Mapping[str, str]) -> None:
     """CommandFailed unless a node would take the file as it is."""
-    from strandline.node.config import ConfigError, load
+    from strandline.node.config.node_config import ConfigError, load
 
     try:
         load(str(path), environ, ())

@@ -17,9 +17,9 @@ from typing import Any, Final
 from strandline.node.checkpoints.coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
-from strandline.node.cluster_clock import ClusterClock
-from strandline.node.config import NodeConfig
+from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.cluster_clock import ClusterClock
 from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.controller.cluster_members import differences
 from strandline.node.controller.duties import ControllerDuties
@@ -60,7 +60,7 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import HostSettings, RaftHost
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.wal.write_ahead_log import WalConfig
-from strandline.node.replica_machine import ReplicaMachine
+from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import MeshCalls
 from strandline.statemachine.controller.controller import Controller, PartitionGroup
 from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode
@@ -168,7 +168,7 @@ class Broker:
         self.partitions = PartitionTable()
         self._fence_log = FenceLog(loop)
         self.coordinators = Coordinators(self)
-        self.verifier = Verifier(self)
+        self.verifier = Verifier(self, self.coordinators)
         self.hosting = Hosting(
             self.host, self.controller, loop=loop, create=self._create_replica, remove=self._remove_replica
         )

@@ -32,13 +32,9 @@ if __name__ == "__main__":
 
 from kio.index import load_request_schema
 
-from strandline.node import logs
 from strandline.node.admin.server import AdminListenError, AdminServer
-from strandline.node.allocator import keep_freed_memory
 from strandline.node.broker import Broker, CannotListen
-from strandline.node.config import ConfigError, NodeConfig, load
-from strandline.node.disk_threads import DiskThreads, NodeLoop
-from strandline.node.garbage import Garbage
+from strandline.node.config.node_config import ConfigError, NodeConfig, load
 from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import APIS
 from strandline.node.level_one.builder import BuilderConfig
@@ -52,6 +48,10 @@ from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.mesh.mesh import MeshListenError
 from strandline.node.raft.wal.raft_log import JournalDamaged
 from strandline.node.raft.wal.write_ahead_log import WalError, WalLocked, WalMismatch
+from strandline.node.runtime import logs
+from strandline.node.runtime.allocator import keep_freed_memory
+from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
+from strandline.node.runtime.garbage import Garbage
 
 log = logging.getLogger(__name__)
 

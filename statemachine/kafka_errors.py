@@ -7,6 +7,7 @@ its answers carry Kafka's codes from the start; only those in use stand here.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class KafkaError(IntEnum):
@@ -45,3 +46,10 @@ class KafkaError(IntEnum):
     TRANSACTIONAL_ID_NOT_FOUND = 105
     STALE_MEMBER_EPOCH = 113
     INVALID_REGISTRATION = 119
+
+
+class Refused(NamedTuple):
+    """A command without effect: Kafka's error, and one line that names cause and cure."""
+
+    error: KafkaError
+    message: str

@@ -9,7 +9,7 @@ import pytest
 
 FAULTS = """
 import resource, sys
-from strandline.node.allocator import keep_freed_memory
+from strandline.node.runtime.allocator import keep_freed_memory
 if "keep" in sys.argv:
     assert keep_freed_memory()
 def work():

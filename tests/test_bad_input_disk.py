@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from strandline.node.config import NodeConfig
+from strandline.node.config.node_config import NodeConfig
 from strandline.node.process import _disk_failure
 from strandline.node.raft.disk import DiskFile, RealDisk
 from tests.small_cluster import WAL, SmallCluster

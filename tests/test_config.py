@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.node.config import ConfigError, NodeConfig, Peer, load
+from strandline.node.config.node_config import ConfigError, NodeConfig, Peer, load
 
 GOOD = """
 [node]

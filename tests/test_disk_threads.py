@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strandline.node.disk_threads import DiskThreads, NodeLoop
+from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 
 
 def on_loop(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.node.garbage import CAME, GONE, Garbage
+from strandline.node.runtime.garbage import CAME, GONE, Garbage
 
 
 class Cycle:

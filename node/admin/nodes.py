@@ -14,8 +14,9 @@ from strandline.node.admin.pages import only
 from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
 from strandline.node.controller.client import Unavailable
-from strandline.statemachine.controller.controller_commands import Refused, ReplaceNode
+from strandline.statemachine.controller.controller_commands import ReplaceNode
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.kafka_errors import Refused
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from strandline.node.checkpoints.publisher import PublisherMeasures
-from strandline.node.cluster_clock import Verdict
 from strandline.node.controller.client import Unavailable
+from strandline.node.controller.cluster_clock import Verdict
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.gc.collectable_epochs import Heard, HeldBack, Maximum
 from strandline.node.gc.collector import CollectorMeasures, DryRun
-from strandline.node.kafka.handlers.outcomes import Failure
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.level_one.builder_measures import BuilderMeasures
 from strandline.node.level_one.reader import LevelOneReader
@@ -25,6 +24,7 @@ from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.raft.host import RaftHost
+from strandline.node.refusal import Failure
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection
 from strandline.statemachine.groups.groups import GroupsMachine

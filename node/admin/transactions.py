@@ -18,7 +18,7 @@ from starlette.responses import Response
 from strandline.node.admin.http import Json, json_body, refusal
 from strandline.node.admin.pages import coordinators_led, limit, only, page
 from strandline.node.admin.source import AdminSource, TransactionCoordinatorSource
-from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.refusal import Failure
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
 from strandline.statemachine.transactions.transaction_state import State, Transaction
 

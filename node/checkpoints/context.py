@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from strandline.node.config import NodeConfig
+from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.leaders import LeaderTable
 from strandline.node.coordinator.replica import CoordinatorReplica

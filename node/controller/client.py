@@ -22,12 +22,11 @@ from strandline.statemachine.controller.controller_commands import (
     Command,
     CreatePartitions,
     DeleteTopic,
-    Refused,
     decode,
     encode,
 )
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 
 RETRY_SECONDS: Final = 0.05

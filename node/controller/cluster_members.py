@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from strandline.node.config import Peer
+from strandline.node.config.node_config import Peer
 from strandline.statemachine.controller.controller_state import NodeRegistration
 
 

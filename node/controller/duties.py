@@ -23,10 +23,10 @@ from strandline.statemachine.controller.controller_commands import (
     Command,
     FenceNode,
     Heartbeat,
-    Refused,
     encode,
 )
 from strandline.statemachine.controller.controller_state import NodeRegistration
+from strandline.statemachine.kafka_errors import Refused
 
 log = logging.getLogger(__name__)
 

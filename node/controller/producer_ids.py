@@ -10,11 +10,8 @@ import asyncio
 from typing import Final
 
 from strandline.node.controller.client import ControllerClient, Unavailable
-from strandline.statemachine.controller.controller_commands import (
-    AllocateProducerIds,
-    ProducerIdBlock,
-    Refused,
-)
+from strandline.statemachine.controller.controller_commands import AllocateProducerIds, ProducerIdBlock
+from strandline.statemachine.kafka_errors import Refused
 
 BLOCK: Final = 1000
 """Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE."""

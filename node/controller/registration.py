@@ -18,9 +18,9 @@ from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.controller.duties import HEARTBEAT, LEAVING
 from strandline.node.rpc import CallFailed, MeshCalls
 from strandline.statemachine.controller.controller import Result
-from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, Refused, RegisterNode
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode
 from strandline.statemachine.controller.controller_state import NodeRegistration
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 log = logging.getLogger(__name__)
 

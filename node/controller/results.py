@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from strandline.statemachine.controller.controller import Result
-from strandline.statemachine.controller.controller_commands import ProducerIdBlock, Refused
+from strandline.statemachine.controller.controller_commands import ProducerIdBlock
 from strandline.statemachine.controller.controller_state import NodeRegistration, Topic, topic_from
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 
 def pack(result: Result) -> list[Any]:

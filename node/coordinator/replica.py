@@ -14,11 +14,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.led_replica import LedReplica
 from strandline.node.raft.outcome import Applied, Outcome, Overloaded, Unknown
-from strandline.node.replica_machine import Recorder, ReplicaMachine
+from strandline.node.replica.led_replica import LedReplica
+from strandline.node.replica.replica_machine import Recorder, ReplicaMachine
 from strandline.statemachine.controller.controller import PartitionGroup
-from strandline.statemachine.groups.coordinator_machine import (
+from strandline.statemachine.coordinator_machine import (
     CoordinatorCommand,
     CoordinatorMachine,
     OlderTerm,

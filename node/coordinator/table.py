@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
+from strandline.node.coordinator.context import CoordinatorContext, CoordinatorPlace
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
-from strandline.node.kafka.handlers.outcomes import Failure
-from strandline.node.replica_machine import Recorder
+from strandline.node.refusal import Failure
+from strandline.node.replica.replica_machine import Recorder
 from strandline.statemachine.controller.controller import PartitionGroup
-from strandline.statemachine.controller.controller_commands import CreateInternalTopic, Refused
+from strandline.statemachine.controller.controller_commands import CreateInternalTopic
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import (
@@ -30,23 +31,14 @@ from strandline.statemachine.internal_topics import (
     coordinator_of,
     is_key,
 )
+from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-
-if TYPE_CHECKING:
-    from strandline.node.kafka.handlers.context import BrokerContext
 
 CREATE_SECONDS: Final = 5.0
 """How long whoever asks first waits for the controller to create the topic."""
 REPLICAS: Final = 3
 """Of each coordinator, or as many as there are nodes. It is not configured: what a group committed must not
 be less safe than what it read."""
-
-
-class CoordinatorPlace(NamedTuple):
-    """The partition that coordinates a key: its Raft group, whose leader answers for it, and its number."""
-
-    raft_group: int
-    number: int
 
 
 class _Hosted(NamedTuple):
@@ -57,7 +49,7 @@ class _Hosted(NamedTuple):
 class Coordinators:
     """The coordinators as one node sees them. Everything belongs on the context's loop."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: CoordinatorContext) -> None:
         self._context = context
         self._groups: dict[int, _Hosted] = {}
         self._transactions: dict[int, _Hosted] = {}

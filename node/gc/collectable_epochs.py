@@ -13,14 +13,14 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from strandline.node.cluster_clock import ClusterClock
 from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.cluster_clock import ClusterClock
 from strandline.node.controller.leaders import LeaderTable
-from strandline.node.looking import look_seconds
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.host import RaftHost
 from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.node.runtime.slices import look_seconds
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 

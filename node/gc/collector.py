@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from strandline.node.config import CollectorSection
+from strandline.node.config.node_config import CollectorSection
 from strandline.node.controller.client import ControllerClient
 from strandline.node.gc.collectable_epochs import CollectableEpochs
 from strandline.node.gc.grace import Grace

@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from strandline.node.config import CollectorSection
-from strandline.node.looking import look_seconds
+from strandline.node.config.node_config import CollectorSection
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.partition.writer import EpochSource
+from strandline.node.runtime.slices import look_seconds
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import AdvanceEpoch
 

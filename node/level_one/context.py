@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from strandline.node.config import NodeConfig
+from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.builder import LevelOneBuilder
 from strandline.node.objectstore.store import ObjectStore

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.level_one.context import Replica, leads_in
 from strandline.node.level_one.undecided import Undecided
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
-from strandline.node.partition.batch import AppendFailed
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (

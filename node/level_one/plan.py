@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from strandline.node.config import LevelOneSection
+from strandline.node.config.node_config import LevelOneSection
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
 from strandline.statemachine.partition.extents import Extent, Extents

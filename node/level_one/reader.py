@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from strandline.node.level_one.block_cache import BlockCache, Loaded, arrived
 from strandline.node.level_one.chunks import Chunk, Layout
+from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.measures import SECONDS, Histogram
 from strandline.node.objectstore.store import Buffer, ObjectStore, RangeNotFound, StoreError
-from strandline.node.partition.batch import StoredRun, TimedBatch
 from strandline.snapshot.level_one_format import LevelOneFooter, parse_footer
 from strandline.snapshot.object_frame import HEADER, BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name

@@ -33,7 +33,7 @@ from strandline.node.level_one.plan import (
 from strandline.node.level_one.trouble import Trouble
 from strandline.node.level_one.undecided import Undecided
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
-from strandline.node.looking import in_slices, look_seconds
+from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.partition.extents import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_commands import AdvanceReconciled

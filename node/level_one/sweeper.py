@@ -18,8 +18,8 @@ from strandline.node.level_one.context import LevelOneContext, Replica, label, l
 from strandline.node.level_one.trouble import Trouble
 from strandline.node.level_one.undecided import Undecided
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
-from strandline.node.looking import in_slices, look_seconds
 from strandline.node.objectstore.store import MAX_DELETE, StoreError
+from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.partition.level_one import level_one_name, parse_level_one_name, partition_prefix
 from strandline.statemachine.partition.partition_commands import ForgetRemoved
 

@@ -19,8 +19,6 @@ import time
 from dataclasses import astuple
 from typing import Any, BinaryIO, Final, NoReturn
 
-from strandline.node.allocator import keep_freed_memory
-from strandline.node.disk_threads import DiskThreads, NodeLoop
 from strandline.node.level_one.builder import BuilderConfig, Built, Merge, Output, StoreBuilder
 from strandline.node.level_one.builder_measures import BuilderMeasures
 from strandline.node.level_one.frames import (
@@ -37,6 +35,8 @@ from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.store import NotDone
 from strandline.node.raft.disk import RealDisk
+from strandline.node.runtime.allocator import keep_freed_memory
+from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 
 log = logging.getLogger(__name__)
 

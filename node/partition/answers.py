@@ -12,11 +12,12 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.partition.batch import AppendFailed, AppendResult, not_replicated, refused, too_few_hold
+from strandline.node.partition.batch import AppendResult, not_replicated, refused, too_few_hold
 from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Pending
 from strandline.node.partition.verifications import Verifications
 from strandline.node.raft.outcome import Applied, Outcome
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
 from strandline.statemachine.partition.producers import NO_PRODUCER
 

@@ -6,19 +6,15 @@ Values only, so that the requests, the write path and the read path need nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.level_zero.batcher import UploadFailed
 from strandline.node.objectstore.store import Buffer
 from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
-
-if TYPE_CHECKING:
-    from strandline.node.coordinator.transactions.verification import Verified
 
 
 class ProducedBatch(NamedTuple):
@@ -41,15 +37,10 @@ class ProducedBatch(NamedTuple):
     """How many replicas have to hold it before it is acknowledged, where that is more than commit it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppendFailed:
-    """The batch was not acknowledged. Under NOT_ENOUGH_REPLICAS_AFTER_APPEND alone it may be there all the
-    same, now or later; under any other code it is not and never will be."""
+class Verified(NamedTuple):
+    """The transaction coordinator says: it is in the open transaction, which has this number."""
 
-    code: ErrorCode
-    message: str
-    records: Sequence[int] = ()
-    """Numbers within the batch of the records it was refused for, where it was for single ones."""
+    number: int
 
 
 AppendResult = Appended | AppendFailed
@@ -57,7 +48,7 @@ Judgement = asyncio.Future[AppendFailed | None]
 """What is wrong with a batch whose records take long to look at; None when nothing is."""
 
 
-Verification: TypeAlias = "asyncio.Future[Verified | AppendFailed]"
+Verification: TypeAlias = asyncio.Future[Verified | AppendFailed]
 """What the transaction coordinator says of a batch whose transaction has nothing in the partition yet."""
 
 
@@ -69,28 +60,6 @@ class StoredBatch(NamedTuple):
     """Offset after its last record."""
     leader_epoch: int
     data: bytes
-
-
-class StoredRun(NamedTuple):
-    """Batches that follow on one another, in one piece and final: stamped when they came to level one."""
-
-    base_offset: int
-    """Of its first batch."""
-    end_offset: int
-    """Offset after the last record of its last batch."""
-    data: Buffer
-
-
-class TimedBatch(NamedTuple):
-    """A batch that was looked up by time."""
-
-    base_offset: int
-    end_offset: int
-    leader_epoch: int
-    max_timestamp: int
-    """Unix milliseconds: what its header promises."""
-    data: Buffer
-    """One batch; its base offset may not be stamped."""
 
 
 def not_leading(reason: str) -> AppendFailed:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.node.partition.batch import AppendFailed, ProducedBatch, behind, not_now
+from strandline.node.partition.batch import ProducedBatch, behind, not_now
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.producers import MAX_SEQUENCE, NO_PRODUCER, Producers
 
 MAX_GAPS = 4_096

@@ -6,7 +6,8 @@ import asyncio
 from collections import deque
 
 from strandline.node.level_zero.batcher import Result, Stored
-from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.node.partition.batch import AppendResult, ProducedBatch
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.partition_commands import Placeholder
 
 

@@ -14,19 +14,16 @@ from typing import cast
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.control_batch import control_batch
-from strandline.node.led_replica import LedReplica
 from strandline.node.level_one.reader import LevelOneReader, Place
+from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.partition.batch import (
-    AppendFailed,
     AppendResult,
     Judgement,
     ProducedBatch,
     StoredBatch,
-    StoredRun,
-    TimedBatch,
     Verification,
     not_leading,
     not_replicated,
@@ -37,7 +34,9 @@ from strandline.node.partition.stored_batches import CommittedRead, Measured, St
 from strandline.node.partition.writer import EpochSource, Writer
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome
-from strandline.node.replica_machine import Recorder, ReplicaMachine
+from strandline.node.refusal import AppendFailed
+from strandline.node.replica.led_replica import LedReplica
+from strandline.node.replica.replica_machine import Recorder, ReplicaMachine
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from strandline.node.gc.reader_holds import ReaderHolds
 from strandline.node.level_one.reader import LevelOneReader, Place
+from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.store import ObjectNotFound, StoreError
-from strandline.node.partition.batch import StoredBatch, StoredRun, TimedBatch
+from strandline.node.partition.batch import StoredBatch
+from strandline.node.partition.reader_holds import ReaderHolds
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from strandline.statemachine.partition.extents import Extent, ObjectExtent

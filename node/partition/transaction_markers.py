@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.partition.batch import AppendFailed
-from strandline.node.rpc import CallFailed
+from strandline.node.controller.client import ControllerClient
+from strandline.node.refusal import AppendFailed
+from strandline.node.rpc import CallFailed, MeshCalls
 
 METHOD: Final = "transactions.markers"
 MAX_MARKERS: Final = 500
@@ -47,7 +47,43 @@ class MarkerAnswer(IntEnum):
     """The topic was deleted: nobody will ever have to be told."""
 
 
-def serve(context: BrokerContext) -> None:
+class TransactionalReplica(Protocol):
+    """What a transaction may have touched: a partition of records, or a coordinator of groups."""
+
+    async def end_transaction(
+        self, producer_id: int, epoch: int, number: int, commit: bool, coordinator_term: int, /
+    ) -> Any:
+        """Put a transaction's marker into the log."""
+
+
+class PartitionReplicas(Protocol):
+    """The partitions this node has a replica of."""
+
+    def by_group(self, group: int) -> TransactionalReplica | None: ...
+
+
+class GroupCoordinators(Protocol):
+    """The coordinators of groups that this node leads."""
+
+    def groups_by_raft_group(self, group: int) -> TransactionalReplica | None: ...
+
+
+class MarkerContext(Protocol):
+    """What this module needs of its node: the broker satisfies it as it is."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def calls(self) -> MeshCalls: ...
+    @property
+    def controller(self) -> ControllerClient: ...
+    @property
+    def partitions(self) -> PartitionReplicas: ...
+    @property
+    def coordinators(self) -> GroupCoordinators: ...
+
+
+def serve(context: MarkerContext) -> None:
     """Answer the other nodes' coordinators, and this one's own."""
     ends: dict[Marker, asyncio.Task[MarkerAnswer]] = {}
     """On their way into a log. A marker that is said again meanwhile is not written again."""
@@ -85,7 +121,7 @@ def _markers(payload: Any) -> list[Marker]:
     return markers
 
 
-async def _end(context: BrokerContext, marker: Marker) -> MarkerAnswer:
+async def _end(context: MarkerContext, marker: Marker) -> MarkerAnswer:
     group = marker.raft_group
     partition = context.partitions.by_group(group)
     if partition is not None:

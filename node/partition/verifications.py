@@ -7,7 +7,8 @@ meanwhile share that answer, so a producer with several in flight asks once.
 
 from __future__ import annotations
 
-from strandline.node.partition.batch import AppendFailed, Verification
+from strandline.node.partition.batch import Verification
+from strandline.node.refusal import AppendFailed
 
 
 class _Asked:

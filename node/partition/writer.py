@@ -19,7 +19,6 @@ from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.partition.answers import Answers
 from strandline.node.partition.batch import (
-    AppendFailed,
     AppendResult,
     Judgement,
     ProducedBatch,
@@ -34,6 +33,7 @@ from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.node.partition.lanes import Lane, Pending, placeholder
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.epoch_window import StaleClusterEpoch, Verdict
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, encode

@@ -29,7 +29,6 @@ from strandline.statemachine.controller.controller_commands import (
     Heartbeat,
     ProducerIdBlock,
     RaiseFeatureLevel,
-    Refused,
     RegisterNode,
     ReplaceGroupConfigs,
     ReplaceNode,
@@ -51,6 +50,7 @@ from strandline.statemachine.controller.controller_state import (
 )
 from strandline.statemachine.controller.controller_topics import TopicCommand
 from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.machine import Captured, Corruption
 
 _NO_CONFIGS: Configs = {}

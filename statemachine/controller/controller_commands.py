@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import msgpack
 
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
-from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Corruption
 
 FEATURE_LEVEL = 1
@@ -297,13 +296,6 @@ Command = (
     | ReplicasLeft
     | ReplicasJoined
 )
-
-
-class Refused(NamedTuple):
-    """A command without effect: Kafka's error, and one line that names cause and cure."""
-
-    error: KafkaError
-    message: str
 
 
 class ProducerIdBlock(NamedTuple):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strandline.statemachine.controller.controller_commands import (
-    AlterGroupConfigs,
-    Refused,
-    ReplaceGroupConfigs,
-)
+from strandline.statemachine.controller.controller_commands import AlterGroupConfigs, ReplaceGroupConfigs
 from strandline.statemachine.controller.group_config import MAX_GROUPS, MAX_NAME_LENGTH, TABLE
 from strandline.statemachine.controller.settings import Configs
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 GroupCommand = AlterGroupConfigs | ReplaceGroupConfigs
 

@@ -14,11 +14,10 @@ from strandline.statemachine.controller.controller_commands import (
     Heartbeat,
     ProducerIdBlock,
     RaiseFeatureLevel,
-    Refused,
     RegisterNode,
 )
 from strandline.statemachine.controller.controller_state import ControllerState, NodeFolder, NodeRegistration
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 
 MAX_BLOCK = 1_000_000

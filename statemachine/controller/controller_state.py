@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from strandline.statemachine.controller.assignment import Load
 from strandline.statemachine.controller.settings import Configs
-from strandline.statemachine.groups.assignment import Load
 
 SNAPSHOT_FORMAT = 4
 CONTROLLER_GROUP = 0

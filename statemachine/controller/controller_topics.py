@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from strandline.statemachine.controller import topic_config
+from strandline.statemachine.controller.assignment import place
 from strandline.statemachine.controller.controller_commands import (
     DERIVED,
     AlterTopicConfigs,
@@ -17,15 +18,13 @@ from strandline.statemachine.controller.controller_commands import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
-    Refused,
     ReplaceTopicConfigs,
 )
 from strandline.statemachine.controller.controller_state import ControllerState, Partition, Topic, metric_name
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import MIN_INSYNC_REPLICAS
-from strandline.statemachine.groups.assignment import place
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 
 MAX_NAME_LENGTH = 249

@@ -11,19 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.statemachine.controller.controller_commands import (
-    Refused,
-    ReplaceNode,
-    ReplicasJoined,
-    ReplicasLeft,
-)
+from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasJoined, ReplicasLeft
 from strandline.statemachine.controller.controller_state import (
     CONTROLLER_GROUP,
     ControllerState,
     NodeFolder,
     Replacement,
 )
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 _NAMED = 5
 """Topics that a refusal names; the rest is counted."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from strandline.statemachine.controller.controller_commands import ConfigChange, ConfigOperation, Refused
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.controller.controller_commands import ConfigChange, ConfigOperation
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 T = TypeVar("T")
 Configs = Mapping[str, str]

@@ -22,8 +22,8 @@ from strandline.statemachine.groups.group_commands import (
     TransactionEnded,
 )
 from strandline.statemachine.groups.group_state import GroupsState
+from strandline.statemachine.groups.offsets import NO_EXPIRY, NOTHING_OPEN, CommittedOffset
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.partition.offsets import NO_EXPIRY, NOTHING_OPEN, CommittedOffset
 
 _TO_A_PRODUCER: Final[Mapping[KafkaError, KafkaError]] = MappingProxyType(
     {

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from strandline.statemachine.groups.coordinator_machine import CoordinatorMachine
+from strandline.statemachine.coordinator_machine import CoordinatorMachine
+from strandline.statemachine.groups.offsets import Offsets, Totals, TransactionalProducers
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
-from strandline.statemachine.partition.offsets import Offsets, Totals, TransactionalProducers
 
 GROUP_BYTES: Final = 128
 """What a group counts besides its id and its offsets."""

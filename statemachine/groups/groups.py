@@ -15,8 +15,8 @@ from strandline.statemachine.groups import classic_group, consumer_group, group_
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_state import Group, GroupsState, Membership
+from strandline.statemachine.groups.offsets import Offsets, TransactionalProducers
 from strandline.statemachine.machine import Rows
-from strandline.statemachine.partition.offsets import Offsets, TransactionalProducers
 
 _MEMBERSHIPS: Mapping[str, Callable[[list[Any]], Membership]] = {
     ClassicGroup.protocol: ClassicGroup.loaded,

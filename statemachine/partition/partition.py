@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgpack
 
-from strandline.statemachine.controller.checkpoints import RetainedCheckpoint
 from strandline.statemachine.machine import Captured, Corruption
 from strandline.statemachine.partition import partition_invariants
+from strandline.statemachine.partition.checkpoints import RetainedCheckpoint
 from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
 from strandline.statemachine.partition.partition_commands import (
     NO_CLOCK,

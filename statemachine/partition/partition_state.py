@@ -14,9 +14,9 @@ from typing import Any
 
 import msgpack
 
-from strandline.statemachine.controller.checkpoints import Checkpoints, RetainedCheckpoint
 from strandline.statemachine.machine import Captured, packed
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
+from strandline.statemachine.partition.checkpoints import Checkpoints, RetainedCheckpoint
 from strandline.statemachine.partition.extents import Extent, Extents
 from strandline.statemachine.partition.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from strandline.statemachine.partition.level_one import LevelOne, RemovedObject

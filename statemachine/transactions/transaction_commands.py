@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
-from strandline.statemachine.controller.controller_commands import Refused
+from strandline.statemachine.kafka_errors import Refused
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1

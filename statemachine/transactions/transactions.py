@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from strandline.statemachine.controller.controller_commands import Refused
-from strandline.statemachine.groups.coordinator_machine import CoordinatorMachine
+from strandline.statemachine.coordinator_machine import CoordinatorMachine
 from strandline.statemachine.internal_topics import TRANSACTIONS_KIND
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Captured, Rows
 from strandline.statemachine.transactions.transaction_commands import (
     LAST_EPOCH,

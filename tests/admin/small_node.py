@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from strandline.node.admin.server import AdminServer
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
-from strandline.node.cluster_clock import Verdict
 from strandline.node.controller.client import Unavailable
+from strandline.node.controller.cluster_clock import Verdict
 from strandline.node.gc.collectable_epochs import Heard, HeldBack, Maximum
 from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.wire.handler import Request

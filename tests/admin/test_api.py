@@ -28,9 +28,9 @@ from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.mesh import STRANGER_SECONDS, Stranger
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from strandline.statemachine.partition.epoch_window import StaleClusterEpoch, Verdict
-from strandline.statemachine.partition.offsets import Offsets
 from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
 from tests.admin.test_metrics import samples
 from tests.mesh_nodes import on_loop

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.node.admin.collection import FAILING
-from strandline.node.cluster_clock import Verdict
 from strandline.node.controller.client import Unavailable
+from strandline.node.controller.cluster_clock import Verdict
 from strandline.node.gc.collectable_epochs import Heard, Maximum
 from strandline.node.gc.collector import DryRun
 from strandline.node.level_one.upkeep import PartitionUpkeep

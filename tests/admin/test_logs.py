@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node import logs
+from strandline.node.runtime import logs
 
 HOSTILE = 'a\nb\r\x1b[31m "q" \\ \u2028 \x85 \ud7ff \U0001f41f'
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.refusal import Failure
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
 from strandline.statemachine.transactions.transactions import TransactionsMachine

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgpack
 
-from strandline.node.config import CollectorSection
-from strandline.node.disk_threads import DiskThreads, NodeLoop
+from strandline.node.config.node_config import CollectorSection
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.gc.collector import PAGE, Collector
 from strandline.node.level_one.builder import BuilderConfig, Merge, Output
@@ -23,6 +22,7 @@ from strandline.node.objectstore.local_store import LocalStore
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.raft.disk import RealDisk
+from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.snapshot.level_zero_format import Batch, encode
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import AdvanceClusterEpoch

@@ -23,7 +23,7 @@ from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.local import LocalCluster
 from strandline.cluster.local_files import Description
 from strandline.cluster.ports import Ports, free_ports
-from strandline.node.config import load
+from strandline.node.config.node_config import load
 
 STAND_IN = (sys.executable, "-P", str(Path(__file__).with_name("stand_in.py")))
 

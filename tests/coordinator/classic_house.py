@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.config import GroupsSection
+from strandline.node.config.node_config import GroupsSection
 from strandline.node.coordinator.groups.classic_group import LiveGroup
 from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, State, SyncAsk, Synced
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
@@ -18,8 +18,8 @@ from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader
 from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.classic_group import ClassicGroup
-from strandline.statemachine.groups.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.groups import GroupsMachine
 from tests.coordinator.test_replica import Recording
 from tests.partition.lone import HandGroup, TaskLoop

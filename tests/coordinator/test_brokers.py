@@ -8,14 +8,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.node.broker import Broker
+from strandline.node.coordinator.context import CoordinatorPlace
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
-from strandline.node.coordinator.table import CoordinatorPlace
 from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.kafka.handlers import elect_leaders
 from strandline.snapshot.document import decode
 from strandline.snapshot.names import SnapshotName, group_prefix, parse_name
-from strandline.statemachine.groups.coordinator_machine import Checkpoint
+from strandline.statemachine.coordinator_machine import Checkpoint
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_kind
 from tests.node_controller.brokers import Brokers
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from strandline.node.config import GroupsSection
+from strandline.node.config.node_config import GroupsSection
 from strandline.node.coordinator.groups import classic
 from strandline.node.coordinator.groups.classic_state import State
 from tests.coordinator.classic_house import DELAY, House, rejoin, sync

@@ -20,7 +20,7 @@ from strandline.statemachine.groups.group_commands import (
     PartitionOffset,
     TopicOffsets,
 )
-from strandline.statemachine.partition.offsets import NAME_BYTES, OFFSET_BYTES, Offsets
+from strandline.statemachine.groups.offsets import NAME_BYTES, OFFSET_BYTES, Offsets
 from tests.coordinator.classic_house import DELAY, House
 from tests.coordinator.consumer_house import ConsumerHouse
 from tests.coordinator.consumers import Consumer

@@ -14,7 +14,7 @@ from strandline.node.coordinator.replica import ANSWER_SECONDS, CoordinatorRepli
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
 from strandline.statemachine.controller.controller import PartitionGroup
-from strandline.statemachine.groups.coordinator_machine import Checkpoint, CoordinatorMachine
+from strandline.statemachine.coordinator_machine import Checkpoint, CoordinatorMachine
 from strandline.statemachine.machine import Captured
 from tests.partition.lone import HandGroup, TaskLoop
 

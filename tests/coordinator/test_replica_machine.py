@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node.replica_machine import ReplicaMachine
+from strandline.node.replica.replica_machine import ReplicaMachine
 from tests.coordinator.test_replica import Recording
 from tests.register_map import RegisterMap
 

@@ -15,8 +15,8 @@ from strandline.node.coordinator.transactions import coordinator as module
 from strandline.node.coordinator.transactions import markers
 from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
 from strandline.node.coordinator.transactions.markers import CALL_SECONDS, CALLS_AT_ONCE
-from strandline.node.kafka.handlers.outcomes import Failure
 from strandline.node.partition.transaction_markers import MAX_MARKERS
+from strandline.node.refusal import Failure
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, State, Transaction

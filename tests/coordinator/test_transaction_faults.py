@@ -20,8 +20,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
-from strandline.node.coordinator.transactions.verification import Verified
-from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.partition.batch import Verified
+from strandline.node.refusal import Failure
 from strandline.statemachine.transactions.transaction_state import AT_REST
 from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Sent, lost, turns
 from tests.kafka_requests.admin_harness import run

@@ -11,8 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.transactions.coordinator import ProducerIdentity
-from strandline.node.coordinator.transactions.verification import VERIFY, VERIFY_SECONDS, Verified
-from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.coordinator.transactions.verification import VERIFY, VERIFY_SECONDS
+from strandline.node.partition.batch import Verified
+from strandline.node.refusal import Failure
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.internal_topics import MAX_KEY_BYTES
 from strandline.statemachine.transactions.transaction_state import State

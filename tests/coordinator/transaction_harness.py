@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, cast
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
+from strandline.node.coordinator.context import CoordinatorPlace
 from strandline.node.coordinator.replica import CoordinatorReplica
-from strandline.node.coordinator.table import CoordinatorPlace
 from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
 from strandline.node.coordinator.transactions.verification import Verifier
 from strandline.node.raft.group import RaftGroup
@@ -155,7 +155,7 @@ class Member:
         )
         self.group = Group(coordinated.log, self.replica)
         self.coordinator: TransactionCoordinator = TransactionCoordinator(self.replica, self.node.context)
-        self.verifier = context.verifier = Verifier(self.node.context)
+        self.verifier = context.verifier = Verifier(self.node.context, self.node.context.coordinators)
         self.replica.attach(cast(RaftGroup, self.group))
 
     async def _group_place(self, group_id: str) -> CoordinatorPlace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.node.config import CollectorSection, NodeConfig
+from strandline.node.config.node_config import CollectorSection, NodeConfig
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.controller.controller_state import Topic

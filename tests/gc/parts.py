@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
-from strandline.node.cluster_clock import ClusterClock
+from strandline.node.controller.cluster_clock import ClusterClock
 from strandline.node.gc.collectable_epochs import TELL, CollectableEpochs
 from strandline.node.objectstore.store import (
     Buffer,

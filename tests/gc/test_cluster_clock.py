@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.node.cluster_clock import FAR_MS, SAMPLES, ClusterClock
+from strandline.node.controller.cluster_clock import FAR_MS, SAMPLES, ClusterClock
 from tests.manual_loop import ManualLoop, manual_loop
 
 NOW = 1_800_000_000_000

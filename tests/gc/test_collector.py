@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.node.config import CollectorSection
+from strandline.node.config.node_config import CollectorSection
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.gc.collector import FULL_SWEEP_SECONDS, MAX_PAUSE_SECONDS, PAGE, Collector
 from strandline.node.objectstore.store import MAX_DELETE, NotDone, OutcomeUnknown, StoreError

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, cast
 
-from strandline.node.config import CollectorSection
+from strandline.node.config.node_config import CollectorSection
 from strandline.node.gc.idle_epochs import ADVANCE_SECONDS, AT_ONCE, SLICE, IdleEpochs
 from strandline.statemachine.partition.partition_commands import AdvanceEpoch
 from tests.gc.parts import Group

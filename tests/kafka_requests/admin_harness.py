@@ -14,7 +14,7 @@ from typing import Any, cast
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from strandline.node.config import (
+from strandline.node.config.node_config import (
     AdminSection,
     CacheSection,
     ClusterSection,

@@ -12,31 +12,29 @@ from typing import Any, NamedTuple, cast
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.transactions.verification import Verified
 from strandline.node.kafka.handlers.handler import BrokerHandler
-from strandline.node.kafka.handlers.outcomes import Failure
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader
 from strandline.node.kafka.wire.control_batch import control_batch
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import read_header
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
+from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, RangeNotFound
 from strandline.node.partition.batch import (
-    AppendFailed,
     AppendResult,
     Judgement,
     ProducedBatch,
     StoredBatch,
-    StoredRun,
-    TimedBatch,
     Verification,
+    Verified,
     refused,
 )
 from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
 from strandline.node.partition.verifications import Verifications
+from strandline.node.refusal import AppendFailed, Failure
 from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.wire.apis import APIS, ApiKey
-from strandline.node.partition.batch import AppendFailed
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.kafka_requests.admin_harness import TERM
 from tests.kafka_requests.data_harness import DataNode

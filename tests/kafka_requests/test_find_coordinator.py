@@ -11,10 +11,12 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
-from strandline.node.coordinator.table import CREATE_SECONDS, CoordinatorPlace
+from strandline.node.coordinator.context import CoordinatorPlace
+from strandline.node.coordinator.table import CREATE_SECONDS
 from strandline.node.kafka.handlers.find_coordinator import MAX_CHARACTERS, MAX_KEYS
-from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, Failure
+from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS
 from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.refusal import Failure
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic
 from strandline.statemachine.internal_topics import (
     GROUPS_TOPIC,

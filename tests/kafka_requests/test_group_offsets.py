@@ -14,11 +14,11 @@ from kio.schema.errors import ErrorCode
 from strandline.node.controller.client import Unavailable
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
-from strandline.node.coordinator.transactions.verification import Verified
 from strandline.node.kafka.handlers.offset_rows import MAX_METADATA_BYTES
-from strandline.node.kafka.handlers.outcomes import Failure
 from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.partition.batch import Verified
 from strandline.node.raft.group import RaftGroup
+from strandline.node.refusal import Failure
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.groups.group_commands import AssignGeneration, EndTransaction, StartGeneration

@@ -16,8 +16,8 @@ from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import NotDone
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.statemachine.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
-from strandline.statemachine.groups.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine

@@ -13,8 +13,8 @@ from strandline.node.coordinator.replica import NotDone
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.partition import transaction_markers
-from strandline.node.partition.batch import AppendFailed
 from strandline.node.partition.transaction_markers import ANSWER_SECONDS, MAX_MARKERS, METHOD, MarkerAnswer
+from strandline.node.refusal import AppendFailed
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.partition.producers import OpenTransaction
 from tests.kafka_requests.data_harness import DataNode

@@ -18,7 +18,7 @@ from strandline.node.kafka.handlers.produce import rules_of
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.handler import CloseConnection
 from strandline.node.kafka.wire.record_batch import BatchLimits, read_header, validate_produced
-from strandline.node.partition.batch import AppendFailed
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.controller.controller_commands import ReplaceTopicConfigs
 from strandline.statemachine.partition.partition_commands import NO_TRANSACTION
 from tests.kafka_requests.admin_harness import TERM, run

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.transactions.verification import Verified
-from strandline.node.kafka.handlers.outcomes import Failure
 from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.partition.batch import Verified
+from strandline.node.refusal import Failure
 from strandline.statemachine.partition.producers import OpenTransaction
 from tests.kafka_requests.data_harness import Asked, DataNode
 from tests.kafka_requests.test_produce import codes, only, simulated

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.node.config import RetentionSection
+from strandline.node.config.node_config import RetentionSection
 from strandline.node.level_one.retention import MAX_BATCHES, Kept, Stretch, kept, stretches_of, wanted_start
 from strandline.statemachine.controller.topic_config import DAY
 from strandline.statemachine.partition.level_one import LevelOneExtent

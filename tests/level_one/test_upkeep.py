@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.node.config import RetentionSection
+from strandline.node.config.node_config import RetentionSection
 from strandline.node.level_one.builder import BuilderConfig, StoreBuilder
 from strandline.node.level_one.naming import Fate, Namer
 from strandline.node.level_one.undecided import Undecided

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from strandline.node.disk_threads import NodeLoop
 from strandline.node.level_one.builder import BuilderConfig, BuildFailed, Built, Merge, Output
 from strandline.node.level_one.worker import NICENESS
 from strandline.node.level_one.worker_link import PROGRAM, WorkerBuilder, WorkerLimits
 from strandline.node.objectstore.opening import StorePlace
+from strandline.node.runtime.disk_threads import NodeLoop
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.level_zero_format import Batch, encode
 from strandline.statemachine.object_names import object_id, object_name

@@ -13,13 +13,14 @@ from typing import Any, Literal, TypeVar, cast
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.config import LevelOneSection, NodeConfig, RetentionSection
+from strandline.node.config.node_config import LevelOneSection, NodeConfig, RetentionSection
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.builder import BuildFailed, Merge, Output
 from strandline.node.level_one.builder_measures import BuilderMeasures
 from strandline.node.level_one.upkeep import LevelOneUpkeep
 from strandline.node.objectstore.store import ObjectStore, StoreError
-from strandline.node.partition.batch import AppendFailed, not_leading
+from strandline.node.partition.batch import not_leading
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.object_names import object_id
 from strandline.statemachine.partition.epoch_window import EpochWindow

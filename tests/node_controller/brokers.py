@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from strandline.node.broker import Broker
-from strandline.node.config import (
+from strandline.node.config.node_config import (
     AdminSection,
     CacheSection,
     ClusterSection,

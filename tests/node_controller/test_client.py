@@ -17,11 +17,10 @@ from strandline.statemachine.controller.controller_commands import (
     CreateTopic,
     DeleteTopic,
     ProducerIdBlock,
-    Refused,
     encode,
 )
 from strandline.statemachine.controller.controller_state import NodeRegistration, Partition, Topic
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.node_controller.brokers import Brokers
 
 TOPIC = Topic(b"\1" * 16, "t", (Partition(1, (1, 2, 3), 7), Partition(2, (2, 3, 1), 7)), {"a": "b"}, 7, 9)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.node.config import NodeConfig, Peer
+from strandline.node.config.node_config import NodeConfig, Peer
 from strandline.node.controller.cluster_members import differences
 from strandline.statemachine.controller.controller_state import NodeRegistration
 from tests.node_controller.brokers import Brokers

@@ -19,8 +19,9 @@ from strandline.node.objectstore.store import NotDone
 from strandline.node.raft.data_folder import NOBODY, FolderKey
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
-from strandline.statemachine.controller.controller_commands import Refused, ReplaceNode
+from strandline.statemachine.controller.controller_commands import ReplaceNode
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Replacement
+from strandline.statemachine.kafka_errors import Refused
 from tests.node_controller.brokers import Brokers
 
 

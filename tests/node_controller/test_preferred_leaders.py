@@ -10,7 +10,8 @@ from itertools import pairwise
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.preferred_leaders import STEP_SECONDS
-from strandline.node.partition.batch import AppendFailed, ProducedBatch
+from strandline.node.partition.batch import ProducedBatch
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.partition.partition_commands import Appended
 from tests.kafka_wire.batches import Record, build

@@ -9,8 +9,8 @@ import pytest
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.producer_ids import BLOCK, ProducerIds
-from strandline.statemachine.controller.controller_commands import ProducerIdBlock, Refused
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.controller.controller_commands import ProducerIdBlock
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.node_controller.brokers import Brokers
 
 

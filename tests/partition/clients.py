@@ -10,7 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.record_batch import read_header
 from strandline.node.objectstore.store import StoreError
-from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.node.partition.batch import AppendResult, ProducedBatch
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.partition_commands import Appended
 from tests.kafka_wire.batches import Record, build
 from tests.partition.cluster import PartitionCluster

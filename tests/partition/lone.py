@@ -13,10 +13,11 @@ from strandline.node.level_zero.batcher import Batcher, Result, Stored, UploadFa
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.store import Buffer, ObjectNotFound, ObjectStore
-from strandline.node.partition.batch import AppendFailed, AppendResult, Judgement, ProducedBatch, Verification
+from strandline.node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
 from strandline.node.partition.partition import Partition
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import object_id

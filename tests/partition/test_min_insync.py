@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from strandline.node.partition.answers import HELD_SECONDS
-from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.node.partition.batch import AppendResult, ProducedBatch
+from strandline.node.refusal import AppendFailed
 from tests.kafka_wire.batches import build
 from tests.partition.cluster import GROUP, PartitionCluster
 from tests.partition.lone import Lone

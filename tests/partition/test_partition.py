@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from strandline.node.partition import partition
-from strandline.node.partition.batch import AppendFailed
 from strandline.node.partition.fence import Hold
 from strandline.node.partition.partition import TICK_SECONDS
 from strandline.node.raft.outcome import NotLeader
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore.store import NotDone, ObjectNotFound
-from strandline.node.partition.batch import StoredBatch, StoredRun
+from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.stored_batches import PLANS, Measured
 from strandline.snapshot.level_one_format import LevelOneWriter
 from strandline.snapshot.object_frame import BadObject

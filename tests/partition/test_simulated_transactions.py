@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
-from strandline.node.coordinator.transactions.verification import Verified
 from strandline.node.kafka.handlers.produced_transactions import Questions
 from strandline.node.kafka.wire.record_batch import read_header
+from strandline.node.partition.batch import Verified
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.partition.extents import InlineExtent, ObjectExtent
 from strandline.statemachine.partition.partition_state import PartitionState

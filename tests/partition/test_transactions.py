@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.transactions.verification import Verified
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch, read_header, validate_produced
 from strandline.node.partition import answers, partition
-from strandline.node.partition.batch import AppendFailed, Verification
+from strandline.node.partition.batch import Verification, Verified
 from strandline.node.raft.outcome import NotLeader, Overloaded
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
 from strandline.statemachine.partition.extents import InlineExtent
 from strandline.statemachine.partition.partition_commands import EndTransaction, Kind, SetStartOffset

@@ -8,9 +8,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.node.partition import answers, gaps, writer
-from strandline.node.partition.batch import AppendFailed
 from strandline.node.partition.fence import Hold
 from strandline.node.raft.outcome import NotLeader, Overloaded
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.partition.partition_commands import Appended, Kind
 from tests.partition.lone import CREATION_EPOCH, Lone, unknown
 

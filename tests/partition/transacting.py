@@ -13,14 +13,13 @@ from typing import Any, cast
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.transactions.verification import Verified
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import Failure
 from strandline.node.kafka.handlers.produced_transactions import Questions
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import read_header
 from strandline.node.objectstore.store import StoreError
-from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.node.partition.batch import AppendResult, ProducedBatch, Verified
+from strandline.node.refusal import AppendFailed, Failure
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
 from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended

@@ -21,7 +21,7 @@ from strandline.snapshot.spark.views import partition_views
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.controller.controller_commands import Bootstrap, CreateInternalTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Topic
-from strandline.statemachine.groups.coordinator_machine import Checkpoint, CoordinatorMachine, encode
+from strandline.statemachine.coordinator_machine import Checkpoint, CoordinatorMachine, encode
 from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC

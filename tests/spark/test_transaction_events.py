@@ -28,6 +28,7 @@ from strandline.snapshot.spark.audits.transaction_events import (
 )
 from strandline.snapshot.spark.audits.work import ClusterStorage
 from strandline.snapshot.storage import open_storage
+from strandline.statemachine.coordinator_machine import encode as of_coordinator
 from strandline.statemachine.groups.consumer_group_commands import (
     NOTHING,
     STABLE,
@@ -35,7 +36,6 @@ from strandline.statemachine.groups.consumer_group_commands import (
     ConsumerGroupMoved,
     ConsumerMember,
 )
-from strandline.statemachine.groups.coordinator_machine import encode as of_coordinator
 from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,

@@ -18,7 +18,7 @@ from typing import Any
 from strandline.node.kafka.wire.control_batch import control_batch
 from strandline.statemachine.controller.controller_commands import Bootstrap, CreateInternalTopic
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.groups.coordinator_machine import Checkpoint, encode
+from strandline.statemachine.coordinator_machine import Checkpoint, encode
 from strandline.statemachine.groups.group_commands import (
     CommitTransactionOffsets,
     PartitionOffset,

@@ -12,12 +12,11 @@ from strandline.statemachine.controller.controller_commands import (
     DERIVED,
     Command,
     CreateTopic,
-    Refused,
     RegisterNode,
     encode,
 )
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 
 def topic_id(number: int) -> bytes:

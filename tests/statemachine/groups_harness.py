@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from strandline.statemachine.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.consumer_group_commands import STABLE, ChangeConsumerGroup, ConsumerMember
-from strandline.statemachine.groups.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
@@ -22,9 +22,9 @@ from strandline.statemachine.groups.group_commands import (
     TopicOffsets,
 )
 from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.groups.offsets import CommittedOffset
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured, packed
-from strandline.statemachine.partition.offsets import CommittedOffset
 
 EVENTS, CLICKS = b"events" + bytes(10), b"clicks" + bytes(10)
 NAMES = {EVENTS: "events", CLICKS: "clicks"}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.statemachine.groups.assignment import Load, place
+from strandline.statemachine.controller.assignment import Load, place
 
 
 def spread(counts: Mapping[int, int], nodes: Sequence[int]) -> int:

@@ -38,14 +38,13 @@ from strandline.statemachine.controller.controller_commands import (
     FenceNode,
     Heartbeat,
     ProducerIdBlock,
-    Refused,
     ReplaceGroupConfigs,
     SetCollection,
     encode,
 )
 from strandline.statemachine.controller.controller_state import NodeRegistration, Partition, Topic
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Captured
 from tests.statemachine.controller_harness import registration, topic_id
 

@@ -17,11 +17,10 @@ from strandline.statemachine.controller.controller_commands import (
     CreateTopic,
     DeleteTopic,
     FenceNode,
-    Refused,
     ReplaceTopicConfigs,
 )
 from strandline.statemachine.controller.controller_state import Partition, PartitionPlace, Topic
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 from tests.statemachine.controller_harness import Log, topic_id
 

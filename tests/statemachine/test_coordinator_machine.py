@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import msgpack
 import pytest
 
-from strandline.statemachine.groups.coordinator_machine import (
+from strandline.statemachine.coordinator_machine import (
     Checkpoint,
     CoordinatorMachine,
     OlderTerm,

@@ -9,11 +9,10 @@ from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,
     ConfigChange,
     ConfigOperation,
-    Refused,
     ReplaceGroupConfigs,
 )
 from strandline.statemachine.controller.controller_groups import plan
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 SET, DELETE, APPEND = ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperation.APPEND

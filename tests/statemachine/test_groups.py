@@ -9,9 +9,9 @@ from typing import Any
 import msgpack
 import pytest
 
+from strandline.statemachine.coordinator_machine import OlderTerm, encode
 from strandline.statemachine.groups.classic_group import ClassicGroup, subscribed_topics
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
-from strandline.statemachine.groups.coordinator_machine import OlderTerm, encode
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     CommitOffsets,

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from strandline.statemachine.groups.group_commands import DeleteOffsets, ForgetTopics, TransactionEnded
+from strandline.statemachine.groups.offsets import CommittedOffset
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.partition.offsets import CommittedOffset
 from tests.statemachine.groups_harness import CLICKS, DAY, EVENTS, Groups, member, offsets
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from strandline.statemachine.controller import topic_config
-from strandline.statemachine.controller.controller_commands import ConfigChange, ConfigOperation, Refused
+from strandline.statemachine.controller.controller_commands import ConfigChange, ConfigOperation
 from strandline.statemachine.controller.settings import Configs, Setting
 from strandline.statemachine.controller.topic_config import SETTINGS, TABLE
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT

@@ -7,9 +7,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from strandline.statemachine.controller.controller_commands import Refused
-from strandline.statemachine.groups.coordinator_machine import OlderTerm, encode
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.coordinator_machine import OlderTerm, encode
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 from strandline.statemachine.transactions.transaction_commands import (
     LAST_EPOCH,

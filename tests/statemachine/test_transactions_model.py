@@ -13,9 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from strandline.statemachine.controller.controller_commands import Refused
-from strandline.statemachine.groups.coordinator_machine import encode
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.coordinator_machine import encode
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.transactions.transaction_commands import (
     Abort,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from strandline.statemachine.groups.coordinator_machine import encode
+from strandline.statemachine.coordinator_machine import encode
 from strandline.statemachine.transactions.transaction_commands import (
     Abort,
     Complete,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from strandline.node.config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
+from strandline.node.config.node_config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
 from strandline.node.level_zero.batcher import BatcherConfig
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.raft.config import RaftConfig

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.coordinator.groups.context import GroupsContext
 from strandline.node.coordinator.replica import NotDone
 from strandline.statemachine.groups.group_commands import CommitOffsets, CommitTransactionOffsets
 from strandline.statemachine.groups.group_state import size_of_group
-from strandline.statemachine.partition.offsets import Offsets, size_of_name, size_of_offset
-
-if TYPE_CHECKING:
-    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.statemachine.groups.offsets import Offsets, size_of_name, size_of_offset
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ class Growth(NamedTuple):
 class Bounds:
     """Of one coordinator; asked only while it leads."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: GroupsContext) -> None:
         self._coordinator = coordinator
         self._new: Counter[str] = Counter()
         """Groups that commits on their way would create."""

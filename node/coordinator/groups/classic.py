@@ -11,7 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -31,11 +31,9 @@ from strandline.node.coordinator.groups.classic_state import (
     SyncAsk,
     Synced,
 )
+from strandline.node.coordinator.groups.context import GroupsContext
 from strandline.statemachine.groups.classic_group import CONSUMERS, ClassicGroup, subscribed_topics
 from strandline.statemachine.groups.group_state import Membership
-
-if TYPE_CHECKING:
-    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 
 MAX_GROUP_BYTES: Final = 3 * 1024 * 1024
 """Of one group's members together: a generation is one entry of the log, which takes 4 MiB."""
@@ -50,7 +48,7 @@ MEMBER_BYTES: Final = 512
 class ClassicGroups:
     """The classic groups of one coordinator; asked only while it leads."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: GroupsContext) -> None:
         groups = coordinator.context.config.groups
         self._coordinator = coordinator
         self._loop = coordinator.loop

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -23,6 +23,7 @@ from strandline.node.coordinator.groups.consumer_matches import size_of_matches
 from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
 from strandline.node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
 from strandline.node.coordinator.groups.consumer_topics import Topics
+from strandline.node.coordinator.groups.context import GroupsContext
 from strandline.node.coordinator.replica import NotDone
 from strandline.statemachine.controller.group_config import (
     CONSUMER_HEARTBEAT_INTERVAL_MS,
@@ -37,9 +38,6 @@ from strandline.statemachine.groups.consumer_group_commands import (
     ConsumerGroupMoved,
     ConsumerMember,
 )
-
-if TYPE_CHECKING:
-    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 
 MAX_WAITING: Final = 20_000
 """Words of one group's members that wait for their turn."""
@@ -84,7 +82,7 @@ class _Queue:
 class ConsumerGroups:
     """The groups of KIP-848 of one coordinator; asked only while it leads. Belongs to one loop."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: GroupsContext) -> None:
         self._coordinator = coordinator
         self._loop = coordinator.loop
         self._config = coordinator.context.config.groups

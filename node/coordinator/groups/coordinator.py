@@ -19,7 +19,7 @@ from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
 from strandline.node.coordinator.groups.timers import Timers
 from strandline.node.coordinator.groups.upkeep import Upkeep
 from strandline.node.coordinator.replica import NotDone
-from strandline.statemachine.groups.coordinator_machine import CoordinatorCommand
+from strandline.statemachine.coordinator_machine import CoordinatorCommand
 from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
@@ -31,8 +31,8 @@ from strandline.statemachine.groups.group_commands import (
 from strandline.statemachine.kafka_errors import KafkaError
 
 if TYPE_CHECKING:
+    from strandline.node.coordinator.context import CoordinatorContext
     from strandline.node.coordinator.replica import CoordinatorReplica
-    from strandline.node.kafka.handlers.context import BrokerContext
     from strandline.statemachine.groups.groups import GroupsMachine
 
 
@@ -53,7 +53,7 @@ class GroupCoordinator:
     timers: Timers
     """Deadlines of both runtimes, keyed by ("what", group id, member id); gone when the leadership ends."""
 
-    def __init__(self, replica: CoordinatorReplica[GroupsMachine], context: BrokerContext) -> None:
+    def __init__(self, replica: CoordinatorReplica[GroupsMachine], context: CoordinatorContext) -> None:
         self.replica = replica
         self.context = context
         self.loop: asyncio.AbstractEventLoop = context.loop

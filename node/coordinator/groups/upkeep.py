@@ -11,15 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from strandline.node.cluster_clock import FAR_MS
+from strandline.node.controller.cluster_clock import FAR_MS
+from strandline.node.coordinator.groups.context import GroupsContext
 from strandline.node.coordinator.replica import NotDone
 from strandline.statemachine.groups.group_commands import ExpireOffsets, ForgetTopics
 from strandline.statemachine.groups.group_state import Group
-
-if TYPE_CHECKING:
-    from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ SLICE_OFFSETS: Final = 5_000
 class Upkeep:
     """At work as long as the coordinator leads; its timers are the coordinator's."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: GroupsContext) -> None:
         self._coordinator = coordinator
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._said = False

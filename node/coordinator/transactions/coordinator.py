@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
+from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
 from strandline.node.coordinator.transactions.upkeep import Upkeep
-from strandline.node.kafka.handlers.outcomes import Failure
-from strandline.statemachine.controller.controller_commands import Refused
+from strandline.node.refusal import Failure
 from strandline.statemachine.internal_topics import is_key
+from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.transactions.transaction_commands import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -34,9 +35,6 @@ from strandline.statemachine.transactions.transaction_commands import (
 )
 from strandline.statemachine.transactions.transaction_state import PREPARED, Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-
-if TYPE_CHECKING:
-    from strandline.node.kafka.handlers.context import BrokerContext
 
 COMPLETING_SECONDS: Final = 2.0
 """How long a request waits for the transaction before to be complete. Clients ask again after a pause that is
@@ -62,7 +60,7 @@ class TransactionCoordinator:
     with a code that clients do not ask again after is certain; an outcome that nobody knows never has one.
     """
 
-    def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: BrokerContext) -> None:
+    def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: CoordinatorContext) -> None:
         self.replica = replica
         self._context = context
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}

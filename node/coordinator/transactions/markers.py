@@ -14,16 +14,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.partition.transaction_markers import MAX_MARKERS, METHOD, Marker, MarkerAnswer
+from strandline.node.refusal import Failure
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.transactions.transaction_commands import TopicPartition
 from strandline.statemachine.transactions.transaction_state import PREPARED, Transaction
-
-if TYPE_CHECKING:
-    from strandline.node.kafka.handlers.context import BrokerContext
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +63,7 @@ def decided(transaction: Transaction) -> Decided:
 class Markers:
     """The markers that one leadership of a coordinator sends. Belongs to the context's loop."""
 
-    def __init__(self, context: BrokerContext, coordinator_term: int) -> None:
+    def __init__(self, context: CoordinatorContext, coordinator_term: int) -> None:
         self._context = context
         self._term = coordinator_term
         self._outboxes: dict[int, _Outbox] = {}
@@ -185,7 +183,7 @@ _Posted = tuple[Marker, "asyncio.Future[int]"]
 class _Outbox:
     """Markers on their way to one node."""
 
-    def __init__(self, context: BrokerContext, node: int) -> None:
+    def __init__(self, context: CoordinatorContext, node: int) -> None:
         self._context = context
         self._node = node
         self._waiting: deque[_Posted] = deque()

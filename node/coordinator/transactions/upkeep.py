@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from strandline.node.cluster_clock import FAR_MS
+from strandline.node.controller.cluster_clock import FAR_MS
+from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
 from strandline.node.coordinator.transactions.markers import Decided, Markers, decided
-from strandline.node.kafka.handlers.outcomes import each
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.transactions.transaction_commands import Abort, Complete, ExpireIds, Prepared
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-
-if TYPE_CHECKING:
-    from strandline.node.kafka.handlers.context import BrokerContext
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ RETRY_SECONDS: Final = 0.1
 class Upkeep:
     """Works while the replica leads. Belongs to the context's loop."""
 
-    def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: BrokerContext) -> None:
+    def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: CoordinatorContext) -> None:
         self._replica = replica
         self._context = context
         self._markers: Markers | None = None
@@ -132,7 +130,7 @@ class Upkeep:
             if isinstance(result, Prepared):
                 log.info("aborted transaction %d of %r: its timeout is over", one[1], one[0])
 
-        await each(self._overdue(), abort)
+        await gather_bounded(self._overdue(), abort)
 
     def _overdue(self) -> list[tuple[str, int]]:
         """Ids and numbers of what is open for too long, by the clock or since this node saw it first.

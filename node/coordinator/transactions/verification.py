@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.kafka.handlers.outcomes import Failure
+from strandline.node.coordinator.context import CoordinatorContext
+from strandline.node.coordinator.table import Coordinators
+from strandline.node.partition.batch import Verified
+from strandline.node.refusal import Failure
 from strandline.node.rpc import CallFailed
-
-if TYPE_CHECKING:
-    from strandline.node.kafka.handlers.context import BrokerContext
 
 VERIFY: Final = "transactions.verify"
 VERIFY_SECONDS: Final = 5.0
@@ -36,12 +36,6 @@ _ASKED_AGAIN: Final = (
 Partitions = Sequence[tuple[bytes, int]]
 
 
-class Verified(NamedTuple):
-    """It is in the open transaction, which has this number."""
-
-    number: int
-
-
 class _Gathering(NamedTuple):
     """What is added for one producer in one go: all that came in a turn of the loop."""
 
@@ -56,8 +50,9 @@ class Verifier:
     the coordinator's own refusal, and certain.
     """
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: CoordinatorContext, coordinators: Coordinators) -> None:
         self._context = context
+        self._coordinators = coordinators
         self._gathering: dict[tuple[str, int, int], _Gathering] = {}
         self._closed = False
         context.calls.serve(VERIFY, self._asked)
@@ -136,7 +131,7 @@ class Verifier:
         context = self._context
         try:
             async with asyncio.timeout(left):
-                place = await context.coordinators.transaction_place(transactional_id)
+                place = await self._coordinators.transaction_place(transactional_id)
         except TimeoutError:
             return None
         if isinstance(place, Failure):
@@ -161,7 +156,7 @@ class Verifier:
 
     async def _asked(self, peer: int, question: Any) -> Any:
         transactional_id, producer_id, epoch, partitions, groups, add = question
-        coordinator = self._context.coordinators.transactions_for(transactional_id)
+        coordinator = self._coordinators.transactions_for(transactional_id)
         if isinstance(coordinator, ErrorCode):
             return [int(coordinator), "this node does not coordinate the transactional id", -1]
         ask = coordinator.enlist if add else coordinator.verify

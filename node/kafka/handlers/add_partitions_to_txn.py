@@ -12,10 +12,11 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import topic_of
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.refusal import Failure
 
 
 async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Answers) -> Any:

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_configs import alter_group, group_settings
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, each, refused, submit, topic_named
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, refused, submit, topic_named
 from strandline.node.kafka.handlers.setting_answers import (
     CONFIG_TYPES,
     DEFAULTS,
@@ -23,18 +23,20 @@ from strandline.node.kafka.handlers.setting_answers import (
 )
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.refusal import Failure
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,
     AlterTopicConfigs,
     ConfigChange,
     ConfigOperation,
-    Refused,
     ReplaceGroupConfigs,
     ReplaceTopicConfigs,
 )
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import invalid_name
 from strandline.statemachine.controller.topic_config import SETTINGS
+from strandline.statemachine.kafka_errors import Refused
 
 # ConfigResource.Type
 TOPIC: Final = 2
@@ -200,7 +202,7 @@ async def _altered(context: BrokerContext, payload: Any, a: Answers, *, incremen
             return await alter_group(context, command, payload.validate_only, deadline)
         return await _alter(context, asked, payload.validate_only, incremental, deadline)
 
-    results = await each(payload.resources, alter)
+    results = await gather_bounded(payload.resources, alter)
     return tuple(
         a.AlterConfigsResourceResponse(
             error_code=result.code,

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from strandline.node.config import NodeConfig
+    from strandline.node.config.node_config import NodeConfig
     from strandline.node.controller.client import ControllerClient
     from strandline.node.controller.leaders import LeaderTable
     from strandline.node.controller.producer_ids import ProducerIds

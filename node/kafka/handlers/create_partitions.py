@@ -11,9 +11,7 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import DUPLICATE
 from strandline.node.kafka.handlers.outcomes import (
     NO_THROTTLE,
-    Failure,
     deadline_after,
-    each,
     led,
     refused,
     submit,
@@ -21,8 +19,11 @@ from strandline.node.kafka.handlers.outcomes import (
 )
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.statemachine.controller.controller_commands import CreatePartitions, Refused
+from strandline.node.refusal import Failure
+from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.controller_commands import CreatePartitions
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.kafka_errors import Refused
 
 
 async def create_partitions(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -37,7 +38,7 @@ async def create_partitions(context: BrokerContext, request: Request, a: Answers
             return DUPLICATE
         return await _grow(context, asked, payload.validate_only, deadline)
 
-    results = await each(wanted.values(), grow)
+    results = await gather_bounded(wanted.values(), grow)
     if not payload.validate_only:
         await led(context, [topic for topic in results if isinstance(topic, Topic)], deadline)
     return a.CreatePartitionsResponse(

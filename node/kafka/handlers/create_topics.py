@@ -10,22 +10,17 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import (
-    NO_THROTTLE,
-    Failure,
-    deadline_after,
-    each,
-    led,
-    refused,
-    submit,
-)
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, deadline_after, led, refused, submit
 from strandline.node.kafka.handlers.setting_answers import source_of
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.statemachine.controller.controller_commands import CreateTopic, Refused
+from strandline.node.refusal import Failure
+from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.controller_commands import CreateTopic
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import MAX_PARTITIONS
 from strandline.statemachine.controller.topic_config import SETTINGS
+from strandline.statemachine.kafka_errors import Refused
 
 USE_DEFAULT: Final = -1
 """Kafka's way to say in a request: as the broker is configured (KIP-464)."""
@@ -66,7 +61,7 @@ async def create_topics(context: BrokerContext, request: Request, a: Answers) ->
             return DUPLICATE
         return too_many or await _create(context, asked, payload.validate_only, deadline)
 
-    results = await each(wanted.values(), create)
+    results = await gather_bounded(wanted.values(), create)
     if not payload.validate_only:
         await led(context, [topic for topic in results if isinstance(topic, Topic)], deadline)
     return a.CreateTopicsResponse(

@@ -9,9 +9,10 @@ from kio.schema.errors import ErrorCode
 from strandline.node.coordinator.replica import NotDone
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, each
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.groups.group_commands import DeleteGroup, Refused
 
 
@@ -23,7 +24,9 @@ async def delete_groups(context: BrokerContext, request: Request, a: Answers) ->
         code = await _deleted(context, group_id)
         return a.DeletableGroupResult(group_id=group_id, error_code=code)
 
-    return a.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(await each(names, delete)))
+    return a.DeleteGroupsResponse(
+        throttle_time=NO_THROTTLE, results=tuple(await gather_bounded(names, delete))
+    )
 
 
 async def _deleted(context: BrokerContext, group_id: str) -> ErrorCode:

@@ -13,11 +13,12 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import led_partition, topic_of
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait, each
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.partition.batch import AppendFailed
 from strandline.node.partition.partition import Partition
+from strandline.node.refusal import AppendFailed
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
 from strandline.statemachine.partition.partition_commands import (
     Rejected,
@@ -51,7 +52,9 @@ async def delete_records(context: BrokerContext, request: Request, a: Answers) -
             return _Answer(ErrorCode.request_timed_out)
 
     answers = iter(
-        await each(((topic.name, part) for topic in ask.topics for part in topic.partitions), delete)
+        await gather_bounded(
+            ((topic.name, part) for topic in ask.topics for part in topic.partitions), delete
+        )
     )
     return a.DeleteRecordsResponse(
         throttle_time=NO_THROTTLE,

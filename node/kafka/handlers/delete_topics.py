@@ -15,15 +15,15 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.outcomes import (
     NO_THROTTLE,
-    Failure,
     deadline_after,
-    each,
     submit,
     topic_named,
     topic_with_id,
 )
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.refusal import Failure
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 
 _Asked = tuple[str | None, bytes | None]
@@ -61,7 +61,7 @@ async def delete_topics(context: BrokerContext, request: Request, a: Answers) ->
         assert topic_id is not None
         return await _delete_with_id(context, topic_id, deadline)
 
-    results = await each(times, delete)
+    results = await gather_bounded(times, delete)
     return a.DeleteTopicsResponse(
         throttle_time=NO_THROTTLE, responses=tuple(_answer(a, result) for result in results)
     )

@@ -13,9 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import any_topic
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, each
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.partition.producers import ProducerDescription
 
@@ -29,7 +30,7 @@ async def describe_producers(context: BrokerContext, request: Request, a: Answer
     async def look(one: tuple[str, int]) -> Any:
         return await _partition(context, a, *one)
 
-    answers = iter(await each(pairs, look))
+    answers = iter(await gather_bounded(pairs, look))
     return a.DescribeProducersResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(

@@ -8,10 +8,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, each
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.refusal import Failure
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 from strandline.statemachine.transactions.transaction_state import Transaction
 
@@ -34,7 +36,7 @@ async def describe_transactions(context: BrokerContext, request: Request, a: Ans
         return _described(context, a, found)
 
     ids = request.payload.transactional_ids
-    states = await each(ids, describe)
+    states = await gather_bounded(ids, describe)
     return a.DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=tuple(states))
 
 

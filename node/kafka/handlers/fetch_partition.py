@@ -17,8 +17,9 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import judge_epoch, led_partition, topic_of
 from strandline.node.kafka.wire.record_batch import LENGTH_END
 from strandline.node.kafka.wire.response_encoder import Buffer
+from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore.store import StoreError
-from strandline.node.partition.batch import StoredBatch, StoredRun
+from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.partition import Partition
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.controller.controller_state import Topic

@@ -12,9 +12,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, NO_THROTTLE, Failure, each, until
+from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, NO_THROTTLE, until
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.refusal import Failure
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import NodeRegistration
 
 GROUP: Final = 0
@@ -44,7 +46,7 @@ async def find_coordinator(context: BrokerContext, request: Request, a: Answers)
         )
         found: list[NodeRegistration | Failure] = [too_many] * len(keys)
     else:
-        found = await each(keys, find)
+        found = await gather_bounded(keys, find)
     if batched:
         coordinators = tuple(
             a.Coordinator(key=key, **_fields(one)) for key, one in zip(keys, found, strict=True)

@@ -20,14 +20,15 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED
 from strandline.node.kafka.handlers.leading import NO_LEADER_EPOCH, any_topic, judge_epoch, led_partition
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, each
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch
 from strandline.node.kafka.wire.record_lookup import Found, first_at_or_after, newest
+from strandline.node.level_one.stored_run import TimedBatch
 from strandline.node.objectstore.store import StoreError
-from strandline.node.partition.batch import TimedBatch
 from strandline.node.partition.partition import Partition
+from strandline.node.runtime.gather import gather_bounded
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
@@ -84,7 +85,7 @@ async def list_offsets(context: BrokerContext, request: Request, a: Answers) -> 
             return _Answer(ErrorCode.invalid_request)
         return await _answer(context, request.header.api_version, name, asked, seconds, committed)
 
-    answers = iter(await each(pairs, look))
+    answers = iter(await gather_bounded(pairs, look))
     return a.ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, controller_id, live_nodes
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import new_topic
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, each, led, submit
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, led, submit
 from strandline.node.kafka.handlers.topic_metadata import (
     INTERNAL,
     Breath,
@@ -20,6 +20,8 @@ from strandline.node.kafka.handlers.topic_metadata import (
 )
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import EncodedBody, Request
+from strandline.node.refusal import Failure
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import invalid_name
 
@@ -104,7 +106,7 @@ async def _named_or_created(context: BrokerContext, names: list[str]) -> list[To
     async def create(name: str) -> ErrorCode:
         return await _created(context, name, deadline)
 
-    codes = dict(zip(missing, await each(missing, create), strict=True))
+    codes = dict(zip(missing, await gather_bounded(missing, create), strict=True))
     await led(context, [topic for name in missing if (topic := machine.topic(name))], deadline)
     return [machine.topic(name) or _Missing(codes.get(name, _GONE), name, None) for name in names]
 

@@ -13,12 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, each
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.group_state import Group
-from strandline.statemachine.partition.offsets import CommittedOffset, Offsets
+from strandline.statemachine.groups.offsets import CommittedOffset, Offsets
 
 CATCH_UP_SECONDS: Final = 2.0
 """How long the controller is waited for when it is unclear whether a topic still exists."""
@@ -72,7 +73,7 @@ async def offset_fetch(context: BrokerContext, request: Request, a: Answers) -> 
     async def fetch(one: _Asked) -> _Fetched:
         return await _fetch(context, one, stable)
 
-    fetched = await each(asked, fetch)
+    fetched = await gather_bounded(asked, fetch)
     if version >= _FIRST_WITH_GROUPS:
         groups = tuple(
             a.OffsetFetchResponseGroup(

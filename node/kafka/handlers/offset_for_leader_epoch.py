@@ -12,9 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import judge_epoch, led_partition, topic_of
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, each
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.runtime.gather import gather_bounded
 
 
 class _Answer(NamedTuple):
@@ -33,7 +34,9 @@ async def offset_for_leader_epoch(context: BrokerContext, request: Request, a: A
         return await _answer(context, *one)
 
     answers = iter(
-        await each(((topic.topic, asked) for topic in ask.topics for asked in topic.partitions), look)
+        await gather_bounded(
+            ((topic.topic, asked) for topic in ask.topics for asked in topic.partitions), look
+        )
     )
     return a.OffsetForLeaderEpochResponse(
         throttle_time=NO_THROTTLE,

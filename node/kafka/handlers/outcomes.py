@@ -7,20 +7,19 @@ REQUEST_TIMED_OUT, which clients take for "look, then ask again"; the text says 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.refusal import Failure
 from strandline.statemachine.controller.controller import Result
-from strandline.statemachine.controller.controller_commands import Command, Refused
+from strandline.statemachine.controller.controller_commands import Command
 from strandline.statemachine.controller.controller_state import Topic
-
-T = TypeVar("T")
-R = TypeVar("R")
+from strandline.statemachine.kafka_errors import Refused
 
 NO_THROTTLE: Final = timedelta(0)
 MAX_WAIT_SECONDS: Final = 300.0
@@ -29,17 +28,8 @@ UNTIMED_SECONDS: Final = 30.0
 """How long a request waits whose timeout says nothing: Kafka's own request.timeout.ms."""
 LEADER_SECONDS: Final = 1.0
 """How long a request that created partitions waits for their first leaders."""
-AT_ONCE: Final = 64
-"""Commands or look-ups of one request under way at the same time; the log takes commands up in one go."""
 _FIRST_LOOK_SECONDS: Final = 0.005
 _LAST_LOOK_SECONDS: Final = 0.1
-
-
-class Failure(NamedTuple):
-    """Why one topic, partition or resource of a request was not served."""
-
-    code: ErrorCode
-    message: str | None
 
 
 def deadline_after(context: BrokerContext, timeout: timedelta) -> float:
@@ -107,15 +97,6 @@ async def topic_with_id(context: BrokerContext, topic_id: bytes, deadline: float
     return machine.topic_by_id(topic_id) or Failure(
         ErrorCode.unknown_topic_id, "This server does not host this topic ID."
     )
-
-
-async def each(items: Iterable[T], work: Callable[[T], Coroutine[None, None, R]]) -> list[R]:
-    """The results of `work` in the order of `items`, AT_ONCE of them at a time, begun in that order."""
-    waiting = list(items)
-    results: list[R] = []
-    for first in range(0, len(waiting), AT_ONCE):
-        results += await asyncio.gather(*map(work, waiting[first : first + AT_ONCE]))
-    return results
 
 
 async def until(context: BrokerContext, deadline: float, done: Callable[[], bool]) -> bool:

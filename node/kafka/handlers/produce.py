@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import LeaderHints, led_partition, topic_of
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, data_wait
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
 from strandline.node.kafka.handlers.produced_transactions import Questions
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import CloseConnection, Request
@@ -30,8 +30,9 @@ from strandline.node.kafka.wire.record_batch import (
     InvalidBatch,
     judged_at_once,
 )
-from strandline.node.partition.batch import AppendFailed, AppendResult, ProducedBatch
+from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.partition import Partition
+from strandline.node.refusal import AppendFailed, Failure
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.settings import Configs, Setting
 from strandline.statemachine.controller.topic_config import (

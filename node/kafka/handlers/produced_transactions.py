@@ -17,13 +17,13 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.transactions.verification import Verified
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import Failure, each
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchHeader
-from strandline.node.partition.batch import AppendFailed, Verification
+from strandline.node.partition.batch import Verification, Verified
 from strandline.node.partition.partition import Partition
+from strandline.node.refusal import AppendFailed, Failure
+from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Questions:
         partitions = [*answers]
         found = [await self._verified(producer, epoch, partitions)]
         if len(partitions) > 1 and self._version < _ADDS_SINCE and _is_in_none(found[0]):
-            found = await each(partitions, lambda one: self._verified(producer, epoch, [one]))
+            found = await gather_bounded(partitions, lambda one: self._verified(producer, epoch, [one]))
         for waiting, answer in zip(answers.values(), cycle(found), strict=False):
             waiting.set_result(self._failed(answer) if isinstance(answer, Failure) else answer)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from strandline.node.config import GroupsSection, NodeConfig
+from strandline.node.config.node_config import GroupsSection, NodeConfig
 from strandline.node.coordinator.table import REPLICAS
 from strandline.statemachine.controller.settings import Configs, Setting
 from strandline.statemachine.controller.topic_config import SETTINGS

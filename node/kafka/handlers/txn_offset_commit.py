@@ -12,13 +12,13 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
-from strandline.node.coordinator.transactions.verification import Verified
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.partition.batch import Verified
 from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitTransactionOffsets
 
 _FIRST_THAT_ADDS: Final = 5

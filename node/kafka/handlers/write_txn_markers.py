@@ -13,10 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import led_partition, topic_of
-from strandline.node.kafka.handlers.outcomes import each
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.partition.batch import AppendFailed
+from strandline.node.refusal import AppendFailed
+from strandline.node.runtime.gather import gather_bounded
 
 
 async def write_txn_markers(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -32,7 +32,7 @@ async def write_txn_markers(context: BrokerContext, request: Request, a: Answers
     async def write(place: tuple[Any, str, int]) -> ErrorCode:
         return await _write(context, *place)
 
-    codes = iter(await each(places, write))
+    codes = iter(await gather_bounded(places, write))
     return a.WriteTxnMarkersResponse(
         markers=tuple(
             a.WritableTxnMarkerResult(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections import Counter, deque
+from typing import Any, Final, Protocol, cast
 
 from strandline.node.kafka.wire.apis import (
     Api,
@@ -28,14 +28,10 @@ from strandline.node.kafka.wire.codec import (
     encode_response,
 )
 from strandline.node.kafka.wire.framing import NO_FRAME, FrameError, FrameParser
-from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Request
+from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Handler, Request
 from strandline.node.kafka.wire.request_check import MalformedFrame
 from strandline.node.kafka.wire.response_encoder import Buffer, EncodingError
-from strandline.node.kafka.wire.server_config import CloseReason
-
-if TYPE_CHECKING:
-    from strandline.node.kafka.wire.server import KafkaServer
-
+from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 
 _NOTHING: Final[list[Buffer]] = []
 
@@ -55,10 +51,36 @@ class _Slot:
         self.end: tuple[CloseReason, str] | None = None
 
 
+class Listener(Protocol):
+    """What all connections of a port share; `strandline.node.kafka.wire.server.KafkaServer` is one."""
+
+    handler: Handler
+    loop: asyncio.AbstractEventLoop
+    config: ServerConfig
+    counters: Counter[str]
+    scratch: memoryview
+    """Where bytes are received that no frame has space for yet."""
+
+    def opened(self, connection: Connection) -> bool:
+        """Whether there is room for one more connection."""
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is gone; once for each that was opened."""
+
+    def admit(self, connection: Connection, size: int) -> bool:
+        """Reserve `size` bytes for a frame; when it says no, the connection is woken up later."""
+
+    def release(self, size: int) -> None:
+        """Give back what `admit` reserved."""
+
+    def closed(self, reason: CloseReason, client: str, message: str) -> None:
+        """Count a connection that was ended from this side, and report it."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """From accept to close."""
 
-    def __init__(self, server: KafkaServer) -> None:
+    def __init__(self, server: Listener) -> None:
         self._server = server
         self._config = server.config
         self._parser = FrameParser(server.config.max_frame_bytes)

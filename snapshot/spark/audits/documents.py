@@ -29,12 +29,12 @@ from strandline.snapshot.extent_rows import EXTENT_ROWS
 from strandline.snapshot.names import LogName, SnapshotName, cluster_prefix, parse_name, snapshot_name
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
-from strandline.statemachine.controller.checkpoints import RetainedCheckpoint
 from strandline.statemachine.controller.controller_state import ControllerState
+from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.internal_topics import GROUPS_KIND, INTERNAL_TOPICS
+from strandline.statemachine.partition.checkpoints import RetainedCheckpoint
 from strandline.statemachine.partition.extents import OBJECT_ROW
 from strandline.statemachine.partition.level_one import RemovedObject
-from strandline.statemachine.partition.offsets import Offsets
 from strandline.statemachine.partition.partition_state import last_stable_offset, max_collectable_epoch
 from strandline.statemachine.partition.producers import Producers
 

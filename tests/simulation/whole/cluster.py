@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from strandline.node import broker as broker_module
 from strandline.node.broker import _host_settings as host_settings
-from strandline.node.config import (
+from strandline.node.config.node_config import (
     AdminSection,
     CheckpointsSection,
     ClusterSection,

@@ -15,12 +15,12 @@ from strandline.node.gc.collectable_epochs import CollectableEpochs, Heard, Maxi
 from strandline.node.gc.gone_topics import GoneTopics
 from strandline.node.gc.grace import Grace
 from strandline.node.gc.idle_epochs import IdleEpochs
-from strandline.node.gc.reader_holds import ReaderHolds
 from strandline.node.level_one.sweeper import Sweeper
 from strandline.node.level_one.undecided import Undecided
 from strandline.node.objectstore.store import MAX_LIST
 from strandline.node.partition.partition import Partition, _result
-from strandline.statemachine.controller.checkpoints import Checkpoints
+from strandline.node.partition.reader_holds import ReaderHolds
+from strandline.statemachine.partition.checkpoints import Checkpoints
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.level_one import RemovedObject
 from strandline.statemachine.partition.partition_commands import AdvanceEpoch

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import msgpack
 
-from strandline.statemachine.groups.coordinator_machine import CoordinatorMachine
+from strandline.statemachine.coordinator_machine import CoordinatorMachine
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Kind

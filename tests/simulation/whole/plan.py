@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
-from strandline.node.config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
+from strandline.node.config.node_config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
 from strandline.node.level_zero.batcher import BatcherConfig
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.raft.config import RaftConfig

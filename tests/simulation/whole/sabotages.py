@@ -22,12 +22,13 @@ from strandline.node.level_zero.batcher import Batcher, Stored
 from strandline.node.partition import answers
 from strandline.node.partition import fence as fence_module
 from strandline.node.partition import partition as partition_module
-from strandline.node.partition.batch import AppendFailed, Judgement, ProducedBatch, Verification
+from strandline.node.partition.batch import Judgement, ProducedBatch, Verification
 from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Lane, Pending, placeholder
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.writer import Writer
 from strandline.node.raft.group import RaftGroup
+from strandline.node.refusal import AppendFailed
 from strandline.statemachine.controller.controller_commands import ProducerIdBlock
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import parse_object_name

@@ -9,7 +9,7 @@ from typing import Any
 from strandline.node.broker import Broker
 from strandline.node.checkpoints.publisher import PublisherLimits
 from strandline.node.checkpoints.recorder import CheckpointRecorder
-from strandline.node.config import NodeConfig
+from strandline.node.config.node_config import NodeConfig
 from strandline.node.gc.collectable_epochs import TELL, Maximum
 from strandline.node.objectstore.store import ObjectNotFound
 from strandline.node.partition.fence import Grant

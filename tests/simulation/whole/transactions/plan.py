@@ -11,7 +11,7 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from strandline.node.config import GroupsSection
+from strandline.node.config.node_config import GroupsSection
 from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
 from tests.simulation.whole.plan import Plan, anything
 from tests.simulation.whole.transactions.load import Load

@@ -16,8 +16,8 @@ from strandline.node.coordinator.transactions.markers import Decided, Markers
 from strandline.node.coordinator.transactions.upkeep import Upkeep
 from strandline.node.kafka.handlers.fetch_partition import FetchShare
 from strandline.statemachine.groups import group_offsets
+from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
-from strandline.statemachine.partition.offsets import Offsets
 from strandline.statemachine.partition.producers import (
     MAX_SEQUENCE,
     NO_TRANSACTION,

@@ -1,7 +1,7 @@
 """What a value of the configuration must look like: for each key a reader, which says what is wrong with it.
 
 A reader takes what TOML gave and returns what the node works with, in seconds and bytes, or raises ValueError
-with the cause and the cure in half a line; `strandline.node.config` says where the value stood.
+with the cause and the cure in half a line; `strandline.node.config.node_config` says where the value stood.
 """
 
 from __future__ import annotations

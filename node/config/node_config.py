@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
-from strandline.node import config_variables
-from strandline.node.config_values import KIB, MIB, READERS, Peer, is_wildcard
+from strandline.node.config import variables as config_variables
+from strandline.node.config.values import KIB, MIB, READERS, Peer, is_wildcard
 from strandline.node.level_zero.batcher import BatcherConfig
 
 __all__ = ["ConfigError", "NodeConfig", "Peer", "load"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
-from strandline.node.watchers import Watchers
+from strandline.node.replica.watchers import Watchers
 from strandline.statemachine.controller.controller import PartitionGroup
 
 

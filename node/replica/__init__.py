@@ -1,0 +1,1 @@
+"""What every replica on this node has in common, whatever its state machine."""
