@@ -18,7 +18,7 @@ _ANSWER_LIMIT: Final = 64 * 1024 * 1024
 
 
 class Unreachable(Exception):
-    """Nobody answered HTTP at that address."""
+    """No HTTP answer came from that address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def reasons(self) -> str:
-        """Why it is not good, in one line."""
+        """The reasons of an answer that is not good, in one line."""
         if isinstance(self.body, Mapping):
             for name in ("problems", "error"):
                 told = self.body.get(name)
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a node's /health came to; `problem` is one line, None when all is well."""
+    """Result of a node's /health; `problem` is one line, None if the node is healthy."""
 
     problem: str | None
     does_its_part: bool
@@ -93,7 +93,7 @@ class AdminClient:
         return found.problem
 
     def state(self, *, timeout: float = 2.0) -> Health:
-        """What the node says of itself."""
+        """The state that the node reports."""
         try:
             answer = self.request("GET", "/health", timeout=timeout)
         except Unreachable as error:

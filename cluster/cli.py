@@ -1,4 +1,4 @@
-"""Where the `strandline` command begins: ready for Ctrl-C before anything that takes time is imported.
+"""Entry point of the `strandline` command: handles Ctrl-C before any slow import.
 
 The command line itself is `command_line.py`. An interrupt within an import would end in a stack trace, or be
 lost in a library that catches it, so until a command runs it ends the process where it is.

@@ -1,4 +1,4 @@
-"""What all nodes together say of garbage: M, each partition's M(p), and who holds M back.
+"""Garbage collection as all nodes together report it: M, each partition's M(p), and what holds M back.
 
 A node tells what it knows itself. Of a partition's M(p) the highest that any node heard is the nearest to the
 truth, for it only grows; of M the lowest is the one that explains what is not deleted.
@@ -38,7 +38,7 @@ REASONS: Final = {
 
 @dataclass(slots=True)
 class NodeAnswers:
-    """What one node answered; `problem` says why it did not."""
+    """One node's answers; `problem` says why there are none."""
 
     address: str
     problem: str | None = None
@@ -115,7 +115,7 @@ def why(held: dict[str, Any] | None) -> str:
 
 
 def problems(answers: Sequence[NodeAnswers]) -> list[str]:
-    """What an operator has to see to, in one line each."""
+    """Problems for an operator, one line each."""
     found = []
     for answer in answers:
         if answer.problem is not None:

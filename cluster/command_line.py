@@ -140,7 +140,7 @@ def _check_text(argument: str) -> None:
 
 
 def _place(error: OSError) -> str:
-    """What the system refuses, and where; the caller named that place, or its folder."""
+    """The system's refusal and the file it concerns; the user named that file, or its folder."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     told = one_line(str(error.strerror or error))
     return f"{name or 'the system'}: {told}; name another place, or see its rights and its disk"

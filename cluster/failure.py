@@ -1,6 +1,6 @@
-"""How a command ends when it cannot do what was asked: one line with the cause and the cure, and a status.
+"""Failure of a command: one line with the cause and the cure, and an exit status.
 
-A stack trace tells who reads the code where it went wrong; who types a command wants to know what to do.
+A stack trace helps a reader of the code; a user of a command needs to know what to do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CommandFailed(Exception):
 
 
 class ReaderGone(Exception):
-    """Nobody reads what the command prints any more, as with `| head`.
+    """The reader of the command's output is gone, as with `| head`.
 
     Not an OSError: Typer takes EPIPE for a failure and ends with status 1.
     """

@@ -60,7 +60,7 @@ class Described(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a group is in a partition; None where it committed nothing, or the partition is gone."""
+    """A group's position in a partition; None if it committed nothing, or the partition is gone."""
 
     place: Place
     offset: int | None
@@ -120,7 +120,7 @@ class Groups:
         )
 
     def positions(self, name: str) -> list[Position]:
-        """Where the group is in every partition that it committed an offset for."""
+        """The group's position in every partition with a committed offset."""
         asked = ConsumerGroupTopicPartitions(name)
         future = self._admin.list_consumer_group_offsets([asked], request_timeout=REQUEST_SECONDS)[name]
         committed: ConsumerGroupTopicPartitions = self._topics.result(

@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
-    """What every client here is configured with. librdkafka's names, with underscores for dots."""
+    """Configuration of every client here: librdkafka's names, with underscores for dots."""
     # Takes what librdkafka would print; a command tells the end of the story itself.
     logger = logging.Logger("librdkafka")
     logger.addHandler(logging.NullHandler())
@@ -43,7 +43,7 @@ def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
 
 
 def refused(where: Target, what: str, request: Callable[[], Value]) -> Value:
-    """What `request` gives; CommandFailed when the client itself refuses what is asked."""
+    """The result of `request`; raises CommandFailed if the client itself refuses the request."""
     try:
         return request()
     except KafkaException as error:
@@ -94,7 +94,7 @@ class Topics:
         return description
 
     def configs(self, name: str) -> dict[str, str | None]:
-        """What is set for this topic itself."""
+        """The configurations that are set for this topic itself."""
         resource = ConfigResource(ResourceType.TOPIC, name)
         future = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource]
         entries: Mapping[str, ConfigEntry] = self.result(
@@ -131,7 +131,7 @@ class Topics:
         self.result(what, futures[name], topic=name)
 
     def result(self, what: str, future: Future[Value], *, topic: str = "") -> Value:
-        """What an admin request gave; `topic` is the one that it was about, if it was about one."""
+        """The result of an admin request; `topic` is the topic that it concerned, if any."""
         try:
             return future.result(REQUEST_SECONDS + _CONNECT_SECONDS)
         except TimeoutError:

@@ -1,7 +1,7 @@
-"""What goes wrong between the command line and brokers, as one line with the cause and the cure.
+"""Errors between the command line and brokers, each one line with the cause and the cure.
 
-librdkafka tries again what it can, so of a store that fails or a partition without a leader it only tells
-that time ran out. Why it did is asked of the nodes themselves, at /health, where their addresses are known.
+librdkafka retries by itself, so it reports a failing store or a partition without a leader only as a timeout.
+The cause is read from the nodes' /health, where their addresses are known.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def failed(where: Target, what: str, error: KafkaError) -> CommandFailed:
 
 
 def troubles(where: Target) -> str | None:
-    """What the nodes say is wrong with them, storage first; None when they say nothing, or are not known."""
+    """The problems that the nodes report, storage first; None if they report none, or are not known."""
     if not where.admin_known:
         return None
     with ThreadPoolExecutor(len(where.admin)) as threads:

@@ -51,7 +51,7 @@ def _tail(path: Path, last: int, *, whole: bool) -> tuple[list[str], int]:
 
 
 def _since(path: Path, place: int) -> tuple[list[str], int]:
-    """Whole lines from this offset on; from the beginning when the log was made anew."""
+    """Whole lines from this offset on; from the beginning if the log file was replaced."""
     try:
         with path.open("rb") as log:
             if log.seek(0, os.SEEK_END) < place:

@@ -50,7 +50,7 @@ class NodeStatus:
 
 
 def quiet(_: str) -> None:
-    """Progress that nobody wants to see."""
+    """Discard progress messages."""
 
 
 class LocalCluster:
@@ -65,7 +65,7 @@ class LocalCluster:
 
     @property
     def description(self) -> Description:
-        """What the folder says at this moment."""
+        """The folder's description, read now."""
         found = Description.load(self.folder)
         if found is None:
             raise self._missing()
@@ -287,7 +287,7 @@ def _chosen(found: Description, nodes: Sequence[int]) -> list[LocalNode]:
 
 
 def _check_same(found: Description, nodes: int | None, storage: str | None) -> None:
-    """What was asked for must be what is there: neither can be changed by asking again."""
+    """Refuse a number of nodes or a storage that differs from the existing cluster's."""
     differs = None
     if nodes is not None and nodes != len(found.nodes):
         differs = f"{len(found.nodes)} nodes"

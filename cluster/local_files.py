@@ -1,8 +1,8 @@
-"""What a local cluster keeps in its folder: one description of it all, and a configuration for each node.
+"""Files of a local cluster in its folder: one description, and a configuration for each node.
 
-`cluster.json` is how a later command finds the cluster and its processes again. It names every process so
-that it can be told from a stranger with its pid (own_process.py). The configurations hold the secret with
-which nodes prove to each other who they are, so nobody but the owner may read the folder.
+A later command finds the cluster and its processes by `cluster.json`. It identifies every process, so that an
+unrelated process with the same pid is not taken for it (own_process.py). The configurations hold the secret
+that authenticates nodes to each other, so only the owner may read the folder.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Description:
 
     @property
     def bootstrap(self) -> str:
-        """What a Kafka client is given."""
+        """Bootstrap addresses for a Kafka client."""
         return ",".join(node.kafka for node in self.nodes.values())
 
     @classmethod
@@ -153,7 +153,7 @@ class Description:
         self._write(secrets.token_hex(_SECRET_BYTES))
 
     def configure(self, settings: Sequence[str]) -> None:
-        """Write the configurations and the description anew, with these settings in the place of the old."""
+        """Rewrite the configurations and the description with these settings instead of the old."""
         self.settings = tuple(settings)
         path = next(iter(self.nodes.values())).config
         try:
@@ -167,7 +167,7 @@ class Description:
         self._write(secret)
 
     def move(self, storage: str) -> None:
-        """Begin anew with other storage; for a cluster that was never healthy. `configure` has to follow."""
+        """Start over with another storage: for a cluster that was never healthy. Call `configure` next."""
         assert not self.ready
         self.storage = storage
         for node in self.nodes.values():

@@ -34,7 +34,7 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """What is decided for one node; `data` is its folder, `peers` all nodes' "id@host:port"."""
+    """One node's own values; `data` is its folder, `peers` all nodes' "id@host:port"."""
 
     node: int
     data: Path

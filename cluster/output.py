@@ -1,4 +1,4 @@
-"""What commands print: tables and sentences for a person, one JSON object for a program.
+"""Output of commands: tables and sentences for a person, one JSON object for a program.
 
 Results go to stdout, progress to stderr and only to a terminal, so that a pipe never sees it. Rich is
 imported where it prints: it is a third of what the start of a short command costs.
@@ -23,7 +23,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 
 def show(as_json: bool, plain: Any, text: str | Table | Sequence[str | Table]) -> None:
-    """Print a result in the one form or the other; ReaderGone when nobody takes it.
+    """Print a result in one of the two forms; raises ReaderGone if the output's reader is gone.
 
     A string alone is printed as it is; among others of a sequence it is in Rich's markup (see `escaped`).
     """
@@ -69,7 +69,7 @@ def progress(as_json: bool) -> Iterator[Callable[[str], None]]:
 
 
 def warn(line: str) -> None:
-    """What does not stop a command, and what its user should know all the same; on stderr at once."""
+    """Print a warning, which does not stop the command, to stderr at once."""
     print(f"strandline: {line}", file=sys.stderr, flush=True)
 
 

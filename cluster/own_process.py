@@ -62,7 +62,7 @@ class OwnProcess:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> OwnProcess:
-        """What `to_plain` gave; KeyError, TypeError or ValueError when it did not."""
+        """Inverse of `to_plain`; raises KeyError, TypeError or ValueError for other values."""
         return cls(
             int(plain["pid"]),
             str(plain["boot"]),
@@ -139,7 +139,7 @@ def _command_line(pid: int) -> tuple[str, ...]:
 
 
 def _inheritable_files() -> list[int]:
-    """What a program started now would find open beside the three standard ones."""
+    """Files that a program started now would inherit, beside the three standard ones."""
     files = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # that of this listing is closed by now

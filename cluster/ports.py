@@ -26,7 +26,7 @@ _LISTEN: Final = "0A"  # proc_net_tcp: TCP_LISTEN
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where one node listens."""
+    """Ports of one node."""
 
     kafka: int
     admin: int
@@ -39,7 +39,7 @@ def usual_ports(nodes: Sequence[int]) -> dict[int, Ports]:
 
 
 def free_ports(nodes: Sequence[int]) -> dict[int, Ports]:
-    """Ports that nobody has at this moment, from a random place on so that two callers seldom meet.
+    """Ports that are free at this moment, from a random start so that two callers seldom collide.
 
     Raises OSError when there are not enough.
     """
@@ -66,7 +66,7 @@ def is_free(port: int) -> bool:
 
 
 def holder(port: int) -> str:
-    """Who listens there, as far as this user may see, like "pid 1234 (java kafka.Kafka)"."""
+    """The process that listens there, as far as this user may see, like "pid 1234 (java kafka.Kafka)"."""
     inodes = _listening_inodes(port)
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():

@@ -1,6 +1,6 @@
-"""Why a consumer gives nothing: librdkafka tries again without a word, so somebody has to look.
+"""Explanation of a silent consumer: librdkafka retries without a message, so this module asks the nodes.
 
-Told on stderr once it has lasted for a moment, and again now and then.
+The explanation goes to stderr after a short silence, and again from time to time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _FIRST_SECONDS: Final = 2.0
 _UNEXPLAINED_SECONDS: Final = 10.0
-"""Where nothing is known to be wrong, a slow start or a rebalance is no news."""
+"""Silence without a known problem is reported after so long: a slow start or a rebalance is normal."""
 _REPEAT_SECONDS: Final = 30.0
 _METADATA_SECONDS: Final = 2.0
 _UNEXPLAINED: Final = "the brokers answer, and name no reason"
 
 
 class Silence:
-    """How long nothing has come; `timeout` in seconds ends it, None never."""
+    """Time since the last record; after `timeout` seconds it ends the command, with None never."""
 
     def __init__(self, where: Target, topic: str, timeout: float | None) -> None:
         self._where = where

@@ -1,4 +1,4 @@
-"""Which cluster a command means: the one named, else the one of this folder, else the usual address."""
+"""The target of a command: the named cluster, else that of this folder, else the default address."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Admin = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a cluster is; `local` is what its folder says when it is one of this machine."""
+    """Addresses of a cluster; `local` is its folder's description if it runs on this machine."""
 
     bootstrap: str
     admin: tuple[str, ...]

@@ -11,9 +11,9 @@ from strandline.cluster.failure import CommandFailed
 from strandline.cluster.local_files import LocalNode
 
 STORAGE_SECONDS: Final = 10.0
-"""How long an object store that fails may do so, where nothing else is wrong any more."""
+"""Time limit for a failing object store once nothing else is wrong."""
 FOLDER_SECONDS: Final = 5.0
-"""How long nodes may wait for folders that are lost; a folder that is let in takes two or three."""
+"""Time limit for nodes that wait for lost folders; accepting a folder takes two or three."""
 _POLL_SECONDS: Final = 0.03
 
 
@@ -72,7 +72,7 @@ def wait_healthy(nodes: Sequence[LocalNode], timeout: float, progress: Callable[
 
 
 def _lost_folders(details: Mapping[int, Mapping[str, str]], nodes: int) -> CommandFailed | None:
-    """What only an operator can mend: one node's folder is refused, or all nodes have new ones in vain."""
+    """Problems that only an operator can solve: a refused folder, or new folders of all nodes."""
     for node, problems in details.items():
         if "folder_refused" in problems:
             return FolderRefused(

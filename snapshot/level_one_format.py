@@ -1,11 +1,11 @@
-"""The bytes of a level-one object: a stretch of one partition's log, ready to be sent to clients as it lies.
+"""Format of a level-one object: a range of one partition's log, ready to be sent to clients unchanged.
 
     header | block ... block | index | identity | tail
 
 A block holds whole batches one after the other, their base offsets and leader epochs final. The index has a
-row a block with its offsets, newest timestamp and CRC-32C: whoever looks for an offset or a time reads the
-index once and then one block, and whoever catches up checks blocks, not batches. The identity carries what
-the name says, so that one object's bytes under another's name are found out. See docs/level-one.md.
+row a block with its offsets, newest timestamp and CRC-32C: a search by offset or time reads the index once
+and then one block, and a sequential reader checks blocks, not batches. The identity repeats the object's
+name, so that one object's bytes under another's name are detected. See docs/level-one.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDENTITY: Final = struct.Struct("<16sIQ16sqqqQI")
 """topic id, partition, term, unique, base offset, end offset, newest timestamp in ms, size of the object in
 bytes, number of blocks; after the blocks' rows."""
 BODY_AT: Final = HEADER.size
-"""Where the first block begins."""
+"""Position of the first block."""
 _FRAME: Final = Frame("level-one object", MAGIC, FORMAT_VERSION, IDENTITY.size + TAIL.size)
 _STAMPED: Final = struct.Struct(">qiibIhiqq")
 """base offset, length behind it, leader epoch, magic, CRC, attributes, last offset's distance from the base,

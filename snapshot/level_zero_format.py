@@ -87,7 +87,7 @@ class Section(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What the end of an object says about it."""
+    """Fields at the end of an object."""
 
     epoch: int
     object_id: bytes
@@ -135,7 +135,7 @@ def encode(epoch: int, object_id: bytes, batches: Sequence[Batch]) -> Encoded:
 
 
 def footer_bytes(name: str, tail: Buffer, size: int) -> int:
-    """How many bytes of an object's end its footer takes; `tail` has at least its last TAIL.size bytes."""
+    """Size in bytes of an object's footer; `tail` has at least the object's last TAIL.size bytes."""
     return _FRAME.footer_bytes(name, tail, size)
 
 

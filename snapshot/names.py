@@ -1,4 +1,4 @@
-"""What published checkpoints are called.
+"""Names of published checkpoints.
 
 Everything of one checkpoint of one group lies under one prefix, numbers padded with zeros, so that listing
 order is log order: one listing tells which checkpoints a group has, which replicas published them, and which
@@ -51,8 +51,10 @@ def log_name(cluster: str, group: int, after: int, index: int) -> str:
 
 
 def cluster_prefix(cluster: str) -> str:
-    """What the names of all checkpoints of a cluster start with; raises ValueError for an id that cannot
-    stand in the name of an object."""
+    """Prefix of the names of all checkpoints of a cluster.
+
+    Raises ValueError for an id that cannot be part of an object's name.
+    """
     if not _CLUSTER_ID.fullmatch(cluster):
         raise ValueError(
             f"cluster id {cluster!r} cannot stand in an object's name: letters, digits and _.=+-, up to 200, "
@@ -62,12 +64,12 @@ def cluster_prefix(cluster: str) -> str:
 
 
 def group_prefix(cluster: str, group: int) -> str:
-    """What the names of a group's checkpoints start with; listed, it gives them in log order."""
+    """Prefix of the names of a group's checkpoints; a listing gives them in log order."""
     return f"{cluster_prefix(cluster)}{group:010d}/"
 
 
 def checkpoint_prefix(cluster: str, group: int, index: int) -> str:
-    """What the names of everything of one checkpoint start with."""
+    """Prefix of the names of one checkpoint's documents."""
     return f"{group_prefix(cluster, group)}{index:020d}/"
 
 

@@ -1,4 +1,4 @@
-"""What objects of every kind have around their bytes: a header, and a footer that is found from the end.
+"""Frame of every kind of object: a header, and a footer that is found from the end.
 
     header | the kind's own bytes | footer fields | tail
 
@@ -62,7 +62,7 @@ class Frame:
         return fields + TAIL.pack(length, crc, self.version, 0, self.magic)
 
     def footer_bytes(self, name: str, tail: Buffer, size: int) -> int:
-        """How many bytes of an object's end its footer takes; `tail` has its last TAIL.size bytes or more."""
+        """Size in bytes of an object's footer; `tail` has the object's last TAIL.size bytes or more."""
         if size < HEADER.size + self.least_footer_bytes or len(tail) < TAIL.size:
             raise BadObject(name, 0, size, f"too short to be a {self.kind}; it was cut or is something else")
         length, _, _, _, magic = TAIL.unpack(tail[-TAIL.size :])

@@ -29,14 +29,13 @@ class ObjectMissing(StorageError):
 
 
 class Storage(ABC):
-    """Where a cluster's objects lie. All operations block, and raise StorageError."""
+    """Object storage of a cluster. All operations block, and raise StorageError."""
 
     url: str
 
     @abstractmethod
     def folders(self, prefix: str) -> list[str]:
-        """What the keys below a prefix have up to their next slash, in order and without it: one level of
-        names, whatever lies below them."""
+        """Names of the folders directly below a prefix, in order."""
 
     @abstractmethod
     def get(self, key: str) -> bytes:

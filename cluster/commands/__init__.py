@@ -1,1 +1,1 @@
-"""What the `strandline` command can do, one module for each group of its commands."""
+"""The `strandline` command's subcommands, one module for each group."""

@@ -121,7 +121,7 @@ def consume(
 
 
 def parse_start(text: str, now: float) -> tuple[str, int]:
-    """Where to begin: ("beginning" | "end" | "offset" | "time", value); a time in milliseconds."""
+    """Parse a start: ("beginning" | "end" | "offset" | "time", value); a time is in milliseconds."""
     if text in ("beginning", "end"):
         return text, 0
     cause = f"{text} is no place in a topic"

@@ -29,8 +29,8 @@ def status(
 ) -> None:
     """Show M, what holds it back, the collectors, and each partition's M(p), the lowest first.
 
-    Nobody needs level-zero objects of epochs up to M; they are deleted a grace period later. Ends with
-    status 1 when a node does not answer, or something fails on one.
+    No partition needs level-zero objects of epochs up to M; collectors delete them a grace period later.
+    Exits with status 1 if a node does not answer, or reports a failure.
 
     \b
     Examples:
@@ -146,7 +146,7 @@ def dry_run(
 
 
 def _each(addresses: tuple[str, ...], method: str, path: str, body: Any) -> list[dict[str, Any]]:
-    """What every node answers; CommandFailed, after all were asked, when one did not."""
+    """The answers of all nodes; raises CommandFailed, after all were asked, if one did not answer."""
     done, failed = [], []
     for address in addresses:
         try:

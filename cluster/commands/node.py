@@ -120,7 +120,7 @@ def _asked(addresses: Sequence[str], body: dict[str, Any]) -> str:
 
 
 def _left(addresses: Sequence[str], node: int, folder: str) -> str | None:
-    """What is still to be done, None when nothing is; as any node sees it that knows of the folder."""
+    """The remaining work, None if there is none, as reported by any node that knows the folder."""
     for address in addresses:
         try:
             answer = AdminClient(address).request("GET", "/api/nodes")

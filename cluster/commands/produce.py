@@ -28,7 +28,7 @@ _LONGEST_SECONDS: Final = 24 * 3600.0
 
 
 class _Deliveries:
-    """What became of the records; the first error ends the sending, not the waiting for what is sent."""
+    """Deliveries of the records. The first error ends the sending, not the wait for records in flight."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -56,7 +56,7 @@ class _Deliveries:
         self.partitions[partition] = self.partitions.get(partition, 0) + 1
 
     def counts(self) -> str:
-        """What became of all of them."""
+        """Number of records by outcome."""
         told = [f"{self.done:,} of {plural(self.done + self.refused + self.unknown, 'record')} acknowledged"]
         if self.refused:
             told.append(f"{self.refused:,} refused")

@@ -1,4 +1,4 @@
-"""What `strandline produce` makes of its input: one record a line, as it stands, with a key, or as JSON."""
+"""Input of `strandline produce`: each line is one record: a plain value, a key and a value, or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS: Final = ("value", "json")
 _MAX_MILLISECONDS: Final = 2**63 - 1
 _TAKEN: Final = frozenset(("key", "key_base64", "value", "value_base64", "headers", "timestamp_ms"))
 _LEFT_OUT: Final = frozenset(("topic", "partition", "offset", "leader_epoch"))
-"""What `consume --format json` writes of a record's place: it gets a new one."""
+"""Fields of a record's place in the output of `consume --format json`: a produced record gets a new place."""
 
 Header = tuple[str, bytes | None]
 
@@ -45,7 +45,10 @@ class BadLine(ValueError):
 def reader(
     form: str, key: str | None, separator: str | None, headers: list[str], tombstone: bool
 ) -> Callable[[bytes], Record]:
-    """What makes a record of a line, by the options; it raises BadLine. Raises CommandFailed."""
+    """Give the function that parses a line into a record, by the options; that function raises BadLine.
+
+    Raises CommandFailed for options that exclude each other.
+    """
     if form not in FORMATS:
         raise CommandFailed(f"there is no format {form}", f"use {' or '.join(FORMATS)}", MISUSED)
     if separator == "":

@@ -1,4 +1,4 @@
-"""How `strandline consume` writes a record: as it is for a pipe, as JSON for a program."""
+"""Output of `strandline consume`: plain records for a pipe, JSON for a program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`strandline transaction`: list transactions, and abort those that hang.
 
-A transaction that nobody ends holds back every reader of what was committed behind it. Its coordinator aborts
-it when its time is over; an operator who knows that its producer is gone need not wait for that.
+An open transaction holds back every reader of the committed records behind it. Its coordinator aborts it
+after its timeout; an operator who knows that the producer is gone need not wait for that.
 """
 
 from __future__ import annotations

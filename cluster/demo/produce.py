@@ -20,7 +20,7 @@ NO_PLACE = (-1, -1)
 
 @dataclass
 class Produced:
-    """What the producer was told. Times are seconds of the performance counter."""
+    """Acknowledgements that the producer received. Times are seconds of the performance counter."""
 
     sent: int = 0
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)

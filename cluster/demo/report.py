@@ -1,4 +1,4 @@
-"""What a run of the demonstration leaves to look at: one page with its table, its plots and its verdicts."""
+"""Report of a run of the demonstration: one page with its table, its plots and its verdicts."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ TOPIC = "flights"
 PARTITIONS = 12
 NODES = 3
 DEAD_SECONDS = 3.0
-"""How long the killed leader stays away; also for a load so short that it is over by then."""
+"""The killed leader stays down for so long, even if the load is over before."""
 _READ_SECONDS = 120.0
 _REQUEST_SECONDS = 30.0
 _CHECKPOINT_SECONDS = 60.0

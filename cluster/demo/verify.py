@@ -19,11 +19,11 @@ _REQUEST_SECONDS = 20.0
 
 @dataclass
 class Comparison:
-    """What came back, beside what was sent and acknowledged."""
+    """Records read back, compared with those sent and acknowledged."""
 
     read: int = 0
     lost: int = 0
-    """Rows of the source that nobody read back."""
+    """Rows of the source that no reader returned."""
     doubled: int = 0
     altered: int = 0
     """Key or value differ from the source."""

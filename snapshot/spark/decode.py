@@ -131,7 +131,7 @@ class Decoder:
 
 
 class _Row(NamedTuple):
-    """What the records of a batch have in common, as a row of numbers."""
+    """Common values of a batch's records, as a row of numbers."""
 
     payload: int
     records: int
@@ -268,7 +268,7 @@ class _Chunk:
 
 
 class _Columns:
-    """How each column is made of a chunk's records."""
+    """Construction of each column from a chunk's records."""
 
     def __init__(self, data: bytes, rows: dict[str, Longs], topics: tuple[str, ...], fields: Fields) -> None:
         self._data = pa.py_buffer(data)
@@ -290,7 +290,7 @@ class _Columns:
         }
 
     def unwanted(self) -> NDArray[np.bool_] | None:
-        """Which records are outside the wanted offsets; None when no batch reaches out of them."""
+        """Mask of the records outside the wanted offsets; None if every batch lies within them."""
         rows = self._rows
         ends = rows["base_offset"] + rows["records"]
         if (rows["base_offset"] >= rows["first"]).all() and (ends <= rows["end"]).all():

@@ -23,7 +23,7 @@ from strandline.statemachine.partition.level_one import UNIQUE_BYTES, level_one_
 
 PARALLEL_GETS: Final = 8
 JOIN_GAP_BYTES: Final = 128 * 1024
-"""Bytes nobody wants that are read along rather than asking twice: a request costs about as much."""
+"""Maximum gap between two ranges that are read with one request: a request costs about as much."""
 
 
 class _StoredBlock(NamedTuple):
@@ -74,7 +74,7 @@ class _Window:
     def __init__(self, storage: Storage, pool: ThreadPoolExecutor, slices: Sequence[Slice]) -> None:
         self._stored: list[StoredBatch | _StoredBlock] = []
         self._range_of: dict[int, int] = {}
-        """Which range something stored is in, by number; inline batches are in none."""
+        """Range of each stored piece, by number; inline batches have none."""
         wanted: list[tuple[str, int, int, str, int]] = []
         for piece in slices:
             aborted = Aborted(piece.aborted)
@@ -115,7 +115,7 @@ class _Window:
 
 
 def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> StoredBatch | _StoredBlock:
-    """What a row of PIECE stands for; with its bytes if it is inline, otherwise without."""
+    """The piece of a row of PIECE; with its bytes if it is inline, otherwise without."""
     kind, base, end, term, timestamp, position, length, epoch, crc, batches, identity = row
     if kind == PieceKind.BLOCK:
         name = level_one_name(piece.topic_id, piece.partition, term, identity[:UNIQUE_BYTES])

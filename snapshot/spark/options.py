@@ -1,7 +1,7 @@
-"""What a reader of the data source may ask for, under the names that users of Spark's Kafka source know.
+"""Options of the data source, under the names of Spark's Kafka source.
 
-Names are taken without regard to case and underscores, so `starting_offset` and Kafka's `startingOffsets` are
-one. An option nobody knows is an error: a misspelt limit would otherwise read everything.
+Case and underscores do not matter, so `starting_offset` and Kafka's `startingOffsets` are one. An unknown
+option is an error: a misspelt limit would otherwise read everything.
 """
 
 from __future__ import annotations

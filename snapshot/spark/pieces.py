@@ -1,4 +1,4 @@
-"""What a task reads of a partition: a batch of level zero, an inline batch, or a block of level one.
+"""Pieces of a partition that tasks read: a batch of level zero, an inline batch, or a block of level one.
 
 All three are rows of one dtype, so that planning cuts a million of them into tasks without looking at any.
 Tasks get them as bytes.

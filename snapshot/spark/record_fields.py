@@ -1,4 +1,4 @@
-"""Where the fields of many records lie in one buffer, found for all records at once.
+"""Positions of the fields of many records in one buffer, found for all records at once.
 
 Records are chains of varints, so a reader that goes record by record spends its time in Python. Here only the
 record's length is read in a loop; every other field is one numpy operation over all records of a buffer. What

@@ -86,7 +86,7 @@ class StrandlineSource(DataSource):
 
 @dataclass(frozen=True)
 class Split(InputPartition):
-    """What one task reads."""
+    """Input of one task."""
 
     windows: Sequence[Window]
 

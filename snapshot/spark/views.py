@@ -1,4 +1,4 @@
-"""What a read sees of each partition: where its records lie, within the offsets and times asked for.
+"""A read's view of each partition: the place of its records, within the requested offsets and times.
 
 The controller's newest checkpoint says which groups a topic has, each group's where its records lie: in level
 one up to the last reconciled offset, behind it in level zero. A level-one object is cut by its own index,
@@ -31,7 +31,7 @@ from strandline.statemachine.partition.partition_state import last_stable_offset
 from strandline.statemachine.partition.producers import Producers
 
 LISTINGS: Final = 3
-"""How often a group's checkpoints are listed when the newest is gone before it was read."""
+"""Listings of a group's checkpoints before giving up, if the newest is always gone before it is read."""
 
 
 @dataclass(frozen=True)

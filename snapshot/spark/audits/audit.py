@@ -1,4 +1,4 @@
-"""What an audit is: a question, put to rows that were read once for all of them.
+"""An audit: a question about rows that are read once for all audits.
 
 Each gives frames with a `root` column, one value for each cluster's storage: counts, findings and remarks.
 Findings name the group and, where there is one, checkpoint, offset, object and node, so that a person finds
@@ -18,7 +18,7 @@ from strandline.snapshot.spark.audits.collecting import ClusterHistory, Grace
 
 
 class Frames(NamedTuple):
-    """What audits look at; each is read once, whatever their number."""
+    """Input of the audits; each frame is read once, whatever the number of audits."""
 
     documents: DataFrame
     newest: DataFrame
@@ -28,7 +28,7 @@ class Frames(NamedTuple):
     written: DataFrame
     """Every batch that logs and checkpoints tell of, and where it lay in level zero."""
     events: DataFrame
-    """What covered logs tell of transactions."""
+    """Transactions in the covered logs."""
     said: DataFrame
     """The open and the aborted transactions of partitions' newest states."""
     stored: DataFrame
@@ -38,9 +38,9 @@ class Frames(NamedTuple):
     histories: Sequence[ClusterHistory]
     """By `root`, as are the next two."""
     places: Sequence[Mapping[int, GroupPlace]]
-    """Which partition each group is, as the controller's newest readable document has it."""
+    """Each group's partition, by the controller's newest readable document."""
     gone: Sequence[Mapping[int, int]]
-    """How many objects are published of each group whose topic is deleted; all else leaves them out."""
+    """Number of published objects of each group of a deleted topic; nothing else counts them."""
     grace: Grace
 
 

@@ -13,12 +13,12 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _MARKER_KIND = struct.Struct(">h")
 _MARKER_END = _HEADER.size + 9
-"""Where the key of a marker's record ends (KIP-98): behind five fields of a byte each, version and kind."""
+"""End of a marker record's key (KIP-98): after five fields of a byte each, version and kind."""
 _COMMIT = 1
 
 
 class Header(NamedTuple):
-    """What audits want to know of a batch's header."""
+    """Fields of a batch's header that audits use."""
 
     records: int
     producer_id: int
@@ -26,7 +26,7 @@ class Header(NamedTuple):
     base_sequence: int
     transactional: bool
     committed: bool | None
-    """What a marker says; None for a batch of records."""
+    """A marker's decision; None for a batch of records."""
 
 
 NOT_READ = (None,) * len(Header._fields)
@@ -36,7 +36,7 @@ NOT_READ = (None,) * len(Header._fields)
 def check_batch(
     name: str, position: int, length: int, count: int, timestamp: int, data: Buffer
 ) -> tuple[str | None, Header | None]:
-    """What is wrong with a batch of `count` records with this newest timestamp (ms), and its header."""
+    """Problems of a batch of `count` records with this newest timestamp (ms), and its header."""
     try:
         verify_batch(name, position, length, data)
     except BadObject as error:

@@ -285,7 +285,7 @@ def _level_zero(storage: Storage, name: str, rows: list[_Row]) -> Iterator[tuple
 
 
 def _judge(name: str, data: Buffer) -> tuple[str | None, tuple[Section, ...], dict[Section, str]]:
-    """What is wrong with an object as a whole, its sections, and what is wrong with any of them."""
+    """Problems of an object as a whole, its sections, and their problems."""
     try:
         return None, parse(name, data).sections, {}
     except BadObject as error:

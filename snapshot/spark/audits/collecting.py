@@ -1,4 +1,4 @@
-"""What checkpoints tell about collecting: M at different times, and what should be gone by now.
+"""Garbage collection as checkpoints show it: M at different times, and objects that should be deleted.
 
 Every group has checkpoints of its own, at moments of its own. A checkpoint of the controller stands for a
 round: with it goes each partition's newest one that is not younger, by the times in their states. Clocks of
@@ -23,7 +23,7 @@ GRACE_MS: Final = 1_800_000
 
 
 class Grace(NamedTuple):
-    """What may be collected and is left for longer is a finding: collectors wait, sweep now and then, retry.
+    """Grace period: a collectable object that stays longer is a finding. Collectors wait, sweep and retry.
 
     `ms` counts between checkpoints, by the times in their states. `epochs`, when it is given, takes its
     place for level zero: an object is overdue when its epoch is so much below M.
@@ -66,7 +66,7 @@ class Round(NamedTuple):
 
 
 class PartitionDue(NamedTuple):
-    """What a partition's newest checkpoint and one a grace before say about its level-one objects."""
+    """A partition's level-one objects in its newest checkpoint and in one a grace period before."""
 
     group: int
     removed: Sequence[str]
@@ -122,7 +122,7 @@ class ClusterHistory:
         return False
 
     def held(self) -> int | None:
-        """What M cannot have passed at any node by now; None when nothing is known to hold it.
+        """Upper bound of M at every node by now; None if nothing is known to hold M back.
 
         The newest checkpoints' leases hold it below what they name. Nothing else is known of the time since
         they were taken, but that while collecting is paused it counts as it was when it was paused.

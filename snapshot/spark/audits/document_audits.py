@@ -79,7 +79,7 @@ STATE_FIELDS = {
     kind: list(msgpack.unpackb(new_machine(kind, 0).snapshot()))
     for kind in (Controller.kind, PartitionStateMachine.kind, GroupsMachine.kind, TransactionsMachine.kind)
 }
-"""What a machine's state holds: an empty one shows it."""
+"""Fields of a machine's state, taken from an empty one."""
 
 
 def no_window(frames: Frames) -> Answer:

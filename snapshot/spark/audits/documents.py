@@ -101,7 +101,7 @@ _KIND_COLUMNS = 10
 
 
 class Listing(NamedTuple):
-    """What one cluster has published, by name."""
+    """Published objects of one cluster, by name."""
 
     documents: list[SnapshotName]
     logs: list[LogName]
@@ -167,7 +167,7 @@ def document_rows(
 
 
 def document_row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:
-    """What SCHEMA has of a document, and whether there is no such object any more."""
+    """The row of SCHEMA for a document, and whether the object is gone."""
     key = snapshot_name(*name)
     identity = (name.group, name.log_index, name.node, key)
     nothing = (None,) * (len(SCHEMA) - len(identity) - 3)

@@ -52,7 +52,7 @@ def _number_of(rows: DataFrame, name: str) -> DataFrame:
 
 
 def _beside(frames: Frames, told: DataFrame, said: DataFrame, key: list[str]) -> DataFrame:
-    """Where what batches tell is not what a state says; columns root, group, log_index, base_offset, problem.
+    """Differences of the batches and the state; columns root, group, log_index, base_offset, problem.
 
     Of a transaction whose first batches are below the start offset and gone, only its end can be told.
     """

@@ -15,7 +15,7 @@ from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 
 
 class Said(NamedTuple):
-    """What a partition says of one of its objects; `newest` is its newest timestamp, in ms."""
+    """A partition's record of one of its objects; `newest` is its newest timestamp, in ms."""
 
     base_offset: int
     end_offset: int
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 def found_batches(storage: Storage, name: str, said: Said) -> list[Found]:
-    """What the offsets that a partition says an object holds are made of, in offset order."""
+    """The batches of an object within the offsets that the partition records for it, in offset order."""
     try:
         data = storage.get(name)
     except StorageError as error:

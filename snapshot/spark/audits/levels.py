@@ -1,7 +1,7 @@
 """Level one beside level zero, record by record, where both still have a partition's records.
 
 The newest checkpoint says which level-one object holds which offsets. Where the same records lay in level
-zero is told by the logs and the older checkpoints. As long as nobody has collected those objects, both can be
+zero is told by the logs and the older checkpoints. Until those objects are collected, both can be
 read and must be the same records: offsets, keys, values, headers, timestamps and leader epochs.
 """
 
@@ -230,7 +230,7 @@ def _slice(rows: Sequence[Beside]) -> Slice:
 
 
 def first_difference(zero: Iterator[Any], one: Iterator[Any]) -> tuple[int, tuple[int, str] | None]:
-    """How many records are the same, and (offset, what is wrong) of the first that is not."""
+    """Number of equal records, and (offset, problem) of the first that differs."""
     same = 0
     left = right = None
     while True:

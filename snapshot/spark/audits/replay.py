@@ -104,7 +104,7 @@ class GroupReplay:
         self._storage = storage
         self._found: dict[int, list[_Found]] = {}
         self.written = WrittenBatches()
-        """What was found since it was last asked."""
+        """Findings since the last call."""
         self.events = TransactionEvents(targets)
 
     def outcome(self, index: int) -> Outcome:
@@ -190,7 +190,7 @@ def new_machine(kind: str, creation_epoch: int) -> StateMachine:
 
 
 def _nobody(index: int, captured: Captured) -> None:
-    """What is replayed publishes nothing."""
+    """Publish nothing: a replay has no publisher."""
 
 
 _KINDS: Mapping[str, Callable[[Callable[[int, Captured], None]], StateMachine]] = {
@@ -201,7 +201,7 @@ _KINDS: Mapping[str, Callable[[Callable[[int, Captured], None]], StateMachine]] 
 
 
 def _commonest(found: list[_Found]) -> SnapshotDocument:
-    """What most replicas published; of two that are equally common the lower node's."""
+    """The document that most replicas published; of two equally common ones the lower node's."""
     counts = Counter(document.state for _, document in found)
     return max((document for _, document in found), key=lambda document: counts[document.state])
 

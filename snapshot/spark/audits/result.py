@@ -1,4 +1,4 @@
-"""What an audit says: a verdict, what it counted, and for each finding the place."""
+"""Result of an audit: a verdict, counts, and the place of each finding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN: Final = 5
 
 
 class Verdict(Enum):
-    """What an audit says about a cluster's storage."""
+    """Verdict of an audit about a cluster's storage."""
 
     PASSED = "passed"
     """It looked at something, and all of it was right."""
@@ -30,12 +30,12 @@ class AuditResult:
     question: str
     verdict: Verdict
     counts: dict[str, int]
-    """What was looked at and found, by a plain name."""
+    """Counts of examined things and findings, by a plain name."""
     evidence: list[Row]
     findings: int
     """Rows of evidence there are, listed or not."""
     remarks: list[Row]
-    """What is no finding and worth knowing: a replica whose document is missing, a log that was not kept."""
+    """Remarks, which are no findings: a replica without a document, a log that was not kept."""
 
     @property
     def looked_at(self) -> str:
@@ -66,7 +66,7 @@ class AuditResult:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the report draws; rows in the order of topics and partitions."""
+    """Figures of the report; rows in the order of topics and partitions."""
 
     records: list[Row]
     """topic, partition, records, bytes, batches."""

@@ -39,7 +39,7 @@ DEFAULT_GRACE = Grace()
 
 
 class Places(NamedTuple):
-    """Which partition each group is; what of `next_group` on is newer than the controller's document."""
+    """Each group's partition; groups from `next_group` on are newer than the controller's document."""
 
     by_group: dict[int, GroupPlace]
     next_group: int
@@ -146,7 +146,7 @@ def _listed(storage: ClusterStorage) -> Listing:
 
 
 def find_places(storage: ClusterStorage, found: Listing) -> Places:
-    """Which partition each group is, by the controller's newest readable document; nothing without one."""
+    """Each group's partition, by the controller's newest readable document; empty without one."""
     names = [name for name in found.documents if name.group == CONTROLLER_GROUP]
     for name in sorted(names, key=lambda name: (-name.log_index, name.node)):
         try:
@@ -249,7 +249,7 @@ def _named(row: dict[str, Any], places: Places) -> Row:
 
 
 def _figures(frames: Frames, places: Sequence[Places]) -> list[Figures]:
-    """What the report draws, computed by Spark: a few rows, whatever the number of batches."""
+    """Figures of the report, computed by Spark: a few rows, whatever the number of batches."""
     batches = frames.batches.where("newest")
     records = batches.groupBy("root", "group").agg(
         f.sum("record_count").alias("records"), f.sum("length").alias("bytes"), f.count("*").alias("batches")

@@ -1,6 +1,6 @@
-"""The audits of transactions over all partitions and groups: each whole, and each marker somebody's decision.
+"""Audits of transactions over all partitions and groups: each is whole, and each marker was decided.
 
-What coordinators decided is held against what partitions and groups did, from the logs of all of them.
+The coordinators' decisions are compared with the partitions and groups, from the logs of all of them.
 docs/audits.md has a section for each, under its name.
 """
 
@@ -26,8 +26,8 @@ from strandline.snapshot.spark.audits.transaction_events import (
 from strandline.statemachine.internal_topics import TRANSACTIONS_KIND, TRANSACTIONS_TOPIC
 
 SLACK_MS: Final = 60_000
-"""How far the clocks of two nodes may be apart. What happened less than that before a group's log ends may
-lie behind its end."""
+"""Maximum difference of two nodes' clocks. An event less than that before the end of a group's log can lie
+behind that end."""
 _ID: Final = ["root", "producer_id", "transaction"]
 
 
@@ -160,7 +160,7 @@ def transactions_are_whole(frames: Frames) -> Answer:
 
 
 def _foreign(frames: Frames, parts: DataFrame) -> DataFrame:
-    """What was written in a transaction that it was never made part of."""
+    """Records of a partition that was never added to their transaction."""
     is_part = parts.withColumn("is_part", f.lit(True))
     written = (
         _of(frames, WRITTEN)
@@ -179,10 +179,10 @@ def _foreign(frames: Frames, parts: DataFrame) -> DataFrame:
 
 
 def _behind_its_marker(frames: Frames) -> DataFrame:
-    """What was written in a transaction that had ended in that place before, by its marker or a later one's.
+    """Records behind the marker of their transaction, or of a later one.
 
-    A coordinator that has sent all its markers sends no other: nobody ends it then, and the last stable
-    offset stays where it begins (KIP-890).
+    A coordinator that has sent all its markers sends no other: nothing ends such a transaction, and the last
+    stable offset stays at its start (KIP-890).
     """
     before = (
         Window.partitionBy("root", "group", "producer_id")
@@ -261,7 +261,7 @@ def _all_covered(frames: Frames) -> DataFrame:
 
 
 def _stored_markers(frames: Frames) -> DataFrame:
-    """What the markers say that the newest checkpoints refer to."""
+    """Decisions of the markers that the newest checkpoints refer to."""
     return frames.batches.where("newest and committed is not null").select(
         "root", "group", "base_offset", f.col("committed").alias("stored_says")
     )

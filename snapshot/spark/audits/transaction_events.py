@@ -1,4 +1,4 @@
-"""What logs tell of transactions: what coordinators decided, and what became of it in partitions and groups.
+"""Events of transactions in the logs: coordinators' decisions, and their effects in partitions and groups.
 
 A coordinator's state has the newest transaction of each id, a partition's what is open; the rest is history,
 and that is in the logs. A transaction's rows come from many groups, whose checkpoints are of different
@@ -45,7 +45,7 @@ COVERED: Final = "covered"
 """The group's log is covered from `time` to `until`, by the machine's time in ms; `committed`: from the very
 beginning."""
 KNOWN: Final = "known"
-"""Where the log begins to be covered, transactions of the producer up to `number` are history."""
+"""At the start of the covered log, transactions of the producer up to `number` are history."""
 WRITTEN: Final = "written"
 """The first batch of a transaction in a partition, or the first offsets of one in a group."""
 MARKER: Final = "marker"
@@ -112,7 +112,7 @@ class Targets:
 
 
 class TransactionEvents:
-    """One group's events, in the order of its log. What is not covered to its end is told from anew."""
+    """One group's events, in the order of its log. A gap in the covered log starts a new history."""
 
     def __init__(self, targets: Targets) -> None:
         self._targets = targets
@@ -128,7 +128,7 @@ class TransactionEvents:
         return [] if self._covered is None else [self._covered, *self._events]
 
     def lost(self) -> None:
-        """What follows on the events so far is unknown."""
+        """A gap follows the events so far."""
         self._events.clear()
         self._covered = None
         self._open.clear()

@@ -1,7 +1,7 @@
-"""What partitions say of their transactions, and what their batches say: two ways to the same rows.
+"""Transactions of a partition by its state, and by its batches: two ways to the same rows.
 
-A state knows which transactions are open, and which were aborted. The headers of its batches and markers, in
-the order of their offsets, tell the same to whoever reads them all. Neither is derived from the other here.
+A state knows which transactions are open, and which were aborted. The headers of its batches and markers,
+read in the order of their offsets, give the same. Neither is derived from the other here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How an audit's work is cut into tasks, and how a task hands its rows back.
+"""Division of an audit's work into tasks, and the way back of a task's rows.
 
 A task of Python costs Spark 30 to 60 ms however little it does, so names are packed into a few tasks a core
 instead of one each. The driver lists; what a task has to read travels to it as plain values.
@@ -30,7 +30,7 @@ class ClusterStorage(NamedTuple):
 
 
 def tasks(spark: SparkSession) -> int:
-    """How many tasks to cut work into."""
+    """Number of tasks for the work."""
     return spark.sparkContext.defaultParallelism * TASKS_PER_CORE
 
 

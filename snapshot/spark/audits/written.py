@@ -50,7 +50,7 @@ class WrittenBatches:
         """All known batches below this offset were told."""
 
     def found(self) -> list[Batch]:
-        """What is new since the last call."""
+        """New findings since the last call."""
         found, self._found = self._found, []
         return found
 
