@@ -448,7 +448,7 @@ def _host_settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSett
 def _place(group: RaftGroup, index: int) -> Place:
     term = group.journal.term_at(index)
     assert term is not None, "an entry that is being applied is in the log"
-    members = group.configuration_at(index)
+    members = group.configuration_log.at(index)
     return Place(term, members.voters, members.learners)
 
 

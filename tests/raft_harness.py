@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import Entry, EntryKind, pack_entries, pack_members
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Outcome
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from strandline.node.raft.rules.messages import Message, MessageKind, decode
-from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.snapshots.host import SnapshotHost
 from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
 from strandline.snapshot.document import SnapshotDocument
 from tests.fake_host import FakeHost, Sent
@@ -92,12 +93,12 @@ class Replica:
             self.machine.restore(document.state)
         journal = GroupJournal(self.host.record, recovered, self.host.config.max_append_bytes)
         base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
-        self.group = self.group_class(self.host, GROUP, self.machine, journal, base)
+        self.group = self.group_class(cast(SnapshotHost, self.host), GROUP, self.machine, journal, base)
         self.host.group = self.host.groups[GROUP] = self.group
         members = [e for e in recovered.entries[1:] if e[0][0] == EntryKind.MEMBERSHIP]
-        self.group.note_configurations(members)
+        self.group.configuration_log.note(members)
         if document is not None:
-            self.group.remember_snapshot(document)
+            self.group.taking.remember(document)
 
     def restart(self) -> None:
         """kill -9 and a power cut: only what was synced is left."""
@@ -291,14 +292,14 @@ class Cluster:
             away = set(self.replicas) - {node} if node in nodes else set(nodes)
             for peer in sorted(away - replica.host.away):
                 replica.host.away.add(peer)
-                replica.group.on_disconnect(peer)
+                replica.group.connections.on_disconnect(peer)
 
     def heal(self) -> None:
         for replica in self.replicas.values():
             back = sorted(replica.host.away)
             replica.host.away.clear()
             for peer in back:
-                replica.group.on_connect(peer)
+                replica.group.connections.on_connect(peer)
 
     def settle(self, rounds: int = 1000) -> None:
         """Turns, syncs, disk jobs and messages until nothing more happens."""
@@ -346,7 +347,7 @@ class Cluster:
         self.loop.advance(CONFIG.election_min_seconds)
         for other in self.replicas.values():
             if other.role == "leader" and other.node != node:
-                other.group.step_down()
+                other.group.roles.step_down()
             other.group.deadline = self.loop.now + CONFIG.election_max_seconds
         replica = self[node]
         replica.group.deadline = self.loop.now

@@ -91,7 +91,7 @@ def test_an_idle_group_is_not_handed_to_a_node_whose_disk_is_full() -> None:
         cluster.world.nodes[leader].call(cluster.propose, leader, idle)
         cluster.run(0.05)
         assert cluster.leader(idle) == leader
-        assert group.has_lease()
+        assert group.lease.holds()
         assert len(cluster.acked[idle]) == acked + 1, "commands are taken as before"
         cluster.world.nodes[full].disk.empty()
         cluster.run(2.0)

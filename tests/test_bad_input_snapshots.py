@@ -174,7 +174,7 @@ def test_a_bad_snapshot_at_the_leader_is_stored_again_and_reaches_the_follower(
         if not busy:
             cluster.unload()
             cluster.run(1.0)
-            cluster.world.nodes[leader].call(cluster.group(leader).take_snapshot)
+            cluster.world.nodes[leader].call(cluster.group(leader).taking.take)
             cluster.run(1.0)
             assert cluster.group(leader).snapshot_index == cluster.group(leader).applied
         assert cluster.leader() == leader

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import EntryKind
-from strandline.node.raft.rules.replica_state import Configuration
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.carrying import Carrying, GroupLog
 from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
@@ -231,7 +231,7 @@ def test_members_that_are_not_committed_yet_are_no_part_of_what_is_carried_as_th
     """They may be taken back: then those before them count again, also after a restart."""
     replica = Replica(log=[entry(1, 1), membership(2, 1, (1, 2, 3, 4), (5,))])
     assert replica.group.voters == (1, 2, 3, 4)
-    log = replica.group.group_log()
+    log = replica.group.log_keeping.group_log()
     assert (log.base.index, log.base.voters, log.base.learners, log.base_term) == (0, VOTERS, (), 0)
 
 
@@ -423,7 +423,7 @@ def test_what_was_carried_and_taken_back_since_makes_the_log_no_longer() -> None
         cluster.group_ids = (1,)
         cluster.run(1.0)
         host, replica = cluster.hosts[1], cluster.group(1, 2)
-        cluster.world.nodes[1].call(replica.take_snapshot)
+        cluster.world.nodes[1].call(replica.taking.take)
         host.carrying.carried[2] = replica.journal.last + 5, 1000 * WAL.segment_bytes
         assert most_segments(cluster, 1, 20) < LONGEST
         assert host.carrying.bytes == 0

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rules.messages import AppendReply, Message, MessageKind, VoteReply, decode
+from strandline.node.raft.snapshots.taking import SnapshotTaking
+from strandline.node.raft.wal.raft_log import GroupJournal
 from tests.small_cluster import BUSY, WAL, SmallCluster
 
 BUSY_GROUPS = (1, 2)
@@ -132,18 +135,26 @@ def test_no_state_is_serialized_while_the_log_cannot_be_written() -> None:
     """A snapshot that finds no space is tried again: not for a record that could not be written either."""
     with started() as cluster:
         replica = cluster.group(3, 1)
-        replica.settings = replace(replica.settings, snapshot_entries=1)
+        taking = replica.taking
+        taking.settings = replace(replica.settings, snapshot_entries=1)
         fill(cluster, 3)
         cluster.run(GROWN)
-        assert replica.snapshot_due()
+        assert taking.due()
         tried: list[int] = []
-        replica.take_snapshot = lambda: bool(tried.append(1))  # type: ignore[method-assign, func-returns-value]
-        cluster.run(60.0)
-        assert tried == []
-        cluster.world.nodes[3].disk.empty()
-        cluster.run(10.0)
-        assert tried
-        del replica.take_snapshot
+        take = SnapshotTaking.take
+
+        def counted(each: SnapshotTaking) -> bool:
+            if each is not taking:
+                return take(each)
+            tried.append(1)
+            return False
+
+        with patch.object(SnapshotTaking, "take", counted):
+            cluster.run(60.0)
+            assert tried == []
+            cluster.world.nodes[3].disk.empty()
+            cluster.run(10.0)
+            assert tried
         healed(cluster, 3)
 
 
@@ -166,6 +177,7 @@ class Said:
     def look(self, host: RaftHost, message: Message) -> None:
         kind = MessageKind(message.kind)
         journal = host.groups[message.group].journal
+        assert isinstance(journal, GroupJournal)
         if message.term != journal.getCurrentTerm():
             return
         durable = journal._state_lsn <= host.wal.synced_lsn

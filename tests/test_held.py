@@ -34,7 +34,7 @@ def held(cluster: Cluster, index: int, count: int = 3) -> asyncio.Future[bool]:
 def test_all_are_in_sync_in_a_group_that_is_quiet_and_in_one_that_works() -> None:
     cluster = led()
     cluster.advance(5.0)
-    assert cluster[1].group.quorum_is_quiet()
+    assert cluster[1].group.quiescence.quorum_is_quiesced()
     assert cluster[1].group.in_sync() == 3
     for number in range(1, 50):
         committed(cluster, number)
@@ -45,7 +45,7 @@ def test_what_all_hold_is_told_at_once() -> None:
     cluster = led()
     index = committed(cluster)
     assert held(cluster, index).result()
-    assert not cluster[1].group.held
+    assert not cluster[1].group.isr.held
 
 
 @pytest.mark.parametrize("slow", [1, 3])
@@ -101,7 +101,7 @@ def test_a_leader_that_is_deposed_tells_those_who_wait() -> None:
     cluster.slow_disks.add(3)
     index = committed(cluster)
     waiting: Any = held(cluster, index)
-    cluster[1].group.step_down()
+    cluster[1].group.roles.step_down()
     assert waiting.result() is False
     assert held(cluster, index).result() is False
 
@@ -130,7 +130,7 @@ def test_a_newcomer_is_not_in_sync_commits_nothing_and_gives_no_lease() -> None:
     """Its folder may have had a predecessor: what it has now is not what was acknowledged."""
     cluster = led()
     group = cluster[1].group
-    assert group.has_lease()
+    assert group.lease.holds()
     cluster[1].host.newcomers.add(3)
     assert group.in_sync() == 2
     cluster.slow_disks.add(2)
@@ -141,6 +141,6 @@ def test_a_newcomer_is_not_in_sync_commits_nothing_and_gives_no_lease() -> None:
     assert not held(cluster, group.journal.last, 2).done()
     cluster.mute.add(2)
     cluster.advance(CONFIG.lease_seconds + CONFIG.heartbeat_seconds)
-    assert not group.has_lease()
+    assert not group.lease.holds()
     cluster.advance(CONFIG.election_min_seconds)
     assert cluster.leaders == []

@@ -131,7 +131,7 @@ class CountsMoved(RaftHost):
         self.most = max(self.most, self.moved)
 
     def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None:
-        self.moved += self._looking and call == group.take_snapshot
+        self.moved += self._looking and call == group.taking.take
         super().guard(group, call, *args)
 
 

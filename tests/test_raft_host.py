@@ -54,7 +54,7 @@ class Lives:
         }
         try:
             if self.chance.random() < 0.3:
-                node.group.take_snapshot()
+                node.group.taking.take()
             node.loop.run()
             if self.chance.random() < 0.5:
                 node.host._retain()
@@ -99,7 +99,7 @@ def test_a_snapshot_stored_late_does_not_bring_a_removed_group_back() -> None:
     disk = SimDisk(random.Random(1))
     node = LoneHost(disk).lead()
     node.write(1, 2, 3)
-    assert node.group.take_snapshot()
+    assert node.group.taking.take()
     node.host.remove_group(node.group.id)
     node.loop.run()
     again = LoneHost(node.killed("power"))

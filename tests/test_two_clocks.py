@@ -47,9 +47,9 @@ def waited_for(follower: Replica) -> float:
 def test_a_promise_lasts_for_the_minimum_timeout_of_the_clock(lost: float) -> None:
     follower = heard(lost)
     follower.advance(CONFIG.election_min_seconds - SHORT)
-    assert follower.group.hears_leader()
+    assert follower.group.contact.hears_leader()
     follower.advance(2 * SHORT)
-    assert not follower.group.hears_leader()
+    assert not follower.group.contact.hears_leader()
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -63,9 +63,9 @@ def test_a_promise_to_a_leader_that_is_quiet_lasts_as_long(lost: float) -> None:
         led = follower.host.pair(2).followed
         follower.host.quiet.on_frame(2, [HEARTBEAT, 0.0, len(led.terms), led.digest])
     follower.advance(CONFIG.election_min_seconds - SHORT)
-    assert follower.group.hears_leader()
+    assert follower.group.contact.hears_leader()
     follower.advance(2 * SHORT)
-    assert not follower.group.hears_leader()
+    assert not follower.group.contact.hears_leader()
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -73,11 +73,11 @@ def test_a_lease_runs_by_the_clock(lost: float) -> None:
     leader = replica(lost)
     leader.establish()
     leader.acknowledge(2, leader.group.journal.last)
-    assert leader.group.has_lease()
+    assert leader.group.lease.holds()
     leader.advance(CONFIG.lease_seconds - SHORT)
-    assert leader.group.has_lease()
+    assert leader.group.lease.holds()
     leader.advance(2 * SHORT)
-    assert not leader.group.has_lease()
+    assert not leader.group.lease.holds()
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -90,9 +90,9 @@ def test_silence_is_waited_for_by_attention(lost: float, quiet: bool, broken: bo
         follower.told(2, MessageKind.QUIET, 1, 2)
         assert follower.group.quiet_under == 2
     if broken:
-        follower.group.on_disconnect(2)
+        follower.group.connections.on_disconnect(2)
     elif quiet:
-        follower.group.leave_quiet()
+        follower.group.quiescence.leave()
     waited = waited_for(follower)
     assert CONFIG.election_min_seconds - SHORT <= waited <= CONFIG.election_max_seconds + 0.1
 
@@ -109,7 +109,7 @@ def test_the_first_leader_asks_again_soon_by_attention(lost: float) -> None:
     first = Replica(voters=(7, 8, 9), node=8)
     first.host.lost = lost
     first.group.first_leader = 8
-    first.group.ask_first()
+    first.group.timeouts.ask_first()
     assert waited_for(first) <= CONFIG.heartbeat_seconds + 0.02
     assert waited_for(first) <= 2 * CONFIG.heartbeat_seconds + 0.02
 

@@ -164,13 +164,13 @@ def test_newcomer_follows_and_counts_for_nothing() -> None:
         other = 3 - leader
         leading = cluster.group(leader)
         assert leading.progress[3].match > 100, "it follows"
-        assert leading.match_of(3) == 0
-        assert leading.acked_at(3) == NEVER
+        assert leading.commitment.match_of(3) == 0
+        assert leading.lease.acked_at(3) == NEVER
         assert not leading.has_majority({leader, 3})
         assert leading.has_majority({leader, other})
-        assert not leading.takes_votes(3)
+        assert not leading.leadership_transfer.takes_votes(3)
         assert not leading.transfer(3)
-        assert not cluster.group(3).has_vote()
+        assert not cluster.group(3).election.has_vote()
         cluster.stop(other)
         cluster.run(0.02)
         known = len(cluster.acked[1])

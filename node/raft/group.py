@@ -1,7 +1,7 @@
 """One replicated log: commands in, results out, in the same order on every replica.
 
-`RaftGroup` is the last layer over `GroupState`: it takes commands and messages, applies what is committed,
-and does the work of one loop turn. `docs/raft.md` says which hole of PySyncObj each rule closes.
+A group is one state (`rules/replica_state.py`) and the rules as parts over it. This module puts the parts
+together, and is what the rest of the node sees. `docs/raft.md` says which hole of PySyncObj each rule closes.
 """
 
 from __future__ import annotations
@@ -9,39 +9,138 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import EntryKind
-from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
+from strandline.node.raft.log_keeping import LogKeeping
+from strandline.node.raft.outcome import NotLeader, Outcome, Overloaded
 from strandline.node.raft.pysyncobj_seam import FOLLOWER, LEADER
-from strandline.node.raft.rules.messages import (
-    Append,
-    AppendReply,
-    Message,
-    MessageKind,
-    PreVoteReply,
-    Quiesce,
-    ReplicaOpened,
-    RequestPreVote,
-    RequestVote,
-    SnapshotChunk,
-    TimeoutNow,
-)
-from strandline.node.raft.rules.replica_state import SafetyViolation
-from strandline.node.raft.rules.replication import read_run
+from strandline.node.raft.rank import Rank
+from strandline.node.raft.rules.applying import Applying
+from strandline.node.raft.rules.commitment import Commitment
+from strandline.node.raft.rules.configuration_log import ConfigurationLog
+from strandline.node.raft.rules.dispatch import Dispatch
+from strandline.node.raft.rules.election import Election
+from strandline.node.raft.rules.election_timeout import ElectionTimeout
+from strandline.node.raft.rules.following import Following
+from strandline.node.raft.rules.in_sync_replicas import InSyncReplicas
+from strandline.node.raft.rules.leader_contact import LeaderContact
+from strandline.node.raft.rules.leader_tick import LeaderTick
+from strandline.node.raft.rules.leadership_transfer import LeadershipTransfer
+from strandline.node.raft.rules.lease import Lease
+from strandline.node.raft.rules.membership_change import MembershipChange
+from strandline.node.raft.rules.messages import Message
+from strandline.node.raft.rules.peer_connections import PeerConnections
+from strandline.node.raft.rules.pending_commands import PendingCommands
+from strandline.node.raft.rules.pre_vote import PreVote
+from strandline.node.raft.rules.quiescence import Quiescence
+from strandline.node.raft.rules.read_index import ReadIndex
+from strandline.node.raft.rules.replica_state import ReplicaState
+from strandline.node.raft.rules.replication import Replication
+from strandline.node.raft.rules.roles import Roles
+from strandline.node.raft.snapshots.host import SnapshotHost
 from strandline.node.raft.snapshots.receiving import SnapshotReceiving
+from strandline.node.raft.snapshots.sending import SnapshotSending
+from strandline.node.raft.snapshots.taking import SnapshotTaking
+from strandline.node.raft.wal.raft_log import GroupJournal
+from strandline.statemachine.machine import StateMachine
 
 _REGULAR = bytes([EntryKind.REGULAR])
 
-_BY_LEADER = (Append, SnapshotChunk, Quiesce, TimeoutNow)
 
-
-class RaftGroup(SnapshotReceiving):
+class RaftGroup(ReplicaState):
     """One replica of one group.
 
     The interface of the rest of the node: `replicate`, `barrier`, `term`, `leader`, `is_leader`,
-    `on_leadership`, `transfer`, `add_member`, `remove_member`.
+    `on_leadership`, `transfer`, `add_member`, `remove_member`, `in_sync`, `when_held`, `status`.
     """
 
-    # Commands.
+    # The classes of its parts, so that a simulation can take a rule out of one.
+    applying_class = Applying
+    commands_class = PendingCommands
+    commitment_class = Commitment
+    configuration_log_class = ConfigurationLog
+    connections_class = PeerConnections
+    contact_class = LeaderContact
+    dispatch_class = Dispatch
+    election_class = Election
+    following_class = Following
+    isr_class = InSyncReplicas
+    leader_tick_class = LeaderTick
+    lease_class = Lease
+    membership_change_class = MembershipChange
+    pre_vote_class = PreVote
+    quiescence_class = Quiescence
+    reads_class = ReadIndex
+    receiving_class = SnapshotReceiving
+    replication_class = Replication
+    roles_class = Roles
+    sending_class = SnapshotSending
+    taking_class = SnapshotTaking
+    timeouts_class = ElectionTimeout
+    transfer_class = LeadershipTransfer
+
+    def __init__(
+        self,
+        host: SnapshotHost,
+        group_id: int,
+        machine: StateMachine,
+        journal: GroupJournal,
+        configuration: Configuration,
+        first_leader: int | None = None,
+        rank: Rank = Rank.PARTITION,
+    ) -> None:
+        super().__init__(host, group_id, machine, journal, configuration, first_leader, rank)
+        store = host.snapshots
+        # From the bottom up: each part is given those it calls.
+        self.configuration_log = self.configuration_log_class(self)
+        self.commands = self.commands_class(self)
+        self.contact = self.contact_class(self)
+        self.lease = self.lease_class(self)
+        self.commitment = self.commitment_class(self)
+        self.isr = self.isr_class(self, self.lease, self.commitment)
+        self.leadership_transfer = self.transfer_class(self, self.lease)
+        self.quiescence = self.quiescence_class(self, self.contact, self.lease)
+        self.roles = self.roles_class(self, self.quiescence)
+        self.taking = self.taking_class(self, store, self.configuration_log)
+        self.sending = self.sending_class(self, store, self.taking, self.quiescence)
+        self.replication = self.replication_class(self, self.quiescence, self.isr, self.sending)
+        self.following = self.following_class(self, self.contact, self.quiescence, self.configuration_log)
+        self.reads = self.reads_class(self, self.lease, self.replication)
+        self.receiving = self.receiving_class(
+            self, store, self.contact, self.quiescence, self.configuration_log,
+            self.commands, self.reads, self.taking,
+        )  # fmt: skip
+        self.membership_change = self.membership_change_class(
+            self, self.configuration_log, self.commitment, self.roles,
+            self.quiescence, self.replication, self.sending,
+        )  # fmt: skip
+        self.election = self.election_class(self, self.contact, self.roles, self.quiescence)
+        self.pre_vote = self.pre_vote_class(self, self.contact, self.election)
+        self.timeouts = self.timeouts_class(self, self.contact, self.quiescence, self.election, self.pre_vote)
+        self.leader_tick = self.leader_tick_class(
+            self, self.lease, self.roles, self.leadership_transfer, self.membership_change,
+            self.quiescence, self.replication, self.sending,
+        )  # fmt: skip
+        self.connections = self.connections_class(
+            self, self.quiescence, self.sending, self.isr, self.timeouts
+        )
+        self.applying = self.applying_class(
+            self, self.commands, self.reads, self.membership_change, self.taking
+        )
+        self.log_keeping = LogKeeping(self, journal, self.taking)
+        self.dispatch = self.dispatch_class(
+            self, self.roles, self.election, self.pre_vote, self.replication, self.following,
+            self.reads, self.quiescence, self.connections, self.sending, self.receiving,
+        )  # fmt: skip
+        self.roles.leadership_ends = (
+            self.sending.abandon,
+            self.reads.fail,
+            self.isr.give_up,
+            self.membership_change.fail,
+            self.commands.leadership_lost,
+        )
+
+    # Commands, reads, and changes of leadership and members.
 
     def replicate(self, command: bytes, term: int) -> asyncio.Future[Outcome]:
         """Replicate `command` if this node leads in `term`; the future always ends.
@@ -80,7 +179,39 @@ class RaftGroup(SnapshotReceiving):
             or self.host.backlogged()
         )
 
-    # One loop turn.
+    async def barrier(self) -> Outcome:
+        """Wait until a read of the machine on this node is linearizable; see ReadIndex.barrier."""
+        return await self.reads.barrier()
+
+    def transfer(self, target: int | None = None) -> bool:
+        """Hand leadership to `target`, or to the most caught-up voter; see LeadershipTransfer.begin."""
+        return self.leadership_transfer.begin(target)
+
+    def keeps_up(self, peer: int) -> bool:
+        """Whether a follower could take over at once: it lacks little if anything."""
+        return self.leadership_transfer.keeps_up(peer)
+
+    def add_member(self, node: int) -> asyncio.Future[Outcome]:
+        """Add a node as a voter, after it caught up as a learner; see MembershipChange.add_member."""
+        return self.membership_change.add_member(node)
+
+    def remove_member(self, node: int) -> asyncio.Future[Outcome]:
+        """Remove a voter or learner; see MembershipChange.remove_member."""
+        return self.membership_change.remove_member(node)
+
+    def members_held_without(self, node: int) -> bool:
+        """Whether most voters but `node` hold the newest configuration; see MembershipChange."""
+        return self.membership_change.members_held_without(node)
+
+    def in_sync(self) -> int:
+        """How many voters, this one included, are there and have nearly all that is committed."""
+        return self.isr.count()
+
+    def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
+        """Resolves to True once `count` voters hold entry `index`; see InSyncReplicas.when_held."""
+        return self.isr.when_held(index, count)
+
+    # What the host calls.
 
     def work(self) -> None:
         """Write, send, answer, commit and apply what this turn brought; called once a turn by the host."""
@@ -88,125 +219,47 @@ class RaftGroup(SnapshotReceiving):
             return
         self.journal.write()
         if self.role == LEADER:
-            self.continue_change()
+            self.membership_change.advance()
             self.journal.write()
-            self.pump()
-            self.advance_commit()
+            self.replication.pump()
+            self.commitment.advance()
         else:
-            self.send_ack()
-        self.apply_committed()
+            self.following.send_ack()
+        self.applying.run()
         if self.transfer_target is not None and self.role == LEADER:
-            self.continue_transfer()
+            self.leadership_transfer.advance()
 
     def on_synced(self, lsn: int) -> None:
         """Everything this group recorded up to `lsn` is durable."""
         self.journal.on_synced(lsn)
         if self.role == LEADER:
             self.host.wake(self)
-            if self.held:
-                self.held.release(self.matches())
+            self.isr.release()
 
     def tick(self, now: float) -> None:
         """Let time pass; called by the host while the group is active."""
         if self.failure is not None:
             return
         if self.role == LEADER:
-            self.leader_tick(now)
+            self.leader_tick.run(now)
         elif self.host.attentive() >= self.deadline:
-            self.election_timeout()
-
-    # Applying.
-
-    def apply_committed(self) -> None:
-        """Apply committed entries in order, a bounded number a turn.
-
-        `applied` moves before anything else sees the entry: PySyncObj applied an entry again when a
-        callback raised. An exception from the machine stops this replica.
-        """
-        if self.applied >= self.commit or self.damaged_below is not None:
-            return
-        count = min(self.commit - self.applied, self.settings.max_apply_per_turn)
-        machine = self.machine
-        for command, index, term in self.journal.after(self.applied, count):
-            self._SyncObj__raftLastApplied = index  # `applied`, without the cost of the property
-            self.bytes_since_snapshot += len(command)
-            kind = command[0]
-            result = None
-            if kind == EntryKind.REGULAR:
-                result = machine.apply(index, term, command[1:])
-            elif kind == EntryKind.BEGIN_TERM:
-                machine.begin_term(index, term, int.from_bytes(command[1:], "big"))
-            elif kind == EntryKind.MEMBERSHIP:
-                self.configuration_applied(index, term)
-            else:
-                raise SafetyViolation(f"group {self.id}: entry {index} is of unknown kind {kind}")
-            waiting = self.waiting.pop(index, None)
-            if waiting is not None:
-                self._resolve(waiting, result, index, term)
-        self.idle_since = self.host.now()
-        self.release_applied()
-        if self.snapshot_due():
-            self.take_snapshot()
-        if self.applied < self.commit:
-            self.host.wake(self)
-
-    def _resolve(
-        self, waiting: list[tuple[int, int, asyncio.Future[Outcome]]], result: Any, index: int, term: int
-    ) -> None:
-        """Whoever proposed this very entry gets its result; another term's entry here means theirs is lost
-        for good, because no log can hold both."""
-        for proposed_term, size, future in waiting:
-            self.waiting_bytes -= size
-            if not future.done():
-                if proposed_term == term:
-                    future.set_result(Applied(result, index, term))
-                else:
-                    future.set_result(
-                        NotLeader(self.leader, "another leader's entry took the command's place")
-                    )
-
-    # Messages.
+            self.timeouts.expired()
 
     def receive(self, peer: int, message: Message) -> None:
-        """Act on one message of a peer; its shape has been checked.
+        """Act on one message of a peer."""
+        self.dispatch.step(peer, message)
 
-        A higher term is adopted, but for what must not raise it and while it cannot be recorded; a lower one
-        is answered with ours, so that a leader that was left behind steps down (Raft §5.1).
-        """
-        term = message.term
-        if isinstance(message, RequestPreVote):
-            self.on_pre_vote(peer, message)
-            return
-        if isinstance(message, RequestVote):
-            self.on_vote(peer, message)
-            return
-        if isinstance(message, ReplicaOpened):
-            self.on_here(peer)
-            return
-        if term > self.term:
-            if not self.may_record_term():
-                return
-            if isinstance(message, Append) and message.entries:
-                # A malformed message changes nothing, so not even the term.
-                read_run(message)
-            self.adopt_term(term)
-        elif isinstance(message, PreVoteReply):
-            # Counts by the term it was asked for: a voter whose term is lower grants it all the same.
-            pass
-        elif term < self.term and not self.is_current(message):
-            if isinstance(message, _BY_LEADER):
-                self.answer_stale(peer)
-            return
-        getattr(self, _HANDLERS[message.kind])(peer, message)
-
-    def is_current(self, message: Message) -> bool:
-        """Whether a message of a lower term counts: never. PySyncObj's replies carried no term at all."""
-        return False
-
-    def answer_stale(self, peer: int) -> None:
-        """Tell a leader of an earlier term what the term is."""
-        message = AppendReply(self.id, MessageKind.APPEND_REPLY, self.term, False, 0, 0, 0, 0.0)
-        self.host.send_when_synced(peer, message)
+    def stop(self, error: Exception | None, reason: str) -> None:
+        """Take no further part; with an error, because this replica's state can no longer be trusted."""
+        self.quiescence.leave()
+        if self.role != FOLLOWER:
+            self.roles.step_down()
+        self.failure = error
+        self.host.set_active(self, False)
+        self.commands.end_all(reason)
+        self.reads.fail()
+        self.isr.give_up()
+        self.membership_change.fail()
 
     # Looking at it.
 
@@ -235,16 +288,3 @@ class RaftGroup(SnapshotReceiving):
             },
             "lost_acknowledged": sorted(self.lost_acknowledged),
         }
-
-
-_HANDLERS: dict[int, str] = {
-    MessageKind.APPEND: "on_append",
-    MessageKind.APPEND_REPLY: "on_append_reply",
-    MessageKind.VOTE_REPLY: "on_vote_reply",
-    MessageKind.PRE_VOTE_REPLY: "on_pre_vote_reply",
-    MessageKind.TIMEOUT_NOW: "on_timeout_now",
-    MessageKind.SNAPSHOT: "on_snapshot",
-    MessageKind.SNAPSHOT_REPLY: "on_snapshot_reply",
-    MessageKind.QUIET: "on_quiet",
-    MessageKind.NEED_SNAPSHOT: "on_need_snapshot",
-}

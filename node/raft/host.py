@@ -247,7 +247,7 @@ class RaftHost:
         self._tick()
         # Nobody stands for anything before this node can be heard; those that came before begin now.
         for group in list(self.groups.values()):
-            self.guard(group, group.begin)
+            self.guard(group, group.timeouts.begin)
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Hand leadership over, end every pending command, sync and close."""
@@ -360,9 +360,9 @@ class RaftHost:
             self.config.max_append_bytes,
         )
         group = self.group_class(self, group_id, machine, stored.journal, stored.base, first_leader, rank)
-        group.note_configurations(stored.memberships)
+        group.configuration_log.note(stored.memberships)
         if stored.document is not None:
-            group.remember_snapshot(stored.document)
+            group.taking.remember(stored.document)
         group.damaged_below = stored.damaged_below
         self.groups[group_id] = group
         self.created += 1
@@ -371,7 +371,7 @@ class RaftHost:
         self.set_active(group, True)
         self.wake(group)
         if self._ticker is not None:
-            group.begin()
+            group.timeouts.begin()
         return group
 
     def stored_groups(self) -> list[int]:
@@ -578,7 +578,7 @@ class RaftHost:
         except Exception as error:
             log.critical("group %d stopped on this node: %s", group.id, error, exc_info=True)
             if group.is_leader:
-                group.nominate()
+                group.leadership_transfer.nominate()
             group.stop(error, f"the replica stopped: {error}")
             self._on_group_failed(group, error)
 
@@ -676,9 +676,9 @@ class RaftHost:
         log_of = partial(self._log_of, frozenset(by_entries))
         self.carrying.round(pinning, log_of, self.now(), self._has_room)
         for group in self._some(by_entries):
-            self.guard(group, group.take_snapshot)
+            self.guard(group, group.taking.take)
         for group in self._some(by_metadata):
-            self.guard(group, group.record_again)
+            self.guard(group, group.log_keeping.record_again)
         self._rounds += 1
         self._moved_lsn = self.wal.tail_lsn
 
@@ -695,12 +695,12 @@ class RaftHost:
         Nor can one move that needs no snapshot any more, but pins by entries that a new leader took back.
         """
         group = self.groups.get(group_id)
-        if group is not None and group.moves_by_itself():
+        if group is not None and group.log_keeping.moves_by_itself():
             taken_back = group_id in by_entries and group.snapshot_index == group.journal.last
             if not taken_back:
                 return None
         record = partial(self._record, group_id)
-        log = group.group_log() if group is not None else self._stored.group_log(group_id, record)
+        log = group.log_keeping.group_log() if group is not None else self._stored.group_log(group_id, record)
         if log is None or log.journal.term_at(log.base.index) != log.base_term:
             return None
         return log
@@ -750,7 +750,9 @@ class RaftHost:
             self._newcomers.add(peer)
         else:
             self._newcomers.discard(peer)
-        self._sweeps.begin(lambda group: self.guard(group, group.on_connect, peer), self._by_rank())
+        self._sweeps.begin(
+            lambda group: self.guard(group, group.connections.on_connect, peer), self._by_rank()
+        )
         for connected, _ in self._peer_watchers:
             connected(peer)
 
@@ -758,7 +760,9 @@ class RaftHost:
         self._outbox.drop(peer)
         self._quiet.forget_untold(peer)
         self._offers.pop(peer, None)
-        self._sweeps.begin(lambda group: self.guard(group, group.on_disconnect, peer), self._by_rank())
+        self._sweeps.begin(
+            lambda group: self.guard(group, group.connections.on_disconnect, peer), self._by_rank()
+        )
         self._quiet.forget_untold(peer)
         for _, disconnected in self._peer_watchers:
             disconnected(peer)

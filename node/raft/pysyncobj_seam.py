@@ -18,7 +18,7 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
 if TYPE_CHECKING:
-    from strandline.node.raft.wal.raft_log import GroupJournal
+    from strandline.node.raft.log import Log
 
 PINNED = "0.3.17"
 
@@ -126,7 +126,7 @@ class SeamedSyncObj(SyncObj):
         leader: int | None
         commit: int
         applied: int
-        journal: GroupJournal
+        journal: Log
         deadline: float
     else:
         role = _internal("__raftState")
@@ -138,7 +138,7 @@ class SeamedSyncObj(SyncObj):
         journal = _internal("__raftLog")
         deadline = _internal("__raftElectionDeadline")
 
-    def __init__(self, node_id: int, journal: GroupJournal) -> None:
+    def __init__(self, node_id: int, journal: Log) -> None:
         """As SyncObj's own, which takes 0.2 ms and opens a poller: a node with 10,000 groups cannot pay that.
 
         It runs once a process, and each group begins as a copy of what it made. A group's collections are its

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import Entry, EntryKind
-from strandline.node.raft.rules.replica_state import Configuration
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.wal.carrying import GroupLog
 from strandline.node.raft.wal.raft_log import GroupJournal, Record, RecoveredLog

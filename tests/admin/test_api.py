@@ -311,7 +311,7 @@ async def test_a_data_folder_is_let_in_while_its_process_comes_to_another_node(t
 async def test_a_group_without_leader_is_unhealthy_until_it_has_one(tmp_path: Path) -> None:
     async with small_node(tmp_path, {"a": 1}) as (node, _, client):
         group = node.host.groups[0]
-        group.adopt_term(group.term + 1)
+        group.roles.adopt_term(group.term + 1)
         answer = (await client.ask("GET", "/health")).json()
         assert [problem["reason"] for problem in answer["problems"]] == ["no_controller"]
         await node.led(0)

@@ -7,7 +7,9 @@ from typing import TypeVar
 
 import pytest
 
+from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.rules.replica_state import SafetyViolation
+from tests.group_with import group_with
 
 T = TypeVar("T")
 
@@ -35,3 +37,8 @@ def hole(closed: T, reopened: T) -> Callable[[Callable[[T], None]], Callable[[st
         return test
 
     return decorate
+
+
+def hole_in(part: type) -> Callable[[Callable[[type[RaftGroup]], None]], Callable[[str], None]]:
+    """As `hole`: with the production group, and with one that has `part` in its production part's place."""
+    return hole(RaftGroup, group_with(part))

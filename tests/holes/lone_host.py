@@ -55,7 +55,7 @@ class LoneHost:
     def lead(self) -> LoneHost:
         """Win the election, which needs nobody else, and commit the entry that begins the term."""
         self.loop.advance(1.0)
-        self.group.election_timeout()
+        self.group.timeouts.expired()
         self.loop.run()
         return self
 
@@ -69,7 +69,7 @@ class LoneHost:
         assert all(isinstance(future.result(), Applied) for future in futures)
 
     def snapshot(self) -> None:
-        assert self.group.take_snapshot()
+        assert self.group.taking.take()
         self.loop.run()
 
     def killed(self, kind: str = "power") -> SimDisk:

@@ -23,9 +23,11 @@ from strandline.node.raft.pysyncobj_seam import (
     mangled,
 )
 from strandline.node.raft.rules.messages import Append, MessageKind
+from strandline.node.raft.rules.pending_commands import PendingCommands
+from strandline.node.raft.snapshots.receiving import SnapshotReceiving
 from strandline.snapshot.document import SnapshotDocument
 from tests.fake_host import CLUSTER
-from tests.holes.hole import hole
+from tests.holes.hole import hole, hole_in
 from tests.raft_harness import CONFIG, GROUP, Replica
 from tests.register_map import RegisterMap, set_register
 
@@ -102,12 +104,12 @@ def test_command_for_an_earlier_term_is_rejected(group_class: type[RaftGroup]) -
 # On a change of leader a pending callback may never fire.
 
 
-class NeverGivesUp(RaftGroup):
-    def _give_up_waiting(self, term: int) -> None:
+class NeverGivesUp(PendingCommands):
+    def give_up(self, term: int) -> None:
         pass
 
 
-@hole(RaftGroup, NeverGivesUp)
+@hole_in(NeverGivesUp)
 def test_command_of_a_deposed_leader_ends(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -117,12 +119,12 @@ def test_command_of_a_deposed_leader_ends(group_class: type[RaftGroup]) -> None:
     assert future.done()
 
 
-class CallsUnknownRejected(RaftGroup):
-    def end_waiting(self, index: int, outcome: Outcome) -> None:
-        super().end_waiting(index, NotLeader(self.leader) if isinstance(outcome, Unknown) else outcome)
+class CallsUnknownRejected(PendingCommands):
+    def end(self, index: int, outcome: Outcome) -> None:
+        super().end(index, NotLeader(self.state.leader) if isinstance(outcome, Unknown) else outcome)
 
 
-@hole(RaftGroup, CallsUnknownRejected)
+@hole_in(CallsUnknownRejected)
 def test_unknown_outcome_is_never_called_a_rejection(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -133,12 +135,12 @@ def test_unknown_outcome_is_never_called_a_rejection(group_class: type[RaftGroup
     assert isinstance(future.result(), Unknown), "the new leader had the entry, and committed it"
 
 
-class TellsByIndexAlone(RaftGroup):
-    def _resolve(self, waiting: Any, result: Any, index: int, term: int) -> None:
-        super()._resolve([(term, size, future) for _, size, future in waiting], result, index, term)
+class TellsByIndexAlone(PendingCommands):
+    def resolve(self, waiting: Any, result: Any, index: int, term: int) -> None:
+        super().resolve([(term, size, future) for _, size, future in waiting], result, index, term)
 
 
-@hole(RaftGroup, TellsByIndexAlone)
+@hole_in(TellsByIndexAlone)
 def test_entry_of_another_leader_in_its_place_is_no_success(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -147,21 +149,23 @@ def test_entry_of_another_leader_in_its_place_is_no_success(group_class: type[Ra
     assert isinstance(future.result(), NotLeader)
 
 
-class ForgetsWhatASnapshotCovers(RaftGroup):
+class ForgetsWhatASnapshotCovers(SnapshotReceiving):
     def install(self, document: SnapshotDocument) -> None:
-        waiting, self.waiting = self.waiting, {}
+        waiting, self.state.waiting = self.state.waiting, {}
         super().install(document)
-        self.waiting = waiting
+        self.state.waiting = waiting
 
 
-@hole(RaftGroup, ForgetsWhatASnapshotCovers)
+@hole_in(ForgetsWhatASnapshotCovers)
 def test_command_that_a_snapshot_covers_ends(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
     future = leader.propose()
     leader.append(2, 9, (2, 2))
     state = RegisterMap().snapshot()
-    leader.group.install(SnapshotDocument(CLUSTER, "register-map", GROUP, 9, 9, (1, 2, 3), (), state))
+    leader.group.receiving.install(
+        SnapshotDocument(CLUSTER, "register-map", GROUP, 9, 9, (1, 2, 3), (), state)
+    )
     assert future.done()
     assert isinstance(future.result(), Unknown)
 

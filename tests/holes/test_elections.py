@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome
 from strandline.node.raft.pysyncobj_seam import CANDIDATE
+from strandline.node.raft.rules.election import Election
+from strandline.node.raft.rules.leader_contact import LeaderContact
+from strandline.node.raft.rules.leader_tick import LeaderTick
+from strandline.node.raft.rules.leadership_transfer import LeadershipTransfer
+from strandline.node.raft.rules.lease import Lease
 from strandline.node.raft.rules.messages import AppendReply, MessageKind, Quiesce, VoteReply
 from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.pre_vote import PreVote
 from strandline.node.raft.rules.progress import NEVER, Progress
+from strandline.node.raft.rules.quiescence import Quiescence
+from strandline.node.raft.rules.read_index import ReadIndex
+from strandline.node.raft.rules.replication import Replication
 from strandline.node.raft.rules.shared_heartbeats import HEARTBEAT, QuietHeartbeats
 from tests.fake_host import FakeHost
-from tests.holes.hole import hole
+from tests.group_with import group_with
+from tests.holes.hole import hole, hole_in
 from tests.raft_harness import CONFIG, GROUP, Cluster, Replica
 
 APPEND, VOTE, VOTE_REPLY = MessageKind.APPEND, MessageKind.VOTE, MessageKind.VOTE_REPLY
@@ -24,16 +35,16 @@ APPEND, VOTE, VOTE_REPLY = MessageKind.APPEND, MessageKind.VOTE, MessageKind.VOT
 # Votes are counted, not voters.
 
 
-class CountsVotes(RaftGroup):
+class CountsVotes(Election):
     count = 0
 
     def count_vote(self, voter: int) -> None:
         self.count += 1
-        if self.count * 2 > len(self.voters):
-            self.become_leader()
+        if self.count * 2 > len(self.state.voters):
+            self.roles.become_leader()
 
 
-@hole(RaftGroup, CountsVotes)
+@hole_in(CountsVotes)
 def test_doubled_vote_is_one_vote(group_class: type[RaftGroup]) -> None:
     candidate = Replica(voters=(1, 2, 3, 4, 5), terms=[1], group_class=group_class)
     term = candidate.stand()
@@ -42,11 +53,13 @@ def test_doubled_vote_is_one_vote(group_class: type[RaftGroup]) -> None:
     assert candidate.role == "candidate"
 
 
-class CountsStrangers(RaftGroup):
+class _TakesAnyVote(Election):
     def on_vote_reply(self, peer: int, reply: VoteReply) -> None:
-        if reply.granted and self.role == CANDIDATE:
+        if reply.granted:
             self.count_vote(peer)
 
+
+class CountsStrangers(group_with(_TakesAnyVote)):  # type: ignore[misc]
     def has_majority(self, nodes: set[int]) -> bool:
         return len(nodes) * 2 > len(self.voters)
 
@@ -59,12 +72,12 @@ def test_vote_of_a_node_that_is_no_voter_does_not_count(group_class: type[RaftGr
     assert candidate.role == "candidate"
 
 
-class AnswersOnce(RaftGroup):
+class AnswersOnce(Election):
     def may_vote_for(self, peer: int) -> bool:
-        return self.vote is None
+        return self.state.vote is None
 
 
-@hole(RaftGroup, AnswersOnce)
+@hole_in(AnswersOnce)
 def test_vote_whose_answer_was_lost_is_given_again(group_class: type[RaftGroup]) -> None:
     voter = Replica(terms=[1], group_class=group_class)
     voter.advance(CONFIG.election_min_seconds)
@@ -77,12 +90,12 @@ def test_vote_whose_answer_was_lost_is_given_again(group_class: type[RaftGroup])
 # A returning node deposes a healthy leader.
 
 
-class StandsAtOnce(RaftGroup):
-    def start_pre_vote(self) -> None:
-        self.campaign()
+class StandsAtOnce(PreVote):
+    def start(self) -> None:
+        self.election.campaign()
 
 
-@hole(RaftGroup, StandsAtOnce)
+@hole_in(StandsAtOnce)
 def test_returning_node_does_not_depose_the_leader(group_class: type[RaftGroup]) -> None:
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
@@ -94,12 +107,12 @@ def test_returning_node_does_not_depose_the_leader(group_class: type[RaftGroup])
     assert (cluster.leaders, cluster[1].group.term) == ([1], term)
 
 
-class AlwaysListens(RaftGroup):
+class AlwaysListens(Election):
     def ignores_vote(self, transfer: bool) -> bool:
         return False
 
 
-@hole(RaftGroup, AlwaysListens)
+@hole_in(AlwaysListens)
 def test_no_vote_while_a_leader_is_heard(group_class: type[RaftGroup]) -> None:
     voter = Replica(terms=[1], group_class=group_class)
     voter.append(2, 1, (1, 1))
@@ -108,12 +121,12 @@ def test_no_vote_while_a_leader_is_heard(group_class: type[RaftGroup]) -> None:
     assert (voter.group.vote, voter.group.term) == (None, 1)
 
 
-class VotesInAnyTermItIsIn(RaftGroup):
+class VotesInAnyTermItIsIn(Election):
     def keeps_vote(self, peer: int, transfer: bool) -> bool:
         return False
 
 
-@hole(RaftGroup, VotesInAnyTermItIsIn)
+@hole_in(VotesInAnyTermItIsIn)
 def test_no_vote_in_a_term_that_an_answer_brought_while_a_leader_was_heard(
     group_class: type[RaftGroup],
 ) -> None:
@@ -159,19 +172,19 @@ def test_no_message_that_brings_a_term_ends_a_promise(kind: MessageKind, fields:
         assert voter.group.vote is None
 
 
-class VotesForItselfAnyTime(RaftGroup):
-    def _check_pre_votes(self) -> None:
-        if self.pre_votes is not None and self.has_majority(self.pre_votes):
-            self.campaign()
+class VotesForItselfAnyTime(PreVote):
+    def check(self) -> None:
+        if self.state.pre_votes is not None and self.state.has_majority(self.state.pre_votes):
+            self.election.campaign()
 
 
-@hole(RaftGroup, VotesForItselfAnyTime)
+@hole_in(VotesForItselfAnyTime)
 def test_no_vote_for_oneself_while_a_leader_is_heard(group_class: type[RaftGroup]) -> None:
     """Whatever made it time out: a lease counts on this node's own vote as on any other."""
     replica = Replica(voters=(1, 2, 3, 4, 5), terms=[1], group_class=group_class)
     replica.append(2, 1, (1, 1))
     replica.advance(CONFIG.election_min_seconds * 0.9)
-    replica.group.election_timeout()
+    replica.group.timeouts.expired()
     for peer in (3, 4):
         replica.pre_vote_from(peer)
     assert (replica.role, replica.group.term) == ("follower", 1)
@@ -196,12 +209,12 @@ def test_a_transfers_vote_is_given_in_a_term_that_an_answer_brought() -> None:
     assert (voter.group.term, voter.group.vote) == (2, 3)
 
 
-class CountsPreVotesOfAnyRound(RaftGroup):
+class CountsPreVotesOfAnyRound(PreVote):
     def is_of_this_round(self, asked: int, asked_at: float) -> bool:
         return True
 
 
-@hole(RaftGroup, CountsPreVotesOfAnyRound)
+@hole_in(CountsPreVotesOfAnyRound)
 def test_pre_vote_of_an_earlier_round_does_not_count(group_class: type[RaftGroup]) -> None:
     """A voter that has heard its leader since would not grant it now, and the term would rise for nothing."""
     replica = Replica(terms=[1], group_class=group_class)
@@ -238,12 +251,12 @@ def test_restarted_node_grants_no_vote_while_a_lease_may_run(group_class: type[R
     assert voter.group.vote is None
 
 
-class RenewsItsWordToKnownLeaders(RaftGroup):
+class RenewsItsWordToKnownLeaders(LeaderContact):
     def still_promised(self, heard: float) -> float:
-        return heard if self.leader is None else super().still_promised(heard)
+        return heard if self.state.leader is None else super().still_promised(heard)
 
 
-@hole(RaftGroup, RenewsItsWordToKnownLeaders)
+@hole_in(RenewsItsWordToKnownLeaders)
 def test_jump_of_the_clock_ends_no_promise_though_an_answer_brought_a_term_without_a_leader(
     group_class: type[RaftGroup],
 ) -> None:
@@ -269,14 +282,14 @@ def test_jump_of_the_clock_renews_no_promise_that_had_ended() -> None:
     assert voter.group.vote == 3
 
 
-class ForgetsTheSharedHeartbeat(RaftGroup):
-    def leave_quiet(self) -> None:
-        heard_at = self.heard_at
-        super().leave_quiet()
-        self.heard_at = heard_at
+class ForgetsTheSharedHeartbeat(Quiescence):
+    def leave(self) -> None:
+        heard_at = self.state.heard_at
+        super().leave()
+        self.state.heard_at = heard_at
 
 
-@hole(RaftGroup, ForgetsTheSharedHeartbeat)
+@hole_in(ForgetsTheSharedHeartbeat)
 def test_follower_of_a_quiet_group_that_is_woken_has_heard_its_leader_by_the_shared_heartbeat(
     group_class: type[RaftGroup],
 ) -> None:
@@ -288,19 +301,19 @@ def test_follower_of_a_quiet_group_that_is_woken_has_heard_its_leader_by_the_sha
         followed = follower.host.pair(1).followed
         follower.host.quiet.on_frame(1, [HEARTBEAT, 1.0, len(followed.terms), followed.digest])
     assert follower.group.status()["quiet"]
-    follower.group.on_disconnect(1)
+    follower.group.connections.on_disconnect(1)
     assert not follower.group.status()["quiet"]
     follower.advance(CONFIG.election_min_seconds * 0.9)
     follower.told(3, VOTE, 2, 9, 9, False)
     assert follower.group.vote is None
 
 
-class StandsThoughRemoved(RaftGroup):
+class StandsThoughRemoved(Election):
     def may_campaign(self) -> bool:
         return True
 
 
-@hole(RaftGroup, StandsThoughRemoved)
+@hole_in(StandsThoughRemoved)
 def test_node_that_is_no_voter_stands_for_nothing(group_class: type[RaftGroup]) -> None:
     removed = Replica(node=4, voters=(1, 2, 3), terms=[1], group_class=group_class)
     for _ in range(3):
@@ -311,12 +324,12 @@ def test_node_that_is_no_voter_stands_for_nothing(group_class: type[RaftGroup]) 
 # A leader without a quorum leads on; its lease.
 
 
-class LeadsOnAlone(RaftGroup):
+class LeadsOnAlone(Lease):
     def lost_quorum(self) -> bool:
         return False
 
 
-@hole(RaftGroup, LeadsOnAlone)
+@hole_in(LeadsOnAlone)
 def test_leader_without_a_quorum_steps_down_within_an_election_timeout(group_class: type[RaftGroup]) -> None:
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
@@ -325,12 +338,12 @@ def test_leader_without_a_quorum_steps_down_within_an_election_timeout(group_cla
     assert 1 not in cluster.leaders
 
 
-class SleepsWhileQuiet(RaftGroup):
+class SleepsWhileQuiet(LeaderTick):
     def check_quorum(self) -> None:
         pass
 
 
-@hole(RaftGroup, SleepsWhileQuiet)
+@hole_in(SleepsWhileQuiet)
 def test_quorum_that_falls_silent_in_quiet_is_missed_within_an_election_timeout(
     group_class: type[RaftGroup],
 ) -> None:
@@ -350,12 +363,12 @@ def test_quorum_that_falls_silent_in_quiet_is_missed_within_an_election_timeout(
     assert 1 not in cluster.leaders
 
 
-class LeasesFromReceipt(RaftGroup):
-    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
-        super().on_append_reply(peer, reply._replace(sent_at=self.host.now()))
+class LeasesFromReceipt(Replication):
+    def on_append_reply(self, peer: int, progress: Progress, reply: AppendReply) -> None:
+        super().on_append_reply(peer, progress, reply._replace(sent_at=self.host.now()))
 
 
-@hole(RaftGroup, LeasesFromReceipt)
+@hole_in(LeasesFromReceipt)
 def test_lease_runs_from_when_the_acknowledged_message_was_sent(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -364,23 +377,23 @@ def test_lease_runs_from_when_the_acknowledged_message_was_sent(group_class: typ
     sent_at = leader.host.now()
     leader.host.loop.advance(3.0)  # Paused: meanwhile another may have been elected.
     leader.acknowledge(2, 3, sent_at=sent_at)
-    assert not leader.group.has_lease()
+    assert not leader.group.lease.holds()
 
 
-class ReadsWhatItHas(RaftGroup):
+class ReadsWhatItHas(ReadIndex):
     async def barrier(self) -> Outcome:
-        if self.role == CANDIDATE or not self.is_leader:
-            return self.not_leader()
-        return Applied(None, self.applied, self.term)
+        if self.state.role == CANDIDATE or not self.state.is_leader:
+            return self.state.not_leader()
+        return Applied(None, self.state.applied, self.state.term)
 
 
-@hole(RaftGroup, ReadsWhatItHas)
+@hole_in(ReadsWhatItHas)
 def test_read_on_a_deposed_leader_is_not_answered(group_class: type[RaftGroup]) -> None:
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
-    cluster[1].group.lost_quorum = lambda: False  # type: ignore[method-assign]
-    cluster.cut(1)
-    cluster.advance(3.0)
+    with patch.object(Lease, "lost_quorum", lambda lease: False):
+        cluster.cut(1)
+        cluster.advance(3.0)
     new = next(node for node in cluster.leaders if node != 1)
     written = cluster[new].propose()
     cluster.settle()
@@ -388,9 +401,9 @@ def test_read_on_a_deposed_leader_is_not_answered(group_class: type[RaftGroup]) 
     assert not isinstance(cluster[1].read().outcome, Applied)
 
 
-class CountsEarlierHeartbeats(RaftGroup):
+class CountsEarlierHeartbeats(Lease):
     def acked_at(self, peer: int) -> float:
-        progress = self.progress.get(peer)
+        progress = self.state.progress.get(peer)
         if progress is None:
             return NEVER
         if progress.quiet_since is not None:
@@ -398,7 +411,7 @@ class CountsEarlierHeartbeats(RaftGroup):
         return progress.acked_sent_at
 
 
-@hole(RaftGroup, CountsEarlierHeartbeats)
+@hole_in(CountsEarlierHeartbeats)
 def test_heartbeat_sent_before_a_group_fell_quiet_says_nothing_of_it(group_class: type[RaftGroup]) -> None:
     """Both happen at one time, in one tick: the heartbeat left first, and did not stand for the group."""
     leader = Replica(terms=[1], group_class=group_class)
@@ -406,20 +419,20 @@ def test_heartbeat_sent_before_a_group_fell_quiet_says_nothing_of_it(group_class
     leader.advance(1.0)
     now = leader.host.now()
     for peer in (2, 3):
-        leader.group.begin_quiet_towards(peer, leader.group.progress[peer], now)
+        leader.group.quiescence.begin_towards(peer, leader.group.progress[peer], now)
         leader.host.pair(peer).acked_sent_at = now
-    assert not leader.group.has_lease()
+    assert not leader.group.lease.holds()
 
 
 # Leadership transfer by ordinary votes.
 
 
-class OrdinaryTransfer(RaftGroup):
+class OrdinaryTransfer(Election):
     def ignores_vote(self, transfer: bool) -> bool:
-        return self.hears_leader()
+        return self.contact.hears_leader()
 
 
-@hole(RaftGroup, OrdinaryTransfer)
+@hole_in(OrdinaryTransfer)
 def test_transfer_takes_no_timeout(group_class: type[RaftGroup]) -> None:
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
@@ -447,26 +460,26 @@ def test_leader_stops_writes_when_it_hands_over(group_class: type[RaftGroup]) ->
     assert future.result() == NotLeader(2, "leadership is being handed over")
 
 
-class KeepsItsLease(RaftGroup):
-    def has_lease(self) -> bool:
-        return self.lease_start() + self.settings.lease_seconds > self.host.now()
+class KeepsItsLease(Lease):
+    def holds(self) -> bool:
+        return self.start() + self.settings.lease_seconds > self.host.now()
 
 
-@hole(RaftGroup, KeepsItsLease)
+@hole_in(KeepsItsLease)
 def test_leader_gives_up_its_lease_when_it_hands_over(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
-    assert leader.group.has_lease()
+    assert leader.group.lease.holds()
     leader.group.transfer(2)
-    assert not leader.group.has_lease()
+    assert not leader.group.lease.holds()
 
 
-class HandsOverAtOnce(RaftGroup):
-    def transfer_ready(self) -> bool:
+class HandsOverAtOnce(LeadershipTransfer):
+    def is_ready(self) -> bool:
         return True
 
 
-@hole(RaftGroup, HandsOverAtOnce)
+@hole_in(HandsOverAtOnce)
 def test_transfer_waits_until_every_accepted_command_has_ended(group_class: type[RaftGroup]) -> None:
     leader = Replica(voters=(1, 2, 3, 4, 5), terms=[1], group_class=group_class)
     leader.establish()
@@ -480,12 +493,12 @@ def test_transfer_waits_until_every_accepted_command_has_ended(group_class: type
     assert [sent.peer for sent in leader.take(MessageKind.TIMEOUT_NOW)] == [2]
 
 
-class HandsOverToAnyConnected(RaftGroup):
+class HandsOverToAnyConnected(LeadershipTransfer):
     def can_take_over(self, peer: int) -> bool:
         return self.host.connected(peer)
 
 
-@hole(RaftGroup, HandsOverToAnyConnected)
+@hole_in(HandsOverToAnyConnected)
 def test_leader_gives_up_nothing_for_a_target_whose_disk_is_full(group_class: type[RaftGroup]) -> None:
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
@@ -504,7 +517,7 @@ def test_leader_gives_up_nothing_for_a_target_whose_disk_is_full(group_class: ty
     assert cluster.leaders == [2]
 
 
-@hole(RaftGroup, HandsOverToAnyConnected)
+@hole_in(HandsOverToAnyConnected)
 def test_leader_gives_up_nothing_for_a_target_that_may_not_vote(group_class: type[RaftGroup]) -> None:
     """Also in its first moments, in which a target need not have answered yet."""
     leader = Replica(terms=[1], group_class=group_class)
@@ -514,7 +527,7 @@ def test_leader_gives_up_nothing_for_a_target_that_may_not_vote(group_class: typ
     assert leader.group.lease_allowed
 
 
-@hole(RaftGroup, HandsOverToAnyConnected)
+@hole_in(HandsOverToAnyConnected)
 def test_leader_gives_up_nothing_for_a_target_that_answers_nothing(group_class: type[RaftGroup]) -> None:
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
@@ -524,7 +537,7 @@ def test_leader_gives_up_nothing_for_a_target_that_answers_nothing(group_class: 
     assert cluster[1].group.lease_allowed
 
 
-@hole(RaftGroup, HandsOverToAnyConnected)
+@hole_in(HandsOverToAnyConnected)
 def test_leader_gives_up_nothing_for_a_target_that_needs_a_snapshot(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -538,12 +551,12 @@ def test_leader_gives_up_nothing_for_a_target_that_needs_a_snapshot(group_class:
 # Heartbeats for each group.
 
 
-class NeverQuiet(RaftGroup):
-    def may_quiet(self, peer: int, progress: Progress, now: float) -> bool:
+class NeverQuiet(Quiescence):
+    def may_begin(self, peer: int, progress: Progress, now: float) -> bool:
         return False
 
 
-@hole(RaftGroup, NeverQuiet)
+@hole_in(NeverQuiet)
 def test_idle_group_sends_nothing(group_class: type[RaftGroup]) -> None:
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
@@ -574,15 +587,15 @@ def test_heartbeat_of_a_restarted_leader_refreshes_nothing(heartbeats: type[Quie
     assert follower.group.quiet_under is None
 
 
-class AgreesToAnything(RaftGroup):
-    def on_quiet(self, peer: int, _: Quiesce) -> None:
-        self.follow(peer)
-        self.quiet_under = peer
-        self.host.pair(peer).follow(self.id, self.term, self.host.now())
-        self.host.set_active(self, False)
+class AgreesToAnything(Quiescence):
+    def on_quiesce(self, peer: int, _: Quiesce) -> None:
+        self.contact.follow(peer)
+        self.state.quiet_under = peer
+        self.host.pair(peer).follow(self.state.id, self.state.term, self.host.now())
+        self.host.set_active(self.state, False)
 
 
-@hole(RaftGroup, AgreesToAnything)
+@hole_in(AgreesToAnything)
 def test_follower_that_lacks_an_entry_does_not_fall_quiet(group_class: type[RaftGroup]) -> None:
     follower = Replica(node=2, terms=[1], group_class=group_class)
     follower.append(1, 1, (1, 1))
@@ -591,12 +604,12 @@ def test_follower_that_lacks_an_entry_does_not_fall_quiet(group_class: type[Raft
     assert follower.host.active
 
 
-class QuietUncommitted(RaftGroup):
+class QuietUncommitted(Quiescence):
     def is_idle(self) -> bool:
-        return not self.readers
+        return not self.state.readers
 
 
-@hole(RaftGroup, QuietUncommitted)
+@hole_in(QuietUncommitted)
 def test_group_with_an_uncommitted_entry_is_not_idle(group_class: type[RaftGroup]) -> None:
     leader = Replica(voters=(1, 2, 3, 4, 5), terms=[1], group_class=group_class)
     leader.establish()

@@ -11,10 +11,22 @@ from strandline.node.raft.entries import EntryKind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.rules.applying import Applying
+from strandline.node.raft.rules.commitment import Commitment
+from strandline.node.raft.rules.dispatch import Dispatch
+from strandline.node.raft.rules.election import Election
+from strandline.node.raft.rules.following import Following
+from strandline.node.raft.rules.leader_contact import LeaderContact
 from strandline.node.raft.rules.messages import Append, AppendReply, Message, MessageKind, SnapshotChunk
+from strandline.node.raft.rules.peer_connections import PeerConnections
 from strandline.node.raft.rules.progress import Progress
 from strandline.node.raft.rules.replica_state import SafetyViolation
-from tests.holes.hole import hole
+from strandline.node.raft.rules.replication import Replication
+from strandline.node.raft.rules.roles import Roles
+from strandline.node.raft.snapshots.receiving import SnapshotReceiving
+from strandline.node.raft.snapshots.taking import SnapshotTaking
+from tests.group_with import group_of
+from tests.holes.hole import hole, hole_in
 from tests.raft_harness import CONFIG, Cluster, Replica
 
 APPEND: Final = MessageKind.APPEND
@@ -24,12 +36,12 @@ APPEND_REPLY: Final = MessageKind.APPEND_REPLY
 # The journal is written and never synced.
 
 
-class CountsItselfAtOnce(RaftGroup):
+class CountsItselfAtOnce(Commitment):
     def own_match(self) -> int:
-        return self.journal.last
+        return self.state.journal.last
 
 
-@hole(RaftGroup, CountsItselfAtOnce)
+@hole_in(CountsItselfAtOnce)
 def test_leader_does_not_count_itself_before_the_sync(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.lead()
@@ -39,15 +51,15 @@ def test_leader_does_not_count_itself_before_the_sync(group_class: type[RaftGrou
     assert leader.group.commit == 2
 
 
-class AnswersAtOnce(RaftGroup):
+class AnswersAtOnce(Following):
     def send_ack(self) -> None:
         if self.ack is not None:
             peer, term, match, sent_at = self.ack
             self.ack = None
-            self.host.send(peer, AppendReply(self.id, APPEND_REPLY, term, True, match, 0, 0, sent_at))
+            self.host.send(peer, AppendReply(self.state.id, APPEND_REPLY, term, True, match, 0, 0, sent_at))
 
 
-@hole(RaftGroup, AnswersAtOnce)
+@hole_in(AnswersAtOnce)
 def test_follower_does_not_acknowledge_before_the_sync(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1], group_class=group_class)
     acknowledged = max((reply.fields[1] for reply in follower.append(2, 1, (1, 1), [1, 1])), default=0)
@@ -73,13 +85,13 @@ def test_vote_survives_a_restart(group_class: type[RaftGroup]) -> None:
     assert granted == [2]
 
 
-class SendsItsVoteAtOnce(RaftGroup):
+class SendsItsVoteAtOnce(Election):
     def on_vote(self, peer: int, *fields: Any) -> None:
         self.host.send_when_synced = self.host.send  # type: ignore[method-assign,assignment]
         super().on_vote(peer, *fields)
 
 
-@hole(RaftGroup, SendsItsVoteAtOnce)
+@hole_in(SendsItsVoteAtOnce)
 def test_vote_is_durable_before_it_is_sent(group_class: type[RaftGroup]) -> None:
     voter = Replica(terms=[1], group_class=group_class)
     voter.advance(CONFIG.election_min_seconds)
@@ -101,23 +113,23 @@ def test_commit_index_from_before_a_crash_is_not_believed(group_class: type[Raft
     assert (follower.group.commit, follower.machine.applied) == (0, {})
 
 
-class TrimsInPlace(RaftGroup):
+class TrimsInPlace(SnapshotTaking):
     def drop_covered(self, index: int) -> None:
-        kept = list(self.journal.after(index))
-        members = self.configuration_at(index)
-        term = self.journal.term_at(index) or 0
-        self.journal.reset(index, term, members.voters, members.learners)
+        kept = list(self.state.journal.after(index))
+        members = self.configuration_log.at(index)
+        term = self.state.journal.term_at(index) or 0
+        self.state.journal.reset(index, term, members.voters, members.learners)
         for entry in kept:
-            self.journal.add(*entry)
+            self.state.journal.add(*entry)
 
 
-@hole(RaftGroup, TrimsInPlace)
+@hole_in(TrimsInPlace)
 def test_crash_while_the_log_is_trimmed_loses_nothing(group_class: type[RaftGroup]) -> None:
     for survives in range(4):
         follower = Replica(terms=[1] * 5, group_class=group_class)
         follower.append(2, 1, (5, 1), commit=3)
         synced = len(follower.host.records)
-        follower.group.take_snapshot()
+        follower.group.taking.take()
         follower.host.run_jobs()
         follower.turn()
         follower.host.synced_lsn = min(synced + survives, len(follower.host.records))
@@ -128,12 +140,12 @@ def test_crash_while_the_log_is_trimmed_loses_nothing(group_class: type[RaftGrou
 # The append handler deletes what matches.
 
 
-class DeletesWhatMatches(RaftGroup):
+class DeletesWhatMatches(Following):
     def first_new(self, entries: Any) -> int:
         return 0
 
 
-@hole(RaftGroup, DeletesWhatMatches)
+@hole_in(DeletesWhatMatches)
 def test_only_conflicting_entries_are_deleted(group_class: type[RaftGroup]) -> None:
     follower = Replica(group_class=group_class)
     follower.append(2, 1, (0, 0), [1, 1, 1])
@@ -144,41 +156,41 @@ def test_only_conflicting_entries_are_deleted(group_class: type[RaftGroup]) -> N
     assert follower.durable_terms == [1, 1, 1], "an acknowledged entry is gone"
 
 
-class DeletesWhatIsCommitted(RaftGroup):
+class DeletesWhatIsCommitted(Following):
     def truncate(self, index: int) -> None:
-        self.drop_from(index)
+        self.state.drop_from(index)
 
 
-@hole(RaftGroup, DeletesWhatIsCommitted)
+@hole_in(DeletesWhatIsCommitted)
 def test_committed_entries_are_never_deleted(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1], group_class=group_class)
     follower.append(2, 1, (2, 1), commit=2)
     with pytest.raises(SafetyViolation, match="committed entry 2"):
-        follower.group.truncate(2)
+        follower.group.following.truncate(2)
 
 
 # A follower commits to the end of its own log.
 
 
-class CommitsItsOwnEnd(RaftGroup):
+class CommitsItsOwnEnd(Following):
     def commit_limit(self, leader_commit: int, proven: int) -> int:
-        return min(leader_commit, self.journal.last)
+        return min(leader_commit, self.state.journal.last)
 
 
-@hole(RaftGroup, CommitsItsOwnEnd)
+@hole_in(CommitsItsOwnEnd)
 def test_follower_commits_only_what_the_message_proved(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1, 1], group_class=group_class)
     follower.append(2, 2, (1, 1), commit=3)
     assert follower.group.commit == 1, "entries 2 and 3 may be another leader's"
 
 
-class CommitsWithSnapshotChunks(RaftGroup):
-    def on_snapshot(self, peer: int, chunk: SnapshotChunk) -> None:
-        super().on_snapshot(peer, chunk)
-        self.commit = max(self.commit, min(chunk.snapshot_index, self.journal.last))
+class CommitsWithSnapshotChunks(SnapshotReceiving):
+    def on_chunk(self, peer: int, chunk: SnapshotChunk) -> None:
+        super().on_chunk(peer, chunk)
+        self.state.commit = max(self.state.commit, min(chunk.snapshot_index, self.state.journal.last))
 
 
-@hole(RaftGroup, CommitsWithSnapshotChunks)
+@hole_in(CommitsWithSnapshotChunks)
 def test_chunk_of_a_snapshot_commits_nothing(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1, 1], group_class=group_class)
     follower.told(2, MessageKind.SNAPSHOT, 2, 9, 2, 0, 100, b"digest", b"chunk", 0.0)
@@ -188,12 +200,12 @@ def test_chunk_of_a_snapshot_commits_nothing(group_class: type[RaftGroup]) -> No
 # Replies carry no term; an append of a lower term gets no answer.
 
 
-class CountsOldReplies(RaftGroup):
+class CountsOldReplies(Dispatch):
     def is_current(self, message: Message) -> bool:
         return True
 
 
-@hole(RaftGroup, CountsOldReplies)
+@hole_in(CountsOldReplies)
 def test_reply_counts_only_in_its_own_term(group_class: type[RaftGroup]) -> None:
     """Entry 2 was acknowledged to this node's leadership of term 1, and overwritten since."""
     leader = Replica(terms=[1, 2], term=2, group_class=group_class)
@@ -204,24 +216,24 @@ def test_reply_counts_only_in_its_own_term(group_class: type[RaftGroup]) -> None
     assert leader.group.commit == 0
 
 
-class SaysNothingToOldLeaders(RaftGroup):
+class SaysNothingToOldLeaders(Dispatch):
     def answer_stale(self, peer: int) -> None:
         pass
 
 
-@hole(RaftGroup, SaysNothingToOldLeaders)
+@hole_in(SaysNothingToOldLeaders)
 def test_append_of_a_lower_term_is_answered_with_the_term(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1], term=5, group_class=group_class)
     assert [(reply.peer, reply.term) for reply in follower.append(2, 4, (1, 1))] == [(2, 5)]
 
 
-class IgnoresHigherTerms(RaftGroup):
+class IgnoresHigherTerms(Roles):
     def adopt_term(self, term: int) -> None:
-        if self.role != LEADER:
+        if self.state.role != LEADER:
             super().adopt_term(term)
 
 
-@hole(RaftGroup, IgnoresHigherTerms)
+@hole_in(IgnoresHigherTerms)
 def test_leader_that_sees_a_higher_term_steps_down(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -229,14 +241,14 @@ def test_leader_that_sees_a_higher_term_steps_down(group_class: type[RaftGroup])
     assert (leader.role, leader.group.term) == ("follower", 9)
 
 
-class ObeysAnother(RaftGroup):
+class ObeysAnother(LeaderContact):
     def follow(self, peer: int) -> None:
-        if self.role == LEADER:
-            self.step_down()
+        if self.state.role == LEADER:
+            group_of(self).roles.step_down()
         super().follow(peer)
 
 
-@hole(RaftGroup, ObeysAnother)
+@hole_in(ObeysAnother)
 def test_second_leader_of_one_term_stops_the_replica(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     term = leader.establish()
@@ -247,14 +259,14 @@ def test_second_leader_of_one_term_stops_the_replica(group_class: type[RaftGroup
 # An acknowledgement sets `nextIndex` back.
 
 
-class SendsTwice(RaftGroup):
-    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
-        super().on_append_reply(peer, reply)
-        if reply.accepted and peer in self.progress:
-            self.progress[peer].next = reply.log_index + 1
+class SendsTwice(Replication):
+    def on_append_reply(self, peer: int, progress: Progress, reply: AppendReply) -> None:
+        super().on_append_reply(peer, progress, reply)
+        if reply.accepted and peer in self.state.progress:
+            self.state.progress[peer].next = reply.log_index + 1
 
 
-@hole(RaftGroup, SendsTwice)
+@hole_in(SendsTwice)
 def test_acknowledgement_does_not_send_again_what_is_under_way(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -267,20 +279,20 @@ def test_acknowledgement_does_not_send_again_what_is_under_way(group_class: type
     assert [sent for sent in leader.take(APPEND) if sent.peer == 2] == []
 
 
-class GoesOnWhereItWas(RaftGroup):
+class GoesOnWhereItWas(PeerConnections):
     def _restart(self, peer: int, progress: Progress) -> None:
         progress._inflight.clear()
 
 
-@hole(RaftGroup, GoesOnWhereItWas)
+@hole_in(GoesOnWhereItWas)
 def test_reconnect_starts_after_what_is_known_to_match(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
     leader.propose()
     leader.turn()  # Sent, and lost with the connection.
     leader.take()
-    leader.group.on_disconnect(2)
-    leader.group.on_connect(2)
+    leader.group.connections.on_disconnect(2)
+    leader.group.connections.on_connect(2)
     leader.turn()
     assert [(sent.fields[0], sent.fields[3] != b"") for sent in leader.take(APPEND) if sent.peer == 2] == [
         (2, True)
@@ -290,7 +302,7 @@ def test_reconnect_starts_after_what_is_known_to_match(group_class: type[RaftGro
 # Appends leave on the heartbeat.
 
 
-class WaitsForTheHeartbeat(RaftGroup):
+class WaitsForTheHeartbeat(Replication):
     pumped_at = 0.0
 
     def pump(self) -> None:
@@ -299,7 +311,7 @@ class WaitsForTheHeartbeat(RaftGroup):
             super().pump()
 
 
-@hole(RaftGroup, WaitsForTheHeartbeat)
+@hole_in(WaitsForTheHeartbeat)
 def test_command_is_committed_without_waiting_for_a_timer(group_class: type[RaftGroup]) -> None:
     cluster = Cluster(group_class=group_class)
     cluster.elect(1)
@@ -311,16 +323,16 @@ def test_command_is_committed_without_waiting_for_a_timer(group_class: type[Raft
         assert isinstance(future.result(), Applied)
 
 
-class WalksBackOneByOne(RaftGroup):
-    def _reject(self, peer: int, message: Append) -> None:
+class WalksBackOneByOne(Following):
+    def reject(self, peer: int, message: Append) -> None:
         previous = message.previous
         reply = AppendReply(
-            self.id, APPEND_REPLY, self.term, False, previous, previous - 1, 0, message.sent_at
+            self.state.id, APPEND_REPLY, self.state.term, False, previous, previous - 1, 0, message.sent_at
         )
         self.host.send_when_synced(peer, reply)
 
 
-@hole(RaftGroup, WalksBackOneByOne)
+@hole_in(WalksBackOneByOne)
 def test_logs_that_parted_long_ago_meet_in_a_few_messages(group_class: type[RaftGroup]) -> None:
     logs = {1: [1] + [3] * 200, 2: [1] + [2] * 200, 3: [1] + [3] * 200}
     cluster = Cluster(logs=logs, group_class=group_class)
@@ -333,15 +345,17 @@ def test_logs_that_parted_long_ago_meet_in_a_few_messages(group_class: type[Raft
 # A callback that raises makes its entry apply again.
 
 
-class AppliesBeforeItCounts(RaftGroup):
-    def apply_committed(self) -> None:
-        for command, index, term in self.journal.after(self.applied, self.commit - self.applied):
+class AppliesBeforeItCounts(Applying):
+    def run(self) -> None:
+        for command, index, term in self.state.journal.after(
+            self.state.applied, self.state.commit - self.state.applied
+        ):
             if command[0] == EntryKind.REGULAR:
-                self.machine.apply(index, term, command[1:])
-            self.applied = index
+                self.state.machine.apply(index, term, command[1:])
+            self.state.applied = index
 
 
-@hole(RaftGroup, AppliesBeforeItCounts)
+@hole_in(AppliesBeforeItCounts)
 def test_entry_whose_application_raises_is_not_applied_again(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1, 1], group_class=group_class)
     applied: list[int] = []
@@ -359,13 +373,13 @@ def test_entry_whose_application_raises_is_not_applied_again(group_class: type[R
     assert applied.count(2) == 1
 
 
-class SkipsWhatItCannotApply(RaftGroup):
-    def apply_committed(self) -> None:
+class SkipsWhatItCannotApply(Applying):
+    def run(self) -> None:
         with suppress(SafetyViolation):
-            super().apply_committed()
+            super().run()
 
 
-@hole(RaftGroup, SkipsWhatItCannotApply)
+@hole_in(SkipsWhatItCannotApply)
 def test_entry_of_unknown_kind_stops_the_replica(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1], group_class=group_class)
     follower.group.journal.extend([(b"\x03", 2, 1)], None)

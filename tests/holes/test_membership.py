@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import Entry
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome, Overloaded
-from strandline.node.raft.rules.replica_state import Configuration
-from tests.holes.hole import hole
+from strandline.node.raft.rules.configuration_log import ConfigurationLog
+from strandline.node.raft.rules.membership_change import MembershipChange
+from tests.holes.hole import hole_in
 from tests.raft_harness import GROUP, Replica, entry, membership
 
 
-class TwoChanges(RaftGroup):
-    def change_under_way(self) -> bool:
-        return self.commit < self.term_start
+class TwoChanges(MembershipChange):
+    def under_way(self) -> bool:
+        return self.state.commit < self.state.term_start
 
 
-@hole(RaftGroup, TwoChanges)
+@hole_in(TwoChanges)
 def test_one_change_at_a_time(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -29,7 +31,7 @@ def test_one_change_at_a_time(group_class: type[RaftGroup]) -> None:
     assert leader.group.voters == (1, 2)
 
 
-@hole(RaftGroup, TwoChanges)
+@hole_in(TwoChanges)
 def test_change_of_an_earlier_leader_is_under_way_too(group_class: type[RaftGroup]) -> None:
     log = [entry(1, 1), membership(2, 1, (1, 2, 3, 4))]
     leader = Replica(log=log, group_class=group_class)
@@ -40,12 +42,12 @@ def test_change_of_an_earlier_leader_is_under_way_too(group_class: type[RaftGrou
     assert isinstance(refused.result(), Overloaded)
 
 
-class ChangesBeforeItsTermCommits(RaftGroup):
-    def change_under_way(self) -> bool:
-        return self.change is not None or self.configuration.index > self.commit
+class ChangesBeforeItsTermCommits(MembershipChange):
+    def under_way(self) -> bool:
+        return self.state.change is not None or self.state.configuration.index > self.state.commit
 
 
-@hole(RaftGroup, ChangesBeforeItsTermCommits)
+@hole_in(ChangesBeforeItsTermCommits)
 def test_no_change_before_the_term_has_committed(group_class: type[RaftGroup]) -> None:
     """Thesis §4.1 has the error, its erratum the rule: two leaders in turn could each change unseen."""
     leader = Replica(voters=(1, 2, 3, 4), terms=[1], group_class=group_class)
@@ -55,51 +57,51 @@ def test_no_change_before_the_term_has_committed(group_class: type[RaftGroup]) -
     assert isinstance(refused.result(), Overloaded)
 
 
-class CountsOnlyApplied(RaftGroup):
-    def note_configurations(self, entries: Sequence[Entry]) -> None:
+class CountsOnlyApplied(ConfigurationLog):
+    def note(self, entries: Sequence[Entry]) -> None:
         pass
 
 
-@hole(RaftGroup, CountsOnlyApplied)
+@hole_in(CountsOnlyApplied)
 def test_newest_configuration_in_the_log_counts_after_a_restart(group_class: type[RaftGroup]) -> None:
     follower = Replica(log=[entry(1, 1), membership(2, 1, (1, 2, 3, 4))], group_class=group_class)
     follower.restart()
     assert follower.group.voters == (1, 2, 3, 4)
 
 
-class ForgetsNothing(RaftGroup):
-    def forget_configurations(self, index: int) -> None:
+class ForgetsNothing(ConfigurationLog):
+    def forget(self, index: int) -> None:
         pass
 
 
-@hole(RaftGroup, ForgetsNothing)
+@hole_in(ForgetsNothing)
 def test_truncated_configuration_no_longer_counts(group_class: type[RaftGroup]) -> None:
     follower = Replica(log=[entry(1, 1), membership(2, 1, (1, 2, 3, 4))], group_class=group_class)
     follower.append(2, 2, (1, 1), [2])
     assert follower.group.voters == (1, 2, 3)
 
 
-class StoresCurrentMembers(RaftGroup):
-    def configuration_at(self, index: int) -> Configuration:
-        return self.configuration
+class StoresCurrentMembers(ConfigurationLog):
+    def at(self, index: int) -> Configuration:
+        return self.state.configuration
 
 
-@hole(RaftGroup, StoresCurrentMembers)
+@hole_in(StoresCurrentMembers)
 def test_snapshot_holds_the_members_of_its_index(group_class: type[RaftGroup]) -> None:
     follower = Replica(log=[entry(1, 1), membership(2, 1, (1, 2, 3, 4))], group_class=group_class)
     follower.append(2, 1, (1, 1), commit=1)
-    follower.group.take_snapshot()
+    follower.group.taking.take()
     follower.host.run_jobs()
     assert follower.host.snapshots.load(GROUP, 1).voters == (1, 2, 3)
 
 
-class VotesAtOnce(RaftGroup):
+class VotesAtOnce(MembershipChange):
     def add_member(self, node: int) -> asyncio.Future[Outcome]:
-        self._propose((*self.voters, node), ())
+        self.propose((*self.state.voters, node), ())
         return self.host.loop.create_future()
 
 
-@hole(RaftGroup, VotesAtOnce)
+@hole_in(VotesAtOnce)
 def test_new_member_has_no_vote_before_it_has_caught_up(group_class: type[RaftGroup]) -> None:
     """With one of three away, a fourth that has nothing yet would stop the group."""
     leader = Replica(terms=[1], group_class=group_class)
@@ -112,12 +114,12 @@ def test_new_member_has_no_vote_before_it_has_caught_up(group_class: type[RaftGr
     assert isinstance(future.result(), Applied)
 
 
-class StaysWhenRemoved(RaftGroup):
-    def configuration_applied(self, index: int, term: int) -> None:
+class StaysWhenRemoved(MembershipChange):
+    def on_applied(self, index: int, term: int) -> None:
         pass
 
 
-@hole(RaftGroup, StaysWhenRemoved)
+@hole_in(StaysWhenRemoved)
 def test_leader_can_remove_itself(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()

@@ -11,15 +11,18 @@ import pytest
 
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rules.following import Following
 from strandline.node.raft.rules.messages import MessageKind, SnapshotChunk
+from strandline.node.raft.snapshots.receiving import SnapshotReceiving
 from strandline.node.raft.snapshots.store import SnapshotStore
+from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.node.raft.snapshots.transfer import Receiver, Status
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.raft_log import RecoveredLog
 from strandline.node.raft.wal.write_ahead_log import WalCorruption
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, decode
 from tests.fake_host import CLUSTER, FOLDER
-from tests.holes.hole import hole
+from tests.holes.hole import hole, hole_in
 from tests.holes.lone_host import LoneHost, snapshot_files
 from tests.raft_harness import GROUP, Replica
 from tests.register_map import RegisterMap, set_register
@@ -110,25 +113,25 @@ class UnsyncedStore(SnapshotStore):
 @hole(SnapshotStore, UnsyncedStore)
 def test_snapshot_and_its_folder_are_durable_before_the_log_is_dropped(store: type[SnapshotStore]) -> None:
     follower = committed(3, RaftGroup)
-    follower.host.snapshots = store(follower.host.disk, FOLDER, CLUSTER)
-    follower.group.take_snapshot()
+    follower.group.taking.store = store(follower.host.disk, FOLDER, CLUSTER)
+    follower.group.taking.take()
     while follower.group.snapshot_index == 0:
         follower.host.run_jobs()
     stored = snapshot_files(follower.host.disk, durable=True)
     assert [decode(data).index for data in stored.values()] == [3]
 
 
-class DropsFirst(RaftGroup):
-    def take_snapshot(self) -> bool:
-        term = self.journal.term_at(self.applied) or 0
-        self.journal.record_snapshot(self.applied, term, self.voters, ())
-        return super().take_snapshot()
+class DropsFirst(SnapshotTaking):
+    def take(self) -> bool:
+        term = self.state.journal.term_at(self.state.applied) or 0
+        self.state.journal.record_snapshot(self.state.applied, term, self.state.voters, ())
+        return super().take()
 
 
-@hole(RaftGroup, DropsFirst)
+@hole_in(DropsFirst)
 def test_log_is_kept_until_the_snapshot_is_stored(group_class: type[RaftGroup]) -> None:
     follower = committed(3, group_class)
-    follower.group.take_snapshot()
+    follower.group.taking.take()
     follower.host.sync()
     follower.restart()  # Before the disk job that stores the snapshot.
     assert follower.terms == [1, 1, 1]
@@ -137,28 +140,28 @@ def test_log_is_kept_until_the_snapshot_is_stored(group_class: type[RaftGroup]) 
 # An older snapshot takes the state back; the log above a snapshot is lost.
 
 
-class TakesOldSnapshots(RaftGroup):
+class TakesOldSnapshots(SnapshotReceiving):
     def has_applied_enough(self, index: int) -> bool:
         return False
 
 
-@hole(RaftGroup, TakesOldSnapshots)
+@hole_in(TakesOldSnapshots)
 def test_snapshot_at_or_below_the_commit_index_is_ignored(group_class: type[RaftGroup]) -> None:
     follower = committed(4, group_class)
-    follower.group.install(document(2))
+    follower.group.receiving.install(document(2))
     assert follower.group.applied == 4
     assert follower.machine.registers == {"x": 4}
 
 
-class DropsTheSuffix(RaftGroup):
+class DropsTheSuffix(SnapshotReceiving):
     def keeps_suffix(self, document: SnapshotDocument) -> bool:
         return False
 
 
-@hole(RaftGroup, DropsTheSuffix)
+@hole_in(DropsTheSuffix)
 def test_install_keeps_the_log_that_follows_the_snapshot(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1, 1, 1], group_class=group_class)  # All acknowledged, none known committed.
-    follower.group.install(document(2))
+    follower.group.receiving.install(document(2))
     follower.sync()
     follower.restart()
     assert follower.terms == [1, 1]
@@ -194,20 +197,20 @@ def test_bad_snapshot_stops_the_replica_until_its_leader_sends_another(host_clas
     assert again.group.applied == index, "what it holds above is not applied to an empty state"
 
 
-class AcknowledgesWithoutState(RaftGroup):
+class AcknowledgesWithoutState(Following):
     def on_append(self, peer: int, *fields: Any) -> None:
-        self.damaged_below = None
+        self.state.damaged_below = None
         super().on_append(peer, *fields)
 
 
-@hole(RaftGroup, AcknowledgesWithoutState)
+@hole_in(AcknowledgesWithoutState)
 def test_replica_with_a_bad_snapshot_asks_for_one_and_applies_nothing(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1, 1], group_class=group_class)
     follower.group.damaged_below = 2
     said = follower.append(2, 1, (3, 1), commit=3)
     assert [(message.kind, message.fields[0]) for message in said] == [(MessageKind.NEED_SNAPSHOT, 2)]
     assert follower.machine.applied == {}
-    follower.group.install(document(3))
+    follower.group.receiving.install(document(3))
     assert not follower.group.damaged_below
     assert follower.machine.registers == {"x": 3}
 
@@ -215,12 +218,12 @@ def test_replica_with_a_bad_snapshot_asks_for_one_and_applies_nothing(group_clas
 # What arrives: acknowledged though it cannot be read, unchecked in the good one's place, chunks unnumbered.
 
 
-class CallsItDone(RaftGroup):
-    def _adopted(self, peer: int, chunk: SnapshotChunk, found: Any, error: Any) -> None:
-        self._reply_snapshot(peer, chunk, chunk.total, Status.DONE)
+class CallsItDone(SnapshotReceiving):
+    def adopted(self, peer: int, chunk: SnapshotChunk, found: Any, error: Any) -> None:
+        self.reply(peer, chunk, chunk.total, Status.DONE)
 
 
-@hole(RaftGroup, CallsItDone)
+@hole_in(CallsItDone)
 def test_snapshot_that_cannot_be_read_is_not_acknowledged(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1], group_class=group_class)
     data = bytearray(document(5).encode())
@@ -321,7 +324,7 @@ def test_machine_that_raises_stops_its_replica_and_no_other(host_class: type[Raf
     node = LoneHost(SimDisk(random.Random(1)), host_class, machine=Stubborn())
     other = node.host.create_group(GROUP + 1, RegisterMap(), (1,))
     node.lead()
-    other.election_timeout()
+    other.timeouts.expired()
     node.loop.run()
     future = node.group.replicate(set_register(1, "x", 1), node.group.term)
     node.loop.run()

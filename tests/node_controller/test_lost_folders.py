@@ -182,7 +182,7 @@ def test_new_folder_hosts_a_group_without_members_until_its_leader_adds_the_node
             brokers.world.run(brokers.world.now + 5)
             for group in groups:
                 assert hosted[group].voters == ()
-                assert not hosted[group].has_vote()
+                assert not hosted[group].election.has_vote()
         brokers.wait(lambda: replaced(brokers, by), 60.0)
 
 

@@ -156,7 +156,7 @@ class Node:
 
     async def snapshot(self, group: int) -> None:
         """Begin a snapshot."""
-        self._host.groups[group].take_snapshot()
+        self._host.groups[group].taking.take()
 
     async def holds(self, group: int) -> dict[str, Any]:
         """How large the state is, and whether the log begins with a snapshot."""

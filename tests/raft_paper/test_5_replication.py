@@ -218,7 +218,7 @@ def test_5_3_committed_entries_are_never_deleted() -> None:
     replica = Replica(terms=[1, 1], term=1)
     replica.append(2, 1, (2, 1), commit=2)
     with pytest.raises(SafetyViolation, match="committed"):
-        replica.group.truncate(2)
+        replica.group.following.truncate(2)
     replica.append(3, 2, (0, 0), [2, 2, 2])
     assert replica.terms == [1, 1, 2], "what is committed is in every later leader's log (§5.4.3)"
 

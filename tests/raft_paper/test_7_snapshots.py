@@ -34,7 +34,7 @@ def committed(count: int, *, trailing: int = 0) -> Replica:
 
 def test_7_each_server_snapshots_its_own_committed_entries() -> None:
     replica = committed(5)
-    assert replica.group.take_snapshot()
+    assert replica.group.taking.take()
     replica.host.run_jobs()
     assert (replica.group.snapshot_index, replica.group.snapshot_term) == (5, 1)
     assert (replica.group.journal.base, replica.group.journal.base_term, replica.terms) == (5, 1, [])
@@ -57,7 +57,7 @@ def test_7_the_state_is_written_down_by_a_disk_job_as_it_was_captured() -> None:
         return make
 
     replica.machine.capture = captured  # type: ignore[method-assign]
-    assert replica.group.take_snapshot()
+    assert replica.group.taking.take()
     assert made == []
     replica.host.run_jobs()
     assert made == [before]
@@ -66,7 +66,7 @@ def test_7_the_state_is_written_down_by_a_disk_job_as_it_was_captured() -> None:
 
 def test_7_nothing_is_discarded_before_the_snapshot_is_durable() -> None:
     replica = committed(5)
-    replica.group.take_snapshot()
+    replica.group.taking.take()
     assert replica.terms == [1] * 5
     replica.restart()
     assert replica.terms == [1] * 5
@@ -75,7 +75,7 @@ def test_7_nothing_is_discarded_before_the_snapshot_is_durable() -> None:
 def test_7_snapshot_holds_the_configuration_of_its_index() -> None:
     replica = Replica(terms=[1, 1])
     replica.append(2, 1, (2, 1), log=[membership(3, 1, (1, 2, 3, 4))], commit=2)
-    replica.group.take_snapshot()
+    replica.group.taking.take()
     replica.host.run_jobs()
     document = replica.host.snapshots.load(GROUP, 2)
     assert (document.voters, replica.group.voters) == ((1, 2, 3), (1, 2, 3, 4))
@@ -88,7 +88,7 @@ def test_7_follower_that_is_far_behind_gets_the_snapshot() -> None:
     for number in range(20):
         cluster[1].propose(number, number, str(number))
     cluster.settle()
-    cluster[1].group.take_snapshot()
+    cluster[1].group.taking.take()
     cluster.settle()
     assert cluster[1].group.journal.base == 21
     cluster.heal()
@@ -103,7 +103,7 @@ def test_7_follower_that_is_far_behind_gets_the_snapshot() -> None:
 
 def test_7_snapshot_beyond_the_log_replaces_it() -> None:
     replica = Replica(terms=[1, 1])
-    replica.group.install(state_at(5, 2))
+    replica.group.receiving.install(state_at(5, 2))
     assert (replica.group.journal.base, replica.terms) == (5, [])
     assert (replica.group.applied, replica.group.commit) == (5, 5)
     assert replica.machine.registers == {"x": 5}
@@ -111,7 +111,7 @@ def test_7_snapshot_beyond_the_log_replaces_it() -> None:
 
 def test_7_snapshot_of_a_prefix_keeps_the_entries_that_follow() -> None:
     replica = Replica(terms=[1, 1, 1, 1])
-    replica.group.install(state_at(2, 1))
+    replica.group.receiving.install(state_at(2, 1))
     assert (replica.group.journal.base, replica.terms) == (2, [1, 1])
     replica.append(2, 1, (4, 1), [1], commit=4)
     assert replica.machine.registers == {"x": 4}
@@ -119,20 +119,20 @@ def test_7_snapshot_of_a_prefix_keeps_the_entries_that_follow() -> None:
 
 def test_7_snapshot_that_conflicts_discards_the_entries_that_follow() -> None:
     replica = Replica(terms=[1, 1, 1, 1])
-    replica.group.install(state_at(2, 2))
+    replica.group.receiving.install(state_at(2, 2))
     assert (replica.group.journal.base, replica.group.journal.base_term, replica.terms) == (2, 2, [])
 
 
 def test_7_old_snapshot_changes_nothing() -> None:
     replica = committed(4)
-    replica.group.install(state_at(2, 1))
+    replica.group.receiving.install(state_at(2, 1))
     assert (replica.group.applied, replica.terms) == (4, [1] * 4)
     assert replica.machine.registers == {"x": 4}
 
 
 def test_7_restart_restores_the_snapshot_and_the_entries_after_it() -> None:
     replica = committed(5)
-    replica.group.take_snapshot()
+    replica.group.taking.take()
     replica.host.run_jobs()
     replica.turn()
     replica.append(2, 1, (5, 1), [1, 1])
@@ -144,7 +144,7 @@ def test_7_restart_restores_the_snapshot_and_the_entries_after_it() -> None:
 
 def test_7_append_below_the_snapshot_is_taken_from_where_the_log_begins() -> None:
     replica = committed(5)
-    replica.group.take_snapshot()
+    replica.group.taking.take()
     replica.host.run_jobs()
     replica.turn()
     replica.sync()
@@ -185,7 +185,7 @@ def test_7_leader_keeps_leading_while_it_sends_a_snapshot() -> None:
     for number in range(200):
         cluster[1].propose(number, number, str(number))
     cluster.settle()
-    cluster[1].group.take_snapshot()
+    cluster[1].group.taking.take()
     cluster.settle()
     cluster.heal()
     cluster.advance(3.0)

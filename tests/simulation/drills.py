@@ -91,7 +91,7 @@ class Drills(LateDrills, FolderDrills):
             return
         given_up = self._leader(groups[-1])
         term = given_up.term
-        self.world.nodes[given_up.host.node_id].call(given_up.step_down)
+        self.world.nodes[given_up.host.node_id].call(given_up.roles.step_down)
         self._for(0.01)
 
         def led_again() -> bool:
@@ -173,7 +173,7 @@ class Drills(LateDrills, FolderDrills):
                 # What the target has is then not committed yet.
                 self.world.nodes[other].disk.slow = 20.0 if slow else 1.0
             self._for(self._rng.uniform(0.1, 0.3))
-            if leader.role != LEADER or not leader.can_take_over(target):
+            if leader.role != LEADER or not leader.leadership_transfer.can_take_over(target):
                 continue  # Small logs are cut soon: it has come to need a snapshot.
             if slow and len(leader.waiting) > MOST_WAITING:
                 continue

@@ -322,7 +322,7 @@ class Faults:
             return False
         replica = self._rng.choice(replicas)
         self.world.nodes[replica.host.node_id].call(
-            lambda: replica.take_snapshot() if replica.failure is None else None
+            lambda: replica.taking.take() if replica.failure is None else None
         )
         return True
 

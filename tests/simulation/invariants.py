@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
+from strandline.node.raft.configuration import Configuration, unpack_configuration
 from strandline.node.raft.entries import Entry, EntryKind
 from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.log import Log
 from strandline.node.raft.pysyncobj_seam import LEADER
-from strandline.node.raft.rules.membership import unpack_configuration
-from strandline.node.raft.rules.replica_state import Configuration
-from strandline.node.raft.wal.raft_log import GroupJournal
 from strandline.snapshot.document import SnapshotDocument
 from tests.simulation.records import Finding, GroupLedger, Replica
 
@@ -353,6 +352,6 @@ class Ledger:
             )
 
 
-def _holds(journal: GroupJournal, index: int, term: int | None) -> bool:
+def _holds(journal: Log, index: int, term: int | None) -> bool:
     """Whether the entry is durable in this log, or covered by a snapshot that is."""
     return journal.base >= index or (journal.synced >= index and journal.term_at(index) == term)

@@ -15,5 +15,5 @@ def holds_lease(host: RaftHost, group: RaftGroup) -> bool:
     now = host.loop.time() + host._clock_behind
     if not group.is_leader or not group.lease_allowed or now < host._newest:
         return False
-    heard = majority_of(now if node == host.node_id else group.acked_at(node) for node in group.voters)
+    heard = majority_of(now if node == host.node_id else group.lease.acked_at(node) for node in group.voters)
     return heard + host.config.lease_seconds > now

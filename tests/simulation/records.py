@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True)

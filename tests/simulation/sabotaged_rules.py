@@ -6,21 +6,39 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import Entry, EntryKind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome
 from strandline.node.raft.pysyncobj_seam import LEADER
-from strandline.node.raft.rules.messages import AppendReply, Message, TimeoutNow, VoteReply
-from strandline.node.raft.rules.progress import NEVER
-from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.rules.applying import Applying
+from strandline.node.raft.rules.commitment import Commitment
+from strandline.node.raft.rules.configuration_log import ConfigurationLog
+from strandline.node.raft.rules.dispatch import Dispatch
+from strandline.node.raft.rules.election import Election
+from strandline.node.raft.rules.following import Following
+from strandline.node.raft.rules.leader_contact import LeaderContact
+from strandline.node.raft.rules.leader_tick import LeaderTick
+from strandline.node.raft.rules.leadership_transfer import LeadershipTransfer
+from strandline.node.raft.rules.lease import Lease
+from strandline.node.raft.rules.membership_change import MembershipChange
+from strandline.node.raft.rules.messages import AppendReply, Message, VoteReply
+from strandline.node.raft.rules.pending_commands import PendingCommands
+from strandline.node.raft.rules.pre_vote import PreVote
+from strandline.node.raft.rules.progress import NEVER, Progress
+from strandline.node.raft.rules.quiescence import Quiescence
+from strandline.node.raft.rules.read_index import ReadIndex
+from strandline.node.raft.rules.replication import Replication
+from strandline.node.raft.snapshots.receiving import SnapshotReceiving
 from strandline.snapshot.document import SnapshotDocument
+from tests.group_with import group_of, group_with
 
 # Durability and counting.
 
 
-class CountsItselfBeforeSync(RaftGroup):
+class CountsItselfBeforeSync(Commitment):
     def own_match(self) -> int:
-        return self.journal.last
+        return self.state.journal.last
 
 
 class VoteNotRecorded(RaftGroup):
@@ -29,7 +47,7 @@ class VoteNotRecorded(RaftGroup):
         self.vote = vote
 
 
-class CommitsWithoutOwnTerm(RaftGroup):
+class CommitsWithoutOwnTerm(Commitment):
     def may_commit(self, index: int) -> bool:
         return True
 
@@ -37,52 +55,62 @@ class CommitsWithoutOwnTerm(RaftGroup):
 # Replication.
 
 
-class TruncatesAfterPrevious(RaftGroup):
+class TruncatesAfterPrevious(Following):
     def first_new(self, entries: Sequence[Entry]) -> int:
         return 0
 
     def truncate(self, index: int) -> None:
-        self.drop_from(index)
-        self.forget_configurations(index)
+        self.state.drop_from(index)
+        self.configuration_log.forget(index)
 
 
-class CommitsToOwnEnd(RaftGroup):
+class CommitsToOwnEnd(Following):
     def commit_limit(self, leader_commit: int, proven: int) -> int:
-        return min(leader_commit, self.journal.last)
+        return min(leader_commit, self.state.journal.last)
 
 
-class AcknowledgesOwnEnd(RaftGroup):
-    def _accept(self, entries: Sequence[Entry], packed: bytes, proven: int) -> int:
-        super()._accept(entries, packed, proven)
-        return self.journal.last
+class AcknowledgesOwnEnd(Following):
+    def accept(self, entries: Sequence[Entry], packed: bytes, proven: int) -> int:
+        super().accept(entries, packed, proven)
+        return self.state.journal.last
 
 
-class CountsRepliesOfOtherTerms(RaftGroup):
+class _TakesOldReplies(Dispatch):
     def is_current(self, message: Message) -> bool:
         return isinstance(message, AppendReply | VoteReply)
 
-    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+
+class _TakesImpossibleReplies(Replication):
+    def on_append_reply(self, peer: int, progress: Progress, reply: AppendReply) -> None:
         # A reply that cannot be true in this term is taken for what it can be.
-        super().on_append_reply(peer, reply._replace(log_index=min(reply.log_index, self.journal.last)))
+        possible = min(reply.log_index, self.state.journal.last)
+        super().on_append_reply(peer, progress, reply._replace(log_index=possible))
 
 
-class LeavesStaleLeadersUnanswered(RaftGroup):
+CountsRepliesOfOtherTerms = group_with(_TakesOldReplies, _TakesImpossibleReplies)
+
+
+class LeavesStaleLeadersUnanswered(Dispatch):
     def answer_stale(self, peer: int, *_: Any) -> None:
         pass
 
 
-class CommitsOnHeartbeat(RaftGroup):
+class _NeverPumps(Replication):
     def pump(self) -> None:
         pass
 
-    def leader_tick(self, now: float) -> None:
-        super().leader_tick(now)
-        if (
-            self.role == LEADER
-            and now - getattr(self, "_pumped_at", NEVER) >= self.settings.heartbeat_seconds
-        ):
-            self._pumped_at = now
-            super().pump()
+
+class _PumpsOnHeartbeat(LeaderTick):
+    pumped_at = NEVER
+
+    def run(self, now: float) -> None:
+        super().run(now)
+        if self.state.role == LEADER and now - self.pumped_at >= self.settings.heartbeat_seconds:
+            self.pumped_at = now
+            Replication.pump(group_of(self).replication)
+
+
+CommitsOnHeartbeat = group_with(_NeverPumps, _PumpsOnHeartbeat)
 
 
 # Elections.
@@ -93,55 +121,60 @@ class TakesAnyTermWhileFull(RaftGroup):
         return True
 
 
-class CountsVotesNotVoters(RaftGroup):
+class CountsVotesNotVoters(Election):
     _tally = (0, 0)
 
     def count_vote(self, voter: int) -> None:
         term, count = self._tally
-        self._tally = (self.term, count + 1 if term == self.term else 1)
-        if self._tally[1] * 2 > len(self.voters):
-            self.become_leader()
+        self._tally = (self.state.term, count + 1 if term == self.state.term else 1)
+        if self._tally[1] * 2 > len(self.state.voters):
+            self.roles.become_leader()
 
 
-class VotesTwice(RaftGroup):
+class VotesTwice(Election):
     def may_vote_for(self, peer: int) -> bool:
         return True
 
 
-class IgnoresOlderLogs(RaftGroup):
+class IgnoresOlderLogs(Election):
     def is_up_to_date(self, last: int, last_term: int) -> bool:
         return True
 
 
-class CampaignsAtOnce(RaftGroup):
-    def start_pre_vote(self) -> None:
-        self.campaign()
+class _AsksNobody(PreVote):
+    def start(self) -> None:
+        self.election.campaign()
 
+
+class _LooksAtAnyVote(Election):
     def ignores_vote(self, transfer: bool) -> bool:
         return False
 
 
-class ForgetsItsLeader(RaftGroup):
+CampaignsAtOnce = group_with(_AsksNobody, _LooksAtAnyVote)
+
+
+class ForgetsItsLeader(LeaderContact):
     def hears_leader(self) -> bool:
         return False
 
 
-class VotesInTermsItWasToldOf(RaftGroup):
+class VotesInTermsItWasToldOf(Election):
     def keeps_vote(self, peer: int, transfer: bool) -> bool:
         return False
 
 
-class CountsPreVotesOfAnyRound(RaftGroup):
+class CountsPreVotesOfAnyRound(PreVote):
     def is_of_this_round(self, asked: int, asked_at: float) -> bool:
         return True
 
 
-class ForgetsTheSharedHeartbeat(RaftGroup):
-    def leave_quiet(self) -> None:
-        heard_at, quiet = self.heard_at, self.quiet_under is not None
-        super().leave_quiet()
+class ForgetsTheSharedHeartbeat(Quiescence):
+    def leave(self) -> None:
+        heard_at, quiet = self.state.heard_at, self.state.quiet_under is not None
+        super().leave()
         if quiet:
-            self.heard_at = heard_at
+            self.state.heard_at = heard_at
 
 
 class VotesRightAfterRestart(RaftGroup):
@@ -150,132 +183,142 @@ class VotesRightAfterRestart(RaftGroup):
         self.heard_at = NEVER
 
 
-class TransfersByOrdinaryVote(RaftGroup):
-    def on_timeout_now(self, peer: int, _: TimeoutNow) -> None:
-        if self.leader == peer and self.may_campaign():
+class TransfersByOrdinaryVote(Election):
+    def on_timeout_now(self, peer: int) -> None:
+        if self.state.leader == peer and self.may_campaign():
             self.campaign(transfer=False)
 
 
-class TransfersWithCommandsPending(RaftGroup):
-    def transfer_ready(self) -> bool:
+class _TransfersAtOnce(LeadershipTransfer):
+    def is_ready(self) -> bool:
         return True
 
-    def _end_leadership(self) -> None:
-        super()._end_leadership()
-        self._give_up_waiting(self.term)
+
+class _GivesUpAtOnce(PendingCommands):
+    def leadership_lost(self) -> None:
+        super().leadership_lost()
+        self.give_up(self.state.term)
 
 
-class KeepsLeaseInTransfer(RaftGroup):
-    def transfer(self, target: int | None = None) -> bool:
-        begun = super().transfer(target)
-        self.lease_allowed = True
+TransfersWithCommandsPending = group_with(_TransfersAtOnce, _GivesUpAtOnce)
+
+
+class KeepsLeaseInTransfer(LeadershipTransfer):
+    def begin(self, target: int | None = None) -> bool:
+        begun = super().begin(target)
+        self.state.lease_allowed = True
         return begun
 
 
 # Reading and leading.
 
 
-class LeadsWithoutQuorum(RaftGroup):
+class LeadsWithoutQuorum(Lease):
     def lost_quorum(self) -> bool:
         return False
 
 
-class LeaseFromReceiveTime(RaftGroup):
-    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
-        super().on_append_reply(peer, reply._replace(sent_at=self.host.now()))
+class LeaseFromReceiveTime(Replication):
+    def on_append_reply(self, peer: int, progress: Progress, reply: AppendReply) -> None:
+        super().on_append_reply(peer, progress, reply._replace(sent_at=self.host.now()))
 
 
-class ReadsUnconfirmed(RaftGroup):
-    def has_lease(self) -> bool:
+class ReadsUnconfirmed(Lease):
+    def holds(self) -> bool:
         return True
 
 
-class ReadsBeforeOwnTerm(RaftGroup):
+class ReadsBeforeOwnTerm(ReadIndex):
     async def barrier(self) -> Outcome:
-        started, self.term_start = self.term_start, 0
+        started, self.state.term_start = self.state.term_start, 0
         try:
             return await super().barrier()
         finally:
-            self.term_start = started
+            self.state.term_start = started
 
 
-class NeverEndsPending(RaftGroup):
-    def _give_up_waiting(self, term: int) -> None:
+class NeverEndsPending(PendingCommands):
+    def give_up(self, term: int) -> None:
         pass
 
-    def _resolve(
+    def resolve(
         self, waiting: list[tuple[int, int, asyncio.Future[Outcome]]], result: Any, index: int, term: int
     ) -> None:
-        super()._resolve([entry for entry in waiting if entry[0] == term], result, index, term)
+        super().resolve([entry for entry in waiting if entry[0] == term], result, index, term)
 
 
-class AppliesAgainAfterError(RaftGroup):
+class AppliesAgainAfterError(Applying):
     """A caller that gave up makes `set_result` raise; PySyncObj then applied the entry once more."""
 
-    def apply_committed(self) -> None:
-        while self.applied < self.commit and self.damaged_below is None:
-            command, index, term = self.journal.after(self.applied, 1)[0]
+    def run(self) -> None:
+        while self.state.applied < self.state.commit and self.state.damaged_below is None:
+            command, index, term = self.state.journal.after(self.state.applied, 1)[0]
             result = None
             if command[0] == EntryKind.REGULAR:
-                result = self.machine.apply(index, term, command[1:])
+                result = self.state.machine.apply(index, term, command[1:])
             elif command[0] == EntryKind.BEGIN_TERM:
-                self.machine.begin_term(index, term, int.from_bytes(command[1:], "big"))
-            waiting = self.waiting.pop(index, ())
+                self.state.machine.begin_term(index, term, int.from_bytes(command[1:], "big"))
+            waiting = self.state.waiting.pop(index, ())
             try:
                 for proposed_term, size, future in waiting:
-                    self.waiting_bytes -= size
+                    self.state.waiting_bytes -= size
                     if proposed_term == term:
                         future.set_result(Applied(result, index, term))
             except asyncio.InvalidStateError:
-                self.host.wake(self)
+                self.host.wake(self.state)
                 return
-            self.applied = index
+            self.state.applied = index
             if command[0] == EntryKind.MEMBERSHIP:
-                self.configuration_applied(index, term)
-        self.idle_since = self.host.now()
-        self.release_applied()
-        if self.snapshot_due():
-            self.take_snapshot()
+                self.membership_change.on_applied(index, term)
+        self.state.idle_since = self.host.now()
+        self.reads.release()
+        if self.taking.due():
+            self.taking.take()
 
 
 # Members.
 
 
-class ChangesMembersAtWill(RaftGroup):
-    def change_under_way(self) -> bool:
+class ChangesMembersAtWill(MembershipChange):
+    def under_way(self) -> bool:
         return False
 
 
-class ConfigurationCountsOnceApplied(RaftGroup):
+class _NotesNothingAtFirst(ConfigurationLog):
+    restarted = True
+
+    def note(self, entries: Sequence[Entry]) -> None:
+        if not self.restarted:
+            super().note(entries)
+
+
+class _NotesWhatIsApplied(MembershipChange):
+    def on_applied(self, index: int, term: int) -> None:
+        if index > self.state.configuration.index:
+            ConfigurationLog.note(self.configuration_log, self.state.journal.after(index - 1, 1))
+        super().on_applied(index, term)
+
+
+class ConfigurationCountsOnceApplied(group_with(_NotesNothingAtFirst, _NotesWhatIsApplied)):  # type: ignore[misc]
     """After a restart only, as with PySyncObj."""
 
-    _restarted = True
-
-    def note_configurations(self, entries: Sequence[Entry]) -> None:
-        if not self._restarted:
-            super().note_configurations(entries)
-
     def work(self) -> None:
-        self._restarted = False
+        assert isinstance(self.configuration_log, _NotesNothingAtFirst)
+        self.configuration_log.restarted = False
         super().work()
 
-    def configuration_applied(self, index: int, term: int) -> None:
-        if index > self.configuration.index:
-            super().note_configurations(self.journal.after(index - 1, 1))
-        super().configuration_applied(index, term)
+
+class SnapshotsCurrentMembers(ConfigurationLog):
+    def at(self, index: int) -> Configuration:
+        return self.state.configuration
 
 
-class SnapshotsCurrentMembers(RaftGroup):
-    def configuration_at(self, index: int) -> Configuration:
-        return self.configuration
-
-
-class AddsVotersAtOnce(RaftGroup):
+class AddsVotersAtOnce(MembershipChange):
     def add_member(self, node: int) -> asyncio.Future[Outcome]:
-        if self._refuses_change() is None and node not in self.voters:
+        if self.refuses() is None and node not in self.state.voters:
             future: asyncio.Future[Outcome] = self.host.loop.create_future()
-            self.change, self.joining = future, None
-            self.change_index = self._propose((*self.voters, node), ())
+            self.state.change, self.state.joining = future, None
+            self.change_index = self.propose((*self.state.voters, node), ())
             return future
         return super().add_member(node)
 
@@ -283,16 +326,16 @@ class AddsVotersAtOnce(RaftGroup):
 # Snapshots.
 
 
-class InstallsOlderSnapshots(RaftGroup):
+class InstallsOlderSnapshots(SnapshotReceiving):
     def has_applied_enough(self, index: int) -> bool:
         return False
 
 
-class DropsMatchingSuffix(RaftGroup):
+class DropsMatchingSuffix(SnapshotReceiving):
     def keeps_suffix(self, document: SnapshotDocument) -> bool:
         return False
 
 
-class KeepsConflictingSuffix(RaftGroup):
+class KeepsConflictingSuffix(SnapshotReceiving):
     def keeps_suffix(self, document: SnapshotDocument) -> bool:
-        return self.journal.base <= document.index <= self.journal.last
+        return self.state.journal.base <= document.index <= self.state.journal.last

@@ -14,6 +14,8 @@ from unittest.mock import patch
 
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rules.replica_state import Part
+from tests.group_with import group_with
 from tests.simulation import sabotaged_parts as parts
 from tests.simulation import sabotaged_rules as rules
 from tests.simulation.all_of import all_of
@@ -21,7 +23,7 @@ from tests.simulation.all_of import all_of
 
 @dataclass(frozen=True, slots=True)
 class Sabotage:
-    """One hole. What is broken is the group, the host, or a part that `places` names by module."""
+    """One hole. What is broken is the group, one of its parts, the host, or what `places` names by module."""
 
     name: str
     hole: str
@@ -38,6 +40,8 @@ class Sabotage:
             return self.broken
         if issubclass(self.broken, RaftGroup):
             return type("SabotagedHost", (RaftHost,), {"group_class": self.broken})
+        if issubclass(self.broken, Part):
+            return type("SabotagedHost", (RaftHost,), {"group_class": group_with(self.broken)})
         return RaftHost
 
 
@@ -83,7 +87,7 @@ _ALL = (
         "next-moves-back",
         "an acknowledgement sends everything twice",
         parts.MovesNextBack,
-        ("rules.replication.Progress", "rules.membership.Progress"),
+        ("rules.roles.Progress", "rules.configuration_log.Progress"),
     ),
     Sabotage("commits-on-heartbeat", "appends wait for the heartbeat", rules.CommitsOnHeartbeat),
     Sabotage(
@@ -277,7 +281,7 @@ def reopened(name: str | None) -> Iterator[type[RaftHost]]:
     sabotage = SABOTAGES[name]
     named = (place.rpartition(".") for place in sabotage.places)
     with all_of(
-        patch.object(importlib.import_module(f"node.raft.{module}"), attribute, sabotage.broken)
+        patch.object(importlib.import_module(f"strandline.node.raft.{module}"), attribute, sabotage.broken)
         for module, _, attribute in named
     ):
         yield sabotage.host_class()

@@ -15,8 +15,11 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.rules.messages import Append, AppendReply, Message, RequestVote, VoteReply
+from strandline.node.raft.snapshots.receiving import SnapshotReceiving
+from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.machine import Captured, StateMachine
+from tests.group_with import group_of
 from tests.register_map import RegisterMap
 from tests.simulation.invariants import Ledger
 
@@ -70,6 +73,10 @@ class WatchedGroup(RaftGroup):
         super().work()
         self.host.ledger.after_turn(self, self.host.node_id)
 
+
+class WatchedTaking(SnapshotTaking):
+    """Reports the snapshots that the replica has."""
+
     def __init__(self, *args: Any) -> None:
         self._written: SnapshotDocument | None = None
         """The newest snapshot that this replica took, as it was written down off the loop."""
@@ -79,19 +86,27 @@ class WatchedGroup(RaftGroup):
         self._written = replace(place, state=captured())
         super()._save(place, captured)
 
-    def remember_snapshot(self, document: SnapshotDocument) -> None:
-        super().remember_snapshot(document)
+    def remember(self, document: SnapshotDocument) -> None:
+        super().remember(document)
         if not document.state:
             assert self._written is not None
             assert self._written.index == document.index
             document = self._written
-        self.host.ledger.has_snapshot(self, self.host.node_id, document)
+        group = group_of(self)
+        assert isinstance(group, WatchedGroup)
+        group.host.ledger.has_snapshot(group, self.host.node_id, document)
+
+
+class WatchedReceiving(SnapshotReceiving):
+    """Counts the snapshots that are installed."""
 
     def install(self, document: SnapshotDocument) -> None:
-        before = self.applied
+        before = self.state.applied
         super().install(document)
-        if self.applied > before:
-            self.host.ledger.snapshots_installed += 1
+        if self.state.applied > before:
+            group = group_of(self)
+            assert isinstance(group, WatchedGroup)
+            group.host.ledger.snapshots_installed += 1
 
 
 class WatchedHost(RaftHost):
@@ -144,9 +159,12 @@ class WatchedHost(RaftHost):
 
 def watched(host_class: type[RaftHost], ledger: Ledger, traffic: Traffic) -> Callable[..., WatchedHost]:
     """The class that simulates `host_class` and tells `ledger`."""
-    group_class = type(
-        "Watched" + host_class.group_class.__name__, (WatchedGroup, host_class.group_class), {}
-    )
+    group = host_class.group_class
+    parts = {
+        "taking_class": type("WatchedTaking", (WatchedTaking, group.taking_class), {}),
+        "receiving_class": type("WatchedReceiving", (WatchedReceiving, group.receiving_class), {}),
+    }
+    group_class = type("Watched" + group.__name__, (WatchedGroup, group), parts)
     fields = {"group_class": group_class, "ledger": ledger, "traffic": traffic}
     return cast(
         Callable[..., WatchedHost], type("Watched" + host_class.__name__, (WatchedHost, host_class), fields)

@@ -68,6 +68,10 @@ class Progress:
         self.inflight_bytes += size
         self.next = last + 1
 
+    def answered(self, sent_at: float) -> None:
+        """The follower answered a message that was sent at that time."""
+        self.acked_sent_at = max(self.acked_sent_at, sent_at)
+
     def accepted(self, index: int) -> bool:
         """The follower proved to match up to `index`; whether that was news."""
         while self._inflight and self._inflight[0][0] <= index:

@@ -128,7 +128,7 @@ class QuietHeartbeats:
 
     def _confirm_readers(self) -> None:
         for group in list(self._host.reading.values()):
-            group.on_confirmed()
+            group.reads.confirm()
 
     def _check_led(self, pair: Pair) -> None:
         """Those led quietly go on as long as a majority is heard; a part of them is looked at each time."""
@@ -137,13 +137,13 @@ class QuietHeartbeats:
             pair.led.terms[group_id] = pair.led.terms.pop(group_id)
             group = self._host.groups.get(group_id)
             if group is not None:
-                group.check_quorum()
+                group.leader_tick.check_quorum()
 
     def _wake_led(self, peer: int, groups: list[int]) -> None:
         for group_id in groups:
             group = self._host.groups.get(group_id)
             if group is not None:
-                group.wake_leader(peer)
+                group.quiescence.on_refused(peer)
 
     def _wake_silent(self, peer: int, pair: Pair) -> None:
         """Give a silent leader's groups up, those first that others wait for, a part in each tick."""
@@ -156,7 +156,7 @@ class QuietHeartbeats:
         for group_id in groups:
             group = self._host.groups.get(group_id)
             if group is not None:
-                group.leave_quiet()
+                group.quiescence.leave()
 
 
 def _terms(pairs: list[Any]) -> dict[int, int]:

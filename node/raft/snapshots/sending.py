@@ -9,39 +9,69 @@ from typing import Any
 from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.disk import DiskFile
 from strandline.node.raft.pysyncobj_seam import LEADER
-from strandline.node.raft.rules.messages import MessageKind, NeedSnapshot, SnapshotChunk, SnapshotReply
+from strandline.node.raft.rules.messages import (
+    MessageKind,
+    NeedSnapshot,
+    SnapshotChunk,
+    SnapshotReply,
+)
 from strandline.node.raft.rules.progress import NEVER, Phase, Progress
+from strandline.node.raft.rules.quiescence import Quiescence
+from strandline.node.raft.rules.replica_state import Part, ReplicaState
+from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.snapshots.taking import RETRY_SECONDS, SnapshotTaking, note_untidy
 from strandline.node.raft.snapshots.transfer import Sender, Status
-from strandline.snapshot.document import DIGEST_BYTES, MAGIC, SnapshotDamaged
+from strandline.snapshot.document import (
+    DIGEST_BYTES,
+    MAGIC,
+    SnapshotDamaged,
+)
 
 log = logging.getLogger(__name__)
 
 
-class SnapshotSending(SnapshotTaking):
+class SnapshotSending(Part):
     """A leader's side of bringing followers up by snapshot."""
 
-    def __init__(self, *args: Any) -> None:
+    __slots__ = ("quiescence", "replaced_at", "resting", "senders", "store", "taking")
+
+    def __init__(
+        self, state: ReplicaState, store: SnapshotStore, taking: SnapshotTaking, quiescence: Quiescence
+    ) -> None:
+        super().__init__(state)
+        self.store = store
+        self.taking = taking
+        taking.on_saved = self.start_waiting
+        self.quiescence = quiescence
         self.senders: dict[int, Sender] = {}
         self.resting: set[int] = set()
         """Followers that could not use a snapshot, until another is stored for them."""
-        self.replaced_at = NEVER
-        super().__init__(*args)
+        self.replaced_at: float = NEVER
 
-    def start_snapshot(self, peer: int, progress: Progress, least_index: int = 0) -> None:
+    def start(self, peer: int, progress: Progress, least_index: int = 0) -> None:
         """Bring a follower up by snapshot: its next entry is no longer in the log, or its state is gone."""
+        state = self.state
         progress.snapshot()
         if peer in self.senders or peer in self.resting:
             return
-        if self.snapshot_index < max(least_index, self.journal.base, 1):
-            self.wanted[peer] = least_index
-            self.take_snapshot()
+        if state.snapshot_index < max(least_index, state.journal.base, 1):
+            self.taking.wanted[peer] = least_index
+            self.taking.take()
             return
-        index = self.snapshot_index
-        self.blocking(partial(self._open_for_sending, index), partial(self._begin_sending, peer, index))
+        index = state.snapshot_index
+        state.run_blocking(partial(self._open_for_sending, index), partial(self._begin_sending, peer, index))
+
+    def start_waiting(self) -> None:
+        """A snapshot was stored: start towards those that wait for one."""
+        state = self.state
+        for peer in list(self.taking.wanted):
+            progress = state.progress.get(peer)
+            least = self.taking.wanted.pop(peer)
+            if progress is not None:
+                self.start(peer, progress, least)
 
     def _open_for_sending(self, index: int) -> tuple[DiskFile, bytes]:
-        file = self.host.snapshots.open(self.id, index)
+        file = self.store.open(self.state.id, index)
         digest = file.pread(DIGEST_BYTES, len(MAGIC))
         if len(digest) < DIGEST_BYTES:
             file.close()
@@ -49,13 +79,14 @@ class SnapshotSending(SnapshotTaking):
         return file, digest
 
     def _begin_sending(self, peer: int, index: int, opened: Any, error: Exception | None) -> None:
-        progress = self.progress.get(peer)
+        state = self.state
+        progress = state.progress.get(peer)
         if error is not None:
             self._replace_stored(peer, index, f"cannot be sent: {error}")
             return
         file, digest = opened
         if (
-            self.role != LEADER
+            state.role != LEADER
             or progress is None
             or progress.phase is not Phase.SNAPSHOT
             or peer in self.senders
@@ -63,7 +94,7 @@ class SnapshotSending(SnapshotTaking):
             file.close()
             return
         self.senders[peer] = Sender(
-            file, index, self.journal.term_at(index) or 0, digest,
+            file, index, state.journal.term_at(index) or 0, digest,
             self.settings.snapshot_chunk_bytes, self.settings.snapshot_window, self.host.now(),
         )  # fmt: skip
         self._send_chunks(peer)
@@ -72,95 +103,88 @@ class SnapshotSending(SnapshotTaking):
         sender = self.senders[peer]
         while (chunk := sender.next_chunk()) is not None:
             offset, size = chunk
-            self.blocking(
+            self.state.run_blocking(
                 partial(sender.file.pread, size, offset), partial(self._chunk_read, peer, sender, offset)
             )
 
     def _chunk_read(self, peer: int, sender: Sender, offset: int, data: Any, error: Exception | None) -> None:
+        state = self.state
         if self.senders.get(peer) is not sender:
             return
         if error is not None:
-            self.end_snapshot(peer)
+            self.end(peer)
             self._replace_stored(peer, sender.index, f"cannot be read: {error}")
             return
         message = SnapshotChunk(
-            self.id, MessageKind.SNAPSHOT, self.term,
+            state.id, MessageKind.SNAPSHOT, state.term,
             sender.index, sender.term, offset, sender.total, sender.digest, data, self.host.now(),
         )  # fmt: skip
         self.host.send(peer, message)
 
     def _replace_stored(self, peer: int, index: int, why: str) -> None:
         """This node's own file is bad: store the state again, which is sound, and send that."""
-        log.error("group %d: stored snapshot %d %s: storing the state again", self.id, index, why)
-        if self.role != LEADER or peer not in self.progress:
+        state = self.state
+        log.error("group %d: stored snapshot %d %s: storing the state again", state.id, index, why)
+        if state.role != LEADER or peer not in state.progress:
             return
-        self.stored_is_bad = True
+        self.taking.stored_is_bad = True
         self.resting.add(peer)
         wait = self.replaced_at + RETRY_SECONDS - self.host.now()
         if wait > 0:
             # A follower that can read none of them, as one of an older release, must not keep us at it.
-            self.host.later(wait, self, partial(self._store_again, peer, index))
+            self.host.later(wait, state, partial(self._store_again, peer, index))
         else:
             self._store_again(peer, index)
 
     def _store_again(self, peer: int, index: int) -> None:
+        state = self.state
         self.resting.discard(peer)
-        if self.role == LEADER and peer in self.progress:
+        if state.role == LEADER and peer in state.progress:
             self.replaced_at = self.host.now()
-            self.wanted[peer] = index
-            self.take_snapshot()
+            self.taking.wanted[peer] = index
+            self.taking.take()
 
-    def on_snapshot_reply(self, peer: int, reply: SnapshotReply) -> None:
-        progress = self.progress.get(peer)
-        if self.role != LEADER or progress is None:
-            return
-        progress.acked_sent_at = max(progress.acked_sent_at, reply.sent_at)
-        self.on_confirmed()
+    def on_reply(self, peer: int, progress: Progress, reply: SnapshotReply) -> None:
+        """A follower took a chunk, or the whole, or found that it cannot use it; raises BadMessage."""
+        state = self.state
         index, offset, status = reply.snapshot_index, reply.offset, reply.status
         sender = self.senders.get(peer)
         if sender is None or sender.index != index:
             return
         if offset > sender.total or status > Status.BAD:
-            raise BadMessage(f"group {self.id}: an answer to snapshot {index} that cannot be")
+            raise BadMessage(f"group {state.id}: an answer to snapshot {index} that cannot be")
         if status == Status.CONTINUE:
             sender.acknowledged(offset, self.host.now())
             self._send_chunks(peer)
             return
-        self.end_snapshot(peer)
+        self.end(peer)
         if status == Status.DONE:
             progress.accepted(index)
             progress.probe(progress.match + 1)
-            self.host.wake(self)
+            self.host.wake(state)
         else:
             self._replace_stored(peer, index, f"is damaged, as node {peer} found")
 
-    def on_need_snapshot(self, peer: int, need: NeedSnapshot) -> None:
+    def on_need(self, peer: int, progress: Progress, need: NeedSnapshot) -> None:
         """A follower's stored state is bad: whatever it acknowledged is in its log, its state is not."""
-        progress = self.progress.get(peer)
-        if self.role != LEADER or progress is None:
+        if peer in self.senders or peer in self.taking.wanted or peer in self.resting:
             return
-        if need.least > self.journal.last:
-            raise BadMessage(f"group {self.id}: snapshot {need.least} is wanted, beyond the leader's log")
-        progress.acked_sent_at = max(progress.acked_sent_at, need.sent_at)
-        self.on_confirmed()
-        if peer in self.senders or peer in self.wanted or peer in self.resting:
-            return
-        self.end_quiet_towards(peer, progress)
-        self.start_snapshot(peer, progress, need.least)
+        self.quiescence.end_towards(peer, progress)
+        self.start(peer, progress, need.least)
 
-    def tick_snapshot(self, peer: int, now: float) -> None:
+    def tick(self, peer: int, now: float) -> None:
         sender = self.senders.get(peer)
         if sender is not None and now - sender.progress_at > self.settings.election_max_seconds:
             sender.rewind(now)
             self._send_chunks(peer)
 
-    def end_snapshot(self, peer: int) -> None:
+    def end(self, peer: int) -> None:
         sender = self.senders.pop(peer, None)
         if sender is not None:
-            self.blocking(sender.file.close, note_untidy)
-        self.wanted.pop(peer, None)
+            self.state.run_blocking(sender.file.close, note_untidy)
+        self.taking.wanted.pop(peer, None)
 
-    def abandon_transfers(self) -> None:
+    def abandon(self) -> None:
         for peer in list(self.senders):
-            self.end_snapshot(peer)
-        self.wanted.clear()
+            self.end(peer)
+        self.taking.wanted.clear()

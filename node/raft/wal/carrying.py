@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.node.raft.rules.replica_state import Configuration
+from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.wal.raft_log import GroupJournal
 
 LONGER: Final = 3

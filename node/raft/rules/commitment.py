@@ -1,0 +1,43 @@
+"""Commitment: what a majority holds durably, in the leader's own term (Raft §5.3, §5.4.2)."""
+
+from __future__ import annotations
+
+import logging
+
+from strandline.node.raft.rules.progress import majority_of
+from strandline.node.raft.rules.replica_state import Part
+
+log = logging.getLogger(__name__)
+
+
+class Commitment(Part):
+    """How far a leader may commit."""
+
+    __slots__ = ()
+
+    def advance(self) -> None:
+        """Commit what a majority holds durably, if it is of the own term (Raft §5.3, §5.4.2)."""
+        state = self.state
+        index = int(majority_of(self.matches()))
+        if index > state.commit and self.may_commit(index):
+            state.commit = index
+
+    def matches(self) -> list[int]:
+        """For every voter the index up to which its durable log is known to be the leader's."""
+        me = self.host.node_id
+        return [self.own_match() if node == me else self.match_of(node) for node in self.state.voters]
+
+    def match_of(self, peer: int) -> int:
+        """A newcomer's log counts once it has a vote: until then its folder may have had a predecessor that
+        acknowledged more."""
+        progress = self.state.progress.get(peer)
+        return progress.match if progress is not None and not self.host.is_newcomer(peer) else 0
+
+    def own_match(self) -> int:
+        """The leader counts itself only for what its own disk has confirmed."""
+        return self.state.journal.synced
+
+    def may_commit(self, index: int) -> bool:
+        """Only entries of the leader's current term are committed by counting replicas (Raft §5.4.2)."""
+        state = self.state
+        return state.journal.term_at(index) == state.term

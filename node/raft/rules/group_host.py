@@ -1,0 +1,80 @@
+"""What a group needs of the node it runs on. All times are seconds of one clock that never goes backward."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from strandline.node.raft.attention import Attention
+from strandline.node.raft.campaigns import Campaigns
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.rules.messages import Message
+from strandline.node.raft.rules.peer_heartbeat import Pair
+
+
+class Clock(Protocol):
+    """The node's time, and what it knows of the times at which it did not run."""
+
+    attention: Attention
+    time_gap: tuple[float, float]
+    """Between which times the loop last did not run, or the clock jumped."""
+
+    def now(self) -> float: ...
+    def attentive(self) -> float:
+        """`now` on a clock that stands still while the loop does: deadlines for what must be heard."""
+
+    def many(self) -> float:
+        """Seconds to allow for what takes longer the more groups a node has."""
+
+
+class Peers(Protocol):
+    """The other nodes, and what they may be told."""
+
+    def connected(self, peer: int) -> bool: ...
+    def is_newcomer(self, peer: int) -> bool: ...
+    def pair(self, peer: int) -> Pair: ...
+    def offered(self, group: int) -> list[int]:
+        """Peers that offered a pre-vote for this group's first leader before the group was here."""
+
+    def send(self, peer: int, message: Message) -> bool: ...
+    def send_when_synced(self, peer: int, message: Message) -> None: ...
+
+
+class Storage(Protocol):
+    """The disk: how it stands, and what is to follow a sync."""
+
+    def backlogged(self) -> bool: ...
+    def disk_stalled(self) -> bool: ...
+    def note_unwritten(self, size: int) -> None: ...
+    def when_synced(self, callback: Callable[[], None]) -> None: ...
+    def run_blocking(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None: ...
+
+
+class Scheduler(Protocol):
+    """When a group's turn is."""
+
+    def may_stand(self, group: Any) -> bool: ...
+    def stood(self, group: Any) -> None: ...
+    def guard(self, group: Any, call: Callable[..., object], *args: Any) -> None: ...
+    def later(self, seconds: float, group: Any, call: Callable[[], object]) -> None: ...
+    def wake(self, group: Any) -> None: ...
+    def set_active(self, group: Any, active: bool) -> None: ...
+
+
+class GroupHost(Clock, Peers, Storage, Scheduler, Protocol):
+    """The node."""
+
+    node_id: int
+    cluster_id: str
+    config: RaftConfig
+    rng: random.Random
+    campaigns: Campaigns
+    loop: asyncio.AbstractEventLoop
+    reading: dict[int, Any]
+    """Groups with readers that wait for a round to be answered."""
+
+    @property
+    def newcomer(self) -> bool:
+        """Whether this node's folder may have had a predecessor, and so neither votes nor counts."""

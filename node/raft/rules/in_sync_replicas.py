@@ -1,0 +1,72 @@
+"""The replicas that keep up, and waiting for more of them than a majority (Kafka's min.insync.replicas)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.rules.commitment import Commitment
+from strandline.node.raft.rules.held import Held
+from strandline.node.raft.rules.lease import Lease
+from strandline.node.raft.rules.progress import Phase
+from strandline.node.raft.rules.replica_state import Part, ReplicaState
+
+log = logging.getLogger(__name__)
+
+
+class InSyncReplicas(Part):
+    """The voters that are there, and those who wait for more of them than a majority."""
+
+    __slots__ = ("commitment", "held", "lease")
+
+    def __init__(self, state: ReplicaState, lease: Lease, commitment: Commitment) -> None:
+        super().__init__(state)
+        self.lease = lease
+        self.commitment = commitment
+        self.held: Held = Held()
+        """Who waits until more voters than a majority hold an entry."""
+
+    def count(self) -> int:
+        """How many voters, this one included, are there and have nearly all that is committed.
+
+        A follower counts while its log is known to match, it lags by no more than a full pipeline, and it has
+        answered within the longest election timeout: one that is only slow for a moment counts.
+        """
+        state = self.state
+        oldest = self.host.now() - self.settings.election_max_seconds
+        behind = state.commit - self.settings.max_inflight_messages
+        count = 1
+        for peer in state.voters:
+            progress = state.progress.get(peer)
+            if (
+                progress is not None
+                and progress.phase is Phase.REPLICATE
+                and progress.match >= behind
+                and self.lease.acked_at(peer) >= oldest
+            ):
+                count += 1
+        return count
+
+    def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
+        """Resolves to True once `count` voters hold entry `index`, which is committed, on their disks.
+
+        To False when so many are not there any more, or this node leads no more; a caller that does not wait
+        for ever gives it that result itself.
+        """
+        future: asyncio.Future[bool] = self.host.loop.create_future()
+        if self.state.role != LEADER:
+            future.set_result(False)
+        else:
+            self.held.add(index, count, future)
+            self.held.release(self.commitment.matches())
+        return future
+
+    def release(self) -> None:
+        """Tell those who wait for entries that enough voters hold by now."""
+        if self.held:
+            self.held.release(self.commitment.matches())
+
+    def give_up(self, in_sync: int = 0) -> None:
+        """Tell those who wait for more voters than these that they will not hold it soon, or never."""
+        self.held.give_up(in_sync)

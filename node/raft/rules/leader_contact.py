@@ -1,0 +1,61 @@
+"""Hearing a leader: a replica that heard one grants no vote for a while (Raft §6, thesis §4.2.3).
+
+This promise is what a leader's lease stands on, so a restart, a paused loop or a clock that jumped renews it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
+from strandline.node.raft.rules.replica_state import Part, SafetyViolation
+
+log = logging.getLogger(__name__)
+
+
+class LeaderContact(Part):
+    """When this replica heard its leader, and what it promised by that."""
+
+    __slots__ = ()
+
+    def hears_leader(self) -> bool:
+        """Whether a leader was heard within the minimum election timeout: no vote is granted then.
+
+        It keeps a returning node from deposing a healthy leader, and it is what a leader's lease stands on.
+        """
+        return self.host.now() - self.last_heard() < self.settings.election_min_seconds
+
+    def last_heard(self) -> float:
+        """When a leader of this group was last heard, by its own message or the pair's heartbeat."""
+        state = self.state
+        if state.role == LEADER:
+            return self.host.now()
+        heard = state.heard_at
+        if state.quiet_under is not None:
+            heard = max(heard, self.host.pair(state.quiet_under).heard_at)
+        return self.still_promised(heard)
+
+    def still_promised(self, heard: float) -> float:
+        """When a leader counts as heard that was heard at that time.
+
+        The loop may not have run meanwhile, or the clock have jumped. A promise that had not ended before may
+        still be relied on, whether or not the leader that it was given to is known any more: a higher term
+        may have been adopted since. So it counts anew from then on.
+        """
+        before, after = self.host.time_gap
+        return max(heard, after) if before - heard < self.settings.election_min_seconds else heard
+
+    def follow(self, peer: int) -> None:
+        """A message of the current term's leader: it is one, and it was heard."""
+        state = self.state
+        if state.role == LEADER:
+            raise SafetyViolation(f"group {state.id}: node {peer} and this node both lead term {state.term}")
+        state.heard_at = self.host.now()
+        state.lost_campaigns = 0
+        state.pre_votes = None
+        if state.role == CANDIDATE:
+            state.set_role(FOLLOWER)
+        if state.leader != peer:
+            state.leader = peer
+            self.host.stood(state)
+        state.reset_deadline()

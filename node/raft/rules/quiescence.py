@@ -1,0 +1,122 @@
+"""Quiescence: an idle group sends nothing, and the shared heartbeat of a pair of nodes stands for it.
+
+`peer_heartbeat.py` has the set of such groups that two nodes share, `shared_heartbeats.py` its heartbeat.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from strandline.node.raft.pysyncobj_seam import LEADER
+from strandline.node.raft.rules.leader_contact import LeaderContact
+from strandline.node.raft.rules.lease import Lease
+from strandline.node.raft.rules.messages import (
+    MessageKind,
+    Quiesce,
+)
+from strandline.node.raft.rules.progress import NOTHING, Phase, Progress
+from strandline.node.raft.rules.replica_state import Part, ReplicaState
+
+log = logging.getLogger(__name__)
+
+
+class Quiescence(Part):
+    """Which groups the shared heartbeat of a pair of nodes stands for."""
+
+    __slots__ = ("contact", "lease")
+
+    def __init__(self, state: ReplicaState, contact: LeaderContact, lease: Lease) -> None:
+        super().__init__(state)
+        self.contact = contact
+        self.lease = lease
+
+    def is_idle(self) -> bool:
+        """Everything here is committed and applied, and nobody waits."""
+        state = self.state
+        last = state.journal.last
+        settled = state.change is None and state.transfer_target is None
+        return settled and state.commit == last == state.applied and not state.readers and not state.waiting
+
+    def may_begin(self, peer: int, progress: Progress, now: float) -> bool:
+        """The follower has everything, was heard just now, and nothing new came for a whole heartbeat.
+
+        One that fell silent gets the group's own heartbeats, or the lost quorum would be noticed late.
+        """
+        state = self.state
+        return (
+            progress.phase is Phase.REPLICATE
+            and progress.match == state.journal.last
+            and self.is_idle()
+            and now - state.idle_since >= self.settings.heartbeat_seconds
+            and now - self.lease.acked_at(peer) <= 2 * self.settings.heartbeat_seconds
+        )
+
+    def quorum_is_quiesced(self) -> bool:
+        """A majority of the voters takes the shared heartbeat, so an absent one needs no attention."""
+        state = self.state
+        me = self.host.node_id
+        quiet = sum(1 for node in state.voters if node == me or self._is_quiesced(node))
+        return quiet * 2 > len(state.voters)
+
+    def _is_quiesced(self, peer: int) -> bool:
+        progress = self.state.progress.get(peer)
+        return progress is not None and progress.quiet_since is not None
+
+    def begin_towards(self, peer: int, progress: Progress, now: float) -> None:
+        """From now on the pair's heartbeat stands for the group, until the leadership ends or the follower
+        objects; new entries do not change that. Told again, it says that all up to here is committed.
+        """
+        state = self.state
+        if self.host.send(peer, Quiesce(state.id, MessageKind.QUIET, state.term, state.journal.last)):
+            progress.settled = state.journal.last
+            if progress.quiet_since is None:
+                progress.quiet_since = now
+                self.host.pair(peer).lead(state.id, state.term, now)
+
+    def end_towards(self, peer: int, progress: Progress) -> None:
+        state = self.state
+        if progress.quiet_since is not None:
+            # What the shared heartbeat proved stays proven, or the next tick would find the quorum lost.
+            progress.acked_sent_at = self.lease.acked_at(peer)
+            progress.quiet_since = None
+            progress.settled = NOTHING
+            self.host.pair(peer).unlead(state.id)
+            self.host.set_active(state, True)
+
+    def on_refused(self, peer: int) -> None:
+        """The peer does not take the shared heartbeat for this group: say it by the group's own messages."""
+        state = self.state
+        progress = state.progress.get(peer)
+        if state.role == LEADER and progress is not None:
+            self.end_towards(peer, progress)
+
+    def on_quiesce(self, peer: int, message: Quiesce) -> None:
+        """The leader says that all is committed and will be silent: agree only if all is here."""
+        state = self.state
+        last = message.last
+        self.contact.follow(peer)
+        if state.damaged_below is not None or state.journal.last != last or state.journal.unsynced:
+            self.leave()
+            self.host.pair(peer).refuse(state.id)
+            return
+        state.commit = max(state.commit, last)
+        if state.applied < state.commit:
+            self.host.wake(state)
+        if state.quiet_under != peer:
+            self.leave()
+            state.quiet_under = peer
+        self.host.pair(peer).follow(state.id, state.term, self.host.now())
+        self.host.set_active(state, False)
+
+    def leave(self) -> None:
+        """A follower goes back to its own timer, counted from when the leader was last heard."""
+        state = self.state
+        if state.quiet_under is None:
+            return
+        state.heard_at = self.contact.last_heard()
+        now = self.host.now()
+        self.host.pair(state.quiet_under).unfollow(state.id)
+        state.quiet_under = None
+        silent = self.host.attention.since(state.heard_at, now)
+        state.deadline = self.host.attentive() - silent + state._SyncObj__generateRaftTimeout()
+        self.host.set_active(state, True)
