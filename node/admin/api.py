@@ -86,7 +86,7 @@ class Api:
         return Response(await self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
-        """What this API is."""
+        """The API's description."""
         return Json(OPENAPI)
 
     async def cluster(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What the body of a request about checkpoints must look like."""
+"""Validation of the bodies of requests about checkpoints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The paths about garbage: what may be deleted, what holds it back, and the switches of the collectors.
+"""Paths about garbage collection: collectable objects, what holds M back, and the collectors' switches.
 
-A node answers for its own collector. Pausing is a decision of the cluster and goes to the controller; what a
-dry run shows and a reset begins anew are this node's shards alone.
+A node answers for its own collector. Pausing is a decision of the cluster and goes to the controller; a dry
+run and a reset concern this node's shards alone.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CollectionApi:
         return Json(answer)
 
     async def partitions(self, request: Request) -> Response:
-        """What is known here of every partition's M(p), in the order of the groups."""
+        """This node's view of every partition's M(p), in the order of the groups."""
         only(request, "limit", "after")
         after, slices = after_group(request), Slices()
         known: dict[int, tuple[str, int, Partition]] = {}
@@ -79,7 +79,7 @@ class CollectionApi:
         return await page("partitions", sorted(known), limit(request), lambda group: self._row(*known[group]))
 
     async def dry_run(self, request: Request) -> Response:
-        """What the collector here would delete now; one at a time, for it lists the store."""
+        """Objects that this node's collector would delete now; one call at a time, as it lists the store."""
         only(request, "limit")
         most = limit(request)
         if self._looking:
@@ -111,7 +111,7 @@ class CollectionApi:
         return await self._set(request, paused=False)
 
     async def reset(self, request: Request) -> Response:
-        """Have the collector here begin anew: its counters, its pauses after failures, its sweep."""
+        """Reset this node's collector: its counters, its pauses after failures, its sweep."""
         await _empty(request)
         self._source.collector.reset()
         return Json({"node": self._source.node_id, "reset": True})
@@ -125,7 +125,7 @@ class CollectionApi:
         return Json({"paused": bool(result)})
 
     def _level_one(self) -> dict[str, Any]:
-        """What is done for level one here, and the partitions where it fails, the longest first."""
+        """This node's work for level one, and the partitions where it fails, the longest failing first."""
         status = self._source.level_one.status()
         failing = [partition for partition in status.partitions if partition.errors]
         failing.sort(key=lambda partition: -partition.unreconciled_seconds)

@@ -8,7 +8,7 @@ from strandline.node.admin.source import AdminSource, PartitionSource
 
 
 def level_one(page: Page, source: AdminSource) -> None:
-    """What is done for level one here: lifting, merging, retention, sweeping."""
+    """This node's work for level one: reconciling, merging, retention, sweeping."""
     measures = source.level_one.measures
     page.add("strandline_level_one_jobs_total", measures.jobs)
     for origin, objects, size in (
@@ -47,7 +47,7 @@ def level_one(page: Page, source: AdminSource) -> None:
 
 
 async def collection(page: Page, source: AdminSource, slices: Slices) -> None:
-    """What partitions led here refer to, what may be deleted, and what was."""
+    """Stored bytes that partitions led here refer to, and the collector's progress."""
     collector, clock = source.collector, source.clock.verdict()
     measures = collector.measures
     await _held(page, source, slices)
@@ -90,7 +90,7 @@ async def _held(page: Page, source: AdminSource, slices: Slices) -> None:
 
 
 def partition(page: Page, replica: PartitionSource, labels: str) -> None:
-    """Where one partition's records lie."""
+    """Location of one partition's records."""
     machine = replica.machine
     page.add("strandline_partition_last_reconciled_offset", machine.last_reconciled_offset, labels)
     page.add("strandline_partition_extents", len(machine.extents), labels)

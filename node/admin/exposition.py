@@ -20,7 +20,7 @@ _LINES_A_SLICE: Final = 2000
 
 
 class Type(StrEnum):
-    """What a metric does: a counter only grows while the process lives, a gauge goes both ways."""
+    """Type of a metric: a counter only grows while the process lives, a gauge goes both ways."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

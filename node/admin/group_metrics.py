@@ -1,4 +1,4 @@
-"""How far consumer groups are: samples of the groups that this node coordinates, a bounded number of them.
+"""Offsets and lag of the consumer groups that this node coordinates, a bounded number of samples.
 
 Lag needs two numbers that may lie on different nodes: the committed offset at the group's coordinator, the
 high watermark at the partition's replicas. It is told where this node has both, which on a cluster with as

@@ -1,4 +1,4 @@
-"""Which part of the node held up the event loop: the name to a lag that a histogram alone leaves without one.
+"""Attribution of the event loop's lag to a part of the node, which a histogram alone cannot give.
 
 A thread looks whether the timer of `LoopLag` rang when it was due. If not, it looks every few milliseconds
 which function the loop's thread is in, until the timer rings: the outermost of this package, which is the

@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 64
 MAX_REQUESTS: Final = 8
-"""Requests at once. /health is not counted: whoever asks it restarts a node that does not answer."""
+"""Concurrent requests. /health is not counted: its callers restart a node that does not answer."""
 REQUEST_SECONDS: Final = 30.0
 """From a request's head to the end of its answer; a checkpoint takes the time it asks for in addition."""
 BODY_SECONDS: Final = 10.0
 MAX_BODY_BYTES: Final = 64 * 1024
 MAX_HEAD_BYTES: Final = 16 * 1024
 IDLE_SECONDS: Final = 30.0
-"""What a connection may take without a whole request, or without taking the answer it got."""
+"""Time limit of a connection without a whole request, or without reading its answer."""
 _BUSY: Final = object()
 
 
@@ -168,7 +168,7 @@ class Connection(H11Protocol):
         self._check = self.loop.call_later(IDLE_SECONDS, self._look)
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP is refused in the form of all refusals."""
+        """Refuse bytes that are not HTTP, in the form of all refusals."""
         body = refusal(400, msg).body
         headers = [
             (b"content-type", b"application/json"),

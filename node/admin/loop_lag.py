@@ -1,4 +1,4 @@
-"""How late the event loop runs what is due: the one number that tells of a callback that is too slow.
+"""Lag of the event loop: the one number that reveals a callback that is too slow.
 
 A callback that computes for 50 ms holds up every request and every heartbeat of the node for as long. One
 timer measures it by being late itself: what it finds is what a request that came at a random moment would.
@@ -27,7 +27,7 @@ class LoopLag:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self.seconds = Histogram(BOUNDS)
         self.held = HeldLoop(clock)
-        """Which parts it was that were in the way."""
+        """Attribution of the lag to parts."""
         self._loop = loop
         self._clock = clock
         self._due = 0.0

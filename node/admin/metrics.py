@@ -1,4 +1,4 @@
-"""Reads the counters of a node when somebody scrapes it: nothing is kept twice, nothing counted for this."""
+"""Reads a node's counters at each scrape: nothing is kept twice, nothing is counted for this alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests come from somebody who means this node, and not from a foreign page in a browser.
+"""Protection from requests that a foreign page makes a browser send.
 
 A page can make a browser resolve its own name to the loopback (DNS rebinding), and then reads and changes
 what it likes here, as of its own origin. The Host header gives it away: it bears the page's name. A page

@@ -1,4 +1,4 @@
-"""What requests for lists have in common: parameters that are checked, and answers in pages."""
+"""Common parts of requests for lists: checked parameters, and answers in pages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def after_group(request: Request) -> int:
 
 
 def limit(request: Request) -> int:
-    """How many rows a page shall have."""
+    """Requested number of rows of a page."""
     return number(request, "limit", PAGE, 1, MAX_PAGE)
 
 

@@ -1,4 +1,4 @@
-"""What the answers and bodies of the HTTP API look like, as schemas of OpenAPI 3.1."""
+"""Schemas of the HTTP API's answers and bodies, in OpenAPI 3.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work on the event loop, cut into slices so that nobody waits for all of it."""
+"""Long work on the event loop, cut into slices so that other callbacks run between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SLICE_SECONDS: Final = 0.003
 
 
 class Slices:
-    """Where a long loop says that it may be interrupted; it sees the node change in between."""
+    """Interruption points of a long loop; the node may change at each of them."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()

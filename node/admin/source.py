@@ -1,7 +1,7 @@
-"""What the admin server reads of a node.
+"""Protocols of everything that the admin server reads of a node.
 
-The server looks at everything and owns nothing, so what it looks at is written down here: the broker
-satisfies these protocols as it is, and a test gives it less than a whole node.
+The server reads everything and owns nothing. The broker satisfies these protocols as it is, and a test
+provides less than a whole node.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PartitionSource(Protocol):
 
 
 class CoordinatorPlaceSource(Protocol):
-    """Which partition of an internal topic a replica is of."""
+    """The partition of an internal topic that a replica belongs to."""
 
     @property
     def topic(self) -> str: ...
@@ -109,7 +109,7 @@ class CoordinatorTableSource(Protocol):
 
 
 class LeaderSource(Protocol):
-    """Who leads a group, and in which term."""
+    """Leader and term of a group."""
 
     @property
     def node(self) -> int: ...
@@ -118,7 +118,7 @@ class LeaderSource(Protocol):
 
 
 class LeaderTableSource(Protocol):
-    """Who leads the groups of the cluster, as far as this node knows."""
+    """Leaders of the cluster's groups, as known to this node."""
 
     def leader_of(self, group: int) -> LeaderSource | None: ...
 
@@ -134,7 +134,7 @@ class ControllerSource(Protocol):
 
 
 class KeeperSource(Protocol):
-    """What keeps this node's data folder and storage in step with the controller."""
+    """The keeper of this node's data folder and storage."""
 
     def waits_for(self) -> str | None: ...
     def disowned(self) -> str | None: ...
@@ -147,7 +147,7 @@ class EpochSource(Protocol):
 
 
 class CollectableSource(Protocol):
-    """What this node knows of M, and of every partition's M(p)."""
+    """This node's view of M, and of every partition's M(p)."""
 
     def maximum(self) -> Maximum: ...
     def heard(self, group: int, /) -> Heard | None: ...
@@ -155,7 +155,7 @@ class CollectableSource(Protocol):
 
 
 class CollectorSource(Protocol):
-    """What deletes level-zero objects here."""
+    """The collector of level-zero objects."""
 
     measures: CollectorMeasures
     broken: str | None
@@ -174,7 +174,7 @@ class CollectorSource(Protocol):
 
 
 class UpkeepSource(Protocol):
-    """What lifts records into level one here, and takes them out of it."""
+    """The upkeep of level one: reconciler, merger, retention and sweeper."""
 
     @property
     def measures(self) -> UpkeepMeasures: ...
@@ -182,13 +182,13 @@ class UpkeepSource(Protocol):
 
 
 class BuilderSource(Protocol):
-    """What writes level-one objects."""
+    """The builder of level-one objects."""
 
     measures: BuilderMeasures
 
 
 class GoneTopicsSource(Protocol):
-    """What deletes the objects of topics that are gone."""
+    """The collector of deleted topics' objects."""
 
     deleted: int
 
@@ -200,14 +200,14 @@ class ClockSource(Protocol):
 
 
 class PublisherSource(Protocol):
-    """What sends this node's checkpoints to the object store."""
+    """The publisher of this node's checkpoints."""
 
     @property
     def measures(self) -> PublisherMeasures: ...
 
 
 class CheckpointReportSource(Protocol):
-    """What became of a checkpoint, or of leases."""
+    """The report of a checkpoint, or of a renewal of leases."""
 
     def as_dict(self) -> dict[str, Any]: ...
 

@@ -1,4 +1,4 @@
-"""What a node knows, as plain values for JSON. node/admin/openapi.py says what each field means."""
+"""A node's state as plain values for JSON. node/admin/schemas.py describes each field."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def topic(known: Topic) -> dict[str, Any]:
 
 
 def topic_partition(source: AdminSource, known: Topic, number: int) -> dict[str, Any]:
-    """Where a partition's replicas lie and who leads it, as far as this node knows."""
+    """A partition's replicas and its leader, as known to this node."""
     placed = known.partitions[number]
     leader = source.leaders.leader_of(placed.group)
     return {
@@ -153,7 +153,7 @@ def coordinator(source: AdminSource, replica: CoordinatorSource) -> dict[str, An
 
 
 def coordinated_keys(replica: CoordinatorSource) -> int:
-    """How many groups or transactional ids a coordinator has."""
+    """Number of a coordinator's groups or transactional ids."""
     machine = replica.machine
     return len(machine.groups if isinstance(machine, GroupsMachine) else machine.transactions)
 
@@ -178,7 +178,7 @@ def collectable_epoch(replica: PartitionSource) -> int:
 
 
 def _held_back_by(replica: PartitionSource) -> str:
-    """Why M(p) is no higher, in the words of HeldBack."""
+    """The reason that holds M(p) back, as HeldBack names it."""
     machine = replica.machine
     if collectable_epoch(replica) < machine.max_collectable_epoch:
         return "reader"

@@ -1,4 +1,4 @@
-"""What this package needs of its node: the broker satisfies it as it is."""
+"""The node as this package needs it: the broker satisfies these protocols as it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strandline.statemachine.partition.partition_commands import (
 
 
 class Replica(Protocol):
-    """What is asked of a partition's replica here."""
+    """A partition's replica, as checkpoints need it."""
 
     @property
     def machine(self) -> PartitionStateMachine: ...
@@ -46,7 +46,7 @@ class CoordinatorReplicas(Protocol):
 
 
 class CheckpointContext(Protocol):
-    """What a node's checkpoints need of their node."""
+    """A node, as its checkpoints need it."""
 
     config: NodeConfig
     loop: asyncio.AbstractEventLoop

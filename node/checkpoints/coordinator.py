@@ -2,8 +2,8 @@
 
 The controller comes last, so that its document knows every topic whose partitions have one. Nothing makes the
 groups stand still together: each stops at an entry of its own, on all of its replicas. A command whose answer
-was lost may have been carried out, and doing it again takes one more checkpoint, which harms nobody; so every
-step is repeated until it worked or the time is over, and the report says how far each group came.
+was lost may have been carried out; a repetition takes one more checkpoint, which is harmless. So every
+step is repeated until it succeeds or the time is over, and the report gives each group's progress.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PublishedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """What a `take` achieved: partitions in the order of their topics, then the controller."""
+    """Result of a `take`: partitions in the order of their topics, then the controller."""
 
     cluster: str
     checkpoints: tuple[PublishedCheckpoint, ...]

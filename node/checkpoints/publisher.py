@@ -25,7 +25,7 @@ from strandline.statemachine.machine import Captured
 log = logging.getLogger(__name__)
 
 DOCUMENT_OVERHEAD_BYTES = 512
-"""What a waiting document counts besides its state and its log."""
+"""Bytes that a waiting document counts besides its state and its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PublisherLimits:
 
 @dataclass(slots=True)
 class PublisherMeasures:
-    """What a publisher did since it was made; `waiting` and `waiting_bytes` are of this moment."""
+    """A publisher's counters since it was made; `waiting` and `waiting_bytes` are current values."""
 
     documents_published: int = 0
     logs_published: int = 0

@@ -1,5 +1,4 @@
-"""What a replica remembers between two checkpoints, so that the log that leads from one to the other can be
-published beside the second.
+"""Record of a replica's entries between two checkpoints, published beside the second.
 
 Nodes drop their logs once a snapshot covers them. So each replica keeps its machine's entries, packed as they
 will be published, until the next checkpoint. All replicas of a node share one budget of bytes; a tail that
@@ -22,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
-    """Where a checkpoint stands: the term of its entry, and the members at that index of the log."""
+    """Place of a checkpoint: the term of its entry, and the members at that index of the log."""
 
     term: int
     voters: tuple[int, ...]

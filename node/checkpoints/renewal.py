@@ -37,7 +37,7 @@ class RenewedLease:
 
 @dataclass(frozen=True, slots=True)
 class RenewalReport:
-    """What became of each lease, in the order asked for."""
+    """Result for each lease, in the requested order."""
 
     checkpoints: tuple[RenewedLease, ...]
 

@@ -1,4 +1,4 @@
-"""Removing what nobody is promised any more, so that neither the states nor the store grow for ever.
+"""Removal of checkpoints without a lease, so that neither the states nor the store grow without bound.
 
 A partition's state lists the checkpoints it retains; one without a lease leaves the list by count, by a
 command. The objects go afterwards, by listing: whatever was left behind when a node died between the two, or
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Stored:
-    """What the store has of one checkpoint."""
+    """Stored objects of one checkpoint."""
 
     names: list[str] = field(default_factory=list)
     documents: int = 0
@@ -49,7 +49,7 @@ class Retention:
 
     @property
     def keep(self) -> int:
-        """How many checkpoints without a lease each group keeps."""
+        """Number of checkpoints without a lease that each group keeps."""
         return self._context.config.checkpoints.keep
 
     async def release(self, replica: Replica) -> None:
@@ -111,7 +111,7 @@ class Retention:
         return await self._delete(group, names, kept)
 
     async def _names_below(self, group: int, index: int) -> dict[int, _Stored]:
-        """What the store has of a group's checkpoints before `index`, by their indexes; the oldest of it."""
+        """Stored objects of a group's oldest checkpoints before `index`, by their indexes."""
         prefix = group_prefix(self._context.config.cluster.id, group)
         found: dict[int, _Stored] = {}
         for name in await self._context.store.list(prefix, "", MAX_NAMES):

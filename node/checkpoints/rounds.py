@@ -11,7 +11,7 @@ T = TypeVar("T")
 MAX_AT_A_TIME: Final = 64
 """Groups for which something is under way: what one caller costs the others."""
 CALL_SECONDS: Final = 5.0
-"""How long one group's leader is waited for."""
+"""Time limit for the answer of one group's leader."""
 FIRST_PAUSE_SECONDS: Final = 0.05
 MAX_PAUSE_SECONDS: Final = 1.0
 

@@ -1,8 +1,8 @@
-"""How the rest of a node changes and reads the controller, wherever the controller's leader is.
+"""Client of the controller: reads and changes it from any node.
 
-Reading is the local replica, without a round trip. A change goes to the leader, as the same bytes until it is
-known what became of it or the time is over: docs/controller.md, "Retries", says what a command that is
-applied twice answers, and that answer is turned here into the one its first application gave.
+A read uses the local replica, without a round trip. A change goes to the leader, as the same bytes until its
+outcome is known or the time is over. A command that is applied twice answers as docs/controller.md,
+"Retries", says, and this module translates that answer into the first application's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.statemachine.machine import Corruption
 RETRY_SECONDS: Final = 0.05
 """Pause before the leader is looked for again."""
 ATTEMPT_SECONDS: Final = 3.0
-"""How long one node is waited for; a leader that was cut off learns within a second that it is none."""
+"""Time limit for one node's answer; a leader that is cut off steps down within a second."""
 SUBMIT: Final = "controller.submit"
 CATCH_UP: Final = "controller.catch_up"
 
@@ -173,7 +173,7 @@ class ControllerClient:
         return None
 
     def _settled(self, command: Command, result: Result, before: Topic | None) -> Result:
-        """What a command answers that may have been applied by an earlier attempt already."""
+        """The answer of a command that an earlier attempt may have applied already."""
         if not isinstance(result, Refused) or before is None:
             return result
         if isinstance(command, DeleteTopic) and result.error == KafkaError.UNKNOWN_TOPIC_ID:

@@ -25,10 +25,10 @@ fast, so the greatest of them is the nearest to the truth."""
 
 
 class Verdict(NamedTuple):
-    """What the clocks that were heard say together."""
+    """Verdict over the clocks that were heard."""
 
     offset_ms: int
-    """What is to be added to this node's own clock; 0 while it is near the others."""
+    """Correction of this node's own clock; 0 while it is close to the others."""
     trusted: bool
     """Whether more than half of the cluster's nodes, this one included, agree on the time."""
 
@@ -50,7 +50,7 @@ class ClusterClock:
         """As of the last word: own readings near this one need no second look."""
 
     def own_ms(self) -> int:
-        """What this node's own clock shows: what is said to others, never corrected by what they said."""
+        """This node's own clock, which is sent to others uncorrected."""
         return self._wall_ms()
 
     def heard(self, node: int, wall_ms: int) -> None:
@@ -79,7 +79,7 @@ class ClusterClock:
         return self.verdict().trusted
 
     def verdict(self) -> Verdict:
-        """How this node's clock stands to those of the others."""
+        """This node's clock compared with those of the others."""
         own = self._wall_ms() - self._loop_ms()
         shown = [own, *map(max, self._heard.values())]
         middle = median_low(shown)

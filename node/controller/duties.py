@@ -1,9 +1,8 @@
-"""What the node that leads the controller does for all: it names the cluster, judges who is alive, and lets
-the cluster epoch advance.
+"""Work of the controller's leader: it names the cluster, fences silent nodes, and advances the cluster epoch.
 
-Whether a node is alive is judged by this node's own clock, from the heartbeats that came here; only decisions
-go into the log, each with what it was made on (docs/controller.md, "Nodes"). A new leader knows nothing of
-what came to the one before, so it gives everybody the full time again, and so does one that was paused.
+The leader decides by its own clock, from the heartbeats that it received, whether a node is alive. Only
+decisions go into the log, each with its grounds (docs/controller.md, "Nodes"). A new leader does not know the
+heartbeats before its term, so it gives each node the full time again, and so does a leader that was paused.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class ControllerDuties:
             self._task.cancel()
 
     def silent_seconds(self, node: int) -> float | None:
-        """How long a node was not heard; None where this node does not lead the controller."""
+        """Seconds since a node was heard; None if this node does not lead the controller."""
         if not self._ready:
             return None
         return self._loop.time() - max(self._heard.get(node, (0, GONE))[1], self._since)
@@ -120,7 +119,7 @@ class ControllerDuties:
                 await self._propose(term, AdvanceClusterEpoch(machine.cluster_epoch + 1))
 
     def _judge(self, registration: NodeRegistration, now: float) -> Command | None:
-        """What has to be said of a node, if anything."""
+        """The command that a node's state calls for, if any."""
         node = registration.node
         boot_id, heard = self._heard.get(node, (0, self._since))
         if boot_id != registration.boot_id and not registration.fenced:
@@ -138,7 +137,7 @@ class ControllerDuties:
         return None
 
     async def _propose(self, term: int, command: Command) -> Result | None:
-        """One command, if this node still leads; whatever becomes of it, the next tick judges anew."""
+        """Propose one command if this node still leads. After any outcome the next tick decides again."""
         assert self._group is not None
         outcome = await self._group.replicate(encode(command), term)
         if not isinstance(outcome, Applied):
@@ -164,7 +163,7 @@ class ControllerDuties:
         ]
 
     async def _on_leaving(self, peer: int, payload: Any) -> None:
-        """The process `[boot id]` is stopping: nobody need wait until its silence tells."""
+        """The process `[boot id]` is stopping, so it is fenced at once."""
         self._leading()
         (boot_id,) = payload
         self._hear(peer, boot_id, GONE)

@@ -1,8 +1,8 @@
-"""Keeps this node's data folder and its storage in step with what the controller's log says of them.
+"""Keeps this node's data folder and its storage in step with the controller's log.
 
-A node with a new folder cannot tell by itself whether its id ever had another one. The storage tells whether
-the cluster has lived before: if it belongs to nobody, this node is one of those that found the cluster; if it
-belongs to somebody, the node is a newcomer, without a vote, until the controller's log names its folder
+A node with a new folder cannot know by itself whether its id ever had another one. The storage tells whether
+the cluster has lived before: if it has no owner, this node is one of those that found the cluster; if it has
+one, the node is a newcomer, without a vote, until the controller's log names its folder
 (docs/raft.md, "Folders"). And nothing is read, written or deleted in storage that belongs to another
 incarnation than the one in the log.
 """
@@ -38,7 +38,7 @@ AGAIN_SECONDS: Final = 60.0
 DISOWNED_SECONDS: Final = 15.0
 """For so long the last word of a peer that it knows this node by another folder is news."""
 START_SECONDS: Final = 5.0
-"""How long a start waits for the store to say whose it is."""
+"""Time limit of a start for reading the storage's owner."""
 ANSWER_SECONDS: Final = 30.0
 """And how long each look after that: an answer may have been lost."""
 
@@ -59,7 +59,7 @@ class FolderKeeper:
     ) -> None:
         """`on_owned()` is called once, when `owned` may be used."""
         self.stored: Owner | None = None
-        """What the storage says that it belongs to, as last seen."""
+        """The storage's owner, as last read."""
         self._host = host
         self._controller = controller
         self._store = store
@@ -104,7 +104,7 @@ class FolderKeeper:
         return self._owned.owner is not None or self._host.folder.generation > 0
 
     def waits_for(self) -> str | None:
-        """Why this node has no vote yet and what can be done, in one line; None when it has one."""
+        """The reason why this node has no vote yet, and the cure, in one line; None if it has one."""
         if not self._host.folder.newcomer:
             return None
         if self.stored is None:
@@ -122,11 +122,11 @@ class FolderKeeper:
         )
 
     def unseen(self) -> str:
-        """Why this node may not register yet: what it knows of the storage, in one line."""
+        """The reason why this node may not register yet: its knowledge of the storage, in one line."""
         return self._owned.trouble or "it does not say yet that it belongs to this cluster"
 
     def why_waiting(self) -> str:
-        """What keeps the controller from answering this node, as far as it can know."""
+        """The reason why the controller does not answer this node, as far as it can know."""
         return (
             self.disowned()
             or self.waits_for()

@@ -1,11 +1,11 @@
 """Makes this node host the replicas that the controller says it has, and no others.
 
-What to do is the difference between what the controller says and what is here, looked at anew whenever the
-controller changed; so it does not matter which changes were seen. The work is cut into slices, one in a turn
-of the loop, because a thousand groups at once would hold up everything else.
+The work is the difference between the controller's state and this node's replicas, computed again whenever
+the controller changes; so it does not matter which changes were seen. The work is cut into slices, one in a
+turn of the loop, because a thousand groups at once would hold up everything else.
 
-A process that has just started applies the controller's log anew, and so meets topics again that were deleted
-long ago. What is stored here of a group it takes up at once. A group without anything stored is begun only
+A process that has just started applies the controller's log again, and so meets topics that were deleted long
+ago. It opens the stored replicas at once. It creates a group without anything stored only
 when the controller's replica has caught up: otherwise, after all nodes restarted together, the group of a
 deleted topic could be begun a second time, from term 1 and an empty log.
 """
@@ -29,7 +29,7 @@ SLICE: Final = 8
 """Groups created or removed in one turn of the loop: a millisecond or two."""
 PAUSE_SECONDS: Final = 0.01
 MOST_PAUSES: Final = 10
-"""How often one slice waits while the node has enough to do with the groups before: they may never settle."""
+"""Maximum waits of one slice for the groups before it, which may never settle."""
 
 
 class Hosting:

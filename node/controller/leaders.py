@@ -1,12 +1,12 @@
-"""Which node leads each partition's group, also for groups that this node has no replica of.
+"""Leaders of all partitions' groups, also of groups without a replica on this node.
 
 A replica knows its leader by itself. Of the other groups a node learns from those that lead them: each tells
 what it leads when that changes, when a connection comes about, and all of it every few seconds, so that a
 message that was lost does no lasting harm. The highest term is believed.
 
 A node whose connection has just broken is most often dead, and its followers will have elected another before
-long. Until then nobody is named: a client that is told of no leader asks again soon (librdkafka after 0.1 s),
-one that is told of a dead one only when it has made sure of that (librdkafka after up to 1 s more).
+long. Until then no leader is named: a client without a leader asks again soon (librdkafka after 0.1 s), and a
+client of a dead leader only after it noticed the death (librdkafka after up to 1 s more).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 TELL_ALL_SECONDS: Final = 5.0
 LOST_SECONDS: Final = 2.0
-"""How long a node with a broken connection is not named as leader, unless it says meanwhile that it still is
-one: what an election takes, and some. After it the break may be no more than one between it and this node."""
+"""A node with a broken connection is not named as leader for so long, unless it says that it still leads. An
+election takes less. After it, the break may concern only the connection between it and this node."""
 LED: Final = "leaders.led"
 
 
@@ -39,7 +39,7 @@ class Leader(NamedTuple):
 
 
 class LeaderTable:
-    """What this node believes of every group's leader."""
+    """This node's view of every group's leader."""
 
     def __init__(self, host: RaftHost, calls: MeshCalls, *, loop: asyncio.AbstractEventLoop) -> None:
         self._host = host
@@ -62,7 +62,7 @@ class LeaderTable:
         self._timer = self._loop.call_later(TELL_ALL_SECONDS, self._tell_all)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Stop sending."""
         self._closed = True
         for handle in (self._timer, self._turn):
             if handle is not None:

@@ -29,7 +29,7 @@ MAX_PAUSE_SECONDS: Final = 300.0
 
 
 class PreferredLeaders:
-    """What one node does for the partitions it leads. Everything belongs on `loop`."""
+    """One node's work for the partitions that it leads. Everything belongs on `loop`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PreferredLeaders:
         self._todo.extend(group for group in self._host.groups if self._target(group, now) is not None)
 
     def _target(self, group_id: int, now: float) -> int | None:
-        """Who should lead a group instead of this node, and can; None to leave it as it is."""
+        """The node that should and can lead a group instead of this node; None to leave it as it is."""
         group = self._host.groups.get(group_id)
         if group is None or not group.is_leader or group_id == CONTROLLER_GROUP:
             return None

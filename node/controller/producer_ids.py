@@ -19,7 +19,7 @@ FETCH_SECONDS: Final = 10.0
 
 
 class ProducerIds:
-    """Ids that nobody else has, one at a time."""
+    """Unique producer ids, one at a time."""
 
     def __init__(
         self, controller: ControllerClient, node_id: int, *, loop: asyncio.AbstractEventLoop

@@ -1,4 +1,4 @@
-"""How a process makes itself known to the controller, and says that it is still there.
+"""Registration of a process with the controller, and its heartbeats.
 
 It registers once its own replica of the controller has caught up, so that it names the process it replaces
 as the controller knows it, and not as an old state did. From then on it sends a heartbeat twice a second to
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 0.5
 STEP_SECONDS: Final = 10.0
-"""How long one step of registering is tried before it is begun anew, and said so."""
+"""Time limit of one step of registering before it is restarted and logged."""
 ATTEMPTS: Final = 3
-"""How often another registration may come in between before that counts as another process."""
+"""Registrations that may come in between before they count as another process."""
 
 
 class Displaced(RuntimeError):
@@ -84,7 +84,7 @@ class Registration:
     async def leave(self, seconds: float) -> None:
         """Tell the controller's leader that this process is stopping, best effort; then say no more.
 
-        To be called once leadership was handed over: nobody else judges the leader itself.
+        Call it after leadership was handed over: no other node fences the leader itself.
         """
         self.close()
         deadline = self._loop.time() + seconds

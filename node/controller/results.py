@@ -1,4 +1,4 @@
-"""How the controller's answer to a command travels from its leader to the node that asked.
+"""Encoding of the controller's answer to a command on its way from the leader to the asking node.
 
 The local replica will apply the same entry, but may do so before the answer comes, or get it inside a
 snapshot; so the answer itself travels, as msgpack's types.

@@ -1,4 +1,4 @@
-"""Up to which epoch nobody in the cluster needs level-zero objects any more, as far as this node knows.
+"""This node's view of M: the highest cluster epoch whose level-zero objects no partition needs.
 
 Each partition's leader knows M(p), the highest epoch that its partition neither names nor will ever accept
 again. Leaders tell it to all nodes; a node keeps the highest it heard, and takes the minimum over all
@@ -29,8 +29,8 @@ REASON: Final = "epochs.reason"
 TELL_SECONDS: Final = 1.0
 """Time between two looks at what is led here; what rose goes to the others at once."""
 TELL_ALL_SECONDS: Final = 30.0
-"""Time between two tellings of everything that is known here, what others said included: whoever missed
-something has it then, also from a leader that it has no connection to."""
+"""Time between two broadcasts of everything known here, including other nodes' words: a node that missed a
+message has it then, also from a leader that it has no connection to."""
 SILENT_SECONDS: Final = 5.0
 """A node that said nothing for so long is called unheard."""
 SLICE: Final = 128
@@ -61,22 +61,22 @@ class Maximum(NamedTuple):
     topic: str | None
     partition: int | None
     heard: Heard | None
-    """What its leader said; None when none was heard since this process started, or since it was created."""
+    """Its leader's last word; None if none was heard since this process started, or since it was created."""
 
 
 class HeldBack(NamedTuple):
-    """Why M is not higher."""
+    """The partition and the reason that hold M back."""
 
     maximum: Maximum
     reason: str
-    """`nothing`, `unreconciled`, `reader`, `checkpoint`, `idle`; or `no_leader`, `unheard` where nobody could
-    be asked."""
+    """`nothing`, `unreconciled`, `reader`, `checkpoint`, `idle`; or `no_leader`, `unheard` if no leader
+    could be asked."""
     since_ms: int | None
     """For `unreconciled`: the newest timestamp of the first batch that waits for level one."""
 
 
 class CollectableEpochs:
-    """What one node knows of M. Everything belongs on `loop`."""
+    """One node's view of M. Everything belongs on `loop`."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class CollectableEpochs:
         self._task.add_done_callback(self._ended)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Stop sending."""
         if self._task is not None:
             self._task.cancel()
 
@@ -139,8 +139,8 @@ class CollectableEpochs:
 
         A partition that was not heard of needs its creation epoch at most: it never had an older object and
         accepts none. One that this state does not have yet will be created at this state's cluster epoch or a
-        later one. Hence M never goes down while the process lives. Coordinators do not count: nothing of
-        theirs lies in an object, and nobody ever says an M(p) of them.
+        later one. Hence M never goes down while the process lives. Coordinators do not count: they have no
+        data in objects, and no M(p).
         """
         machine = self._controller.machine
         table = self._table
@@ -170,12 +170,12 @@ class CollectableEpochs:
         return self._table.get(group)
 
     def unheard_seconds(self, node: int) -> float | None:
-        """How long another node has said nothing; None when it never did, in this process' life."""
+        """Seconds since another node's last word; None if this process never heard it."""
         at = self._heard_from.get(node)
         return None if at is None else self._loop.time() - at
 
     async def held_back(self) -> HeldBack:
-        """Why M is not higher; asks the leader of the partition that holds it back, for 2 s at most."""
+        """The reason that holds M back; asks the leader of the partition concerned, for 2 s at most."""
         maximum = self.maximum()
         if maximum.group is None:
             return HeldBack(maximum, "nothing", None)
@@ -238,7 +238,7 @@ class CollectableEpochs:
                 await asyncio.sleep(0)
 
     def _broke(self, partition: Partition, error: Exception) -> None:
-        """What should be impossible was seen of one partition: M stays below it, the others go on."""
+        """An invariant of one partition is broken: M stays below it, the other partitions go on."""
         if partition.group.id not in self._broken:
             self._broken[partition.group.id] = None
             message = f"M of {partition.topic}-{partition.number} cannot be told any more"
@@ -305,7 +305,7 @@ class CollectableEpochs:
 
 
 def reason_of(partition: Partition) -> tuple[str, int | None]:
-    """What holds M(p) back at its leader: the reason and the time of HeldBack."""
+    """The reason and the time of HeldBack for one M(p), at its leader."""
     machine = partition.machine
     value = machine.max_collectable_epoch
     if partition.collectable_epoch < value:

@@ -1,9 +1,9 @@
-"""Deletes the level-zero objects that nobody needs: those whose epoch is not above the M of a while ago.
+"""Deletes the level-zero objects whose epoch is not above M as it was a grace period ago.
 
-It needs no list of what is garbage. An object's name begins with its epoch, so a shard's names come in the
+The collector needs no list of garbage. An object's name begins with its epoch, so a shard's names come in the
 order of their epochs, and a sweep starts at the lowest and stops at the first that has to stay. It keeps no
-state either: a sweep that broke off, a deletion whose outcome nobody knows, an upload that lands long after
-its epoch was collected, another node that works on the same shard, all are set right by the next sweep.
+state either: the next sweep repairs a sweep that broke off, a deletion with an unknown outcome, an upload
+that lands long after its epoch was collected, and another node's work on the same shard.
 
 A node collects the shard it writes itself; shards of nodes that are not alive are shared out among the rest.
 docs/epoch-gc.md tells why no object that it deletes can be needed, now or later.
@@ -43,7 +43,7 @@ MAX_PAUSE_SECONDS: Final = 300.0
 
 @dataclass(slots=True)
 class CollectorMeasures:
-    """What the collector did since the process started, or since it was reset."""
+    """The collector's counters since the process started, or since it was reset."""
 
     sweeps: int = 0
     """Sweeps over all shards of this node that came to their end."""
@@ -58,12 +58,12 @@ class CollectorMeasures:
 
 
 class DryRun(NamedTuple):
-    """What a sweep would delete now."""
+    """Objects that a sweep would delete now."""
 
     epoch: int
     """Up to which epoch."""
     objects: dict[int, int]
-    """How many by shard, for the shards this node collects."""
+    """Number of objects by shard, for the shards this node collects."""
     names: list[str]
     """The first of them."""
     more: bool
@@ -91,7 +91,7 @@ class Collector:
         state may not know that collecting is paused."""
         self.measures = CollectorMeasures()
         self.broken: str | None = None
-        """What should be impossible and was seen; nothing is deleted here any more until `reset`."""
+        """The broken invariant, if any; nothing is deleted here until `reset`."""
         self.last_error: str | None = None
         """Of the store, as long as the last sweep failed."""
         self._store = store
@@ -157,7 +157,7 @@ class Collector:
 
     @property
     def lag_seconds(self) -> float:
-        """How long the oldest of them has been closed, as far as this process saw."""
+        """Seconds since the oldest of them was closed, as far as this process saw."""
         return self._grace.lag_seconds(self._loop.time())
 
     def status(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Collector:
         return shards_of(self._node, self._nodes, self._controller.machine.nodes)
 
     async def dry_run(self, limit: int = PAGE) -> DryRun:
-        """What a sweep would delete now, up to `limit` objects; raises StoreError."""
+        """The objects that a sweep would delete now, up to `limit`; raises StoreError."""
         bound, counts = self._observe(), dict.fromkeys(self.shards(), 0)
         names: list[str] = []
         more = False

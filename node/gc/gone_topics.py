@@ -1,10 +1,10 @@
-"""Deletes what is left in storage of topics that were deleted: level-one objects and published checkpoints.
+"""Deletes the stored remains of deleted topics: level-one objects and published checkpoints.
 
-A partition deletes its own objects as long as it is there. When its topic is deleted, its replicas go within
-milliseconds, and nobody is left who knows what they had; so the controller's leader looks through the names,
-which tell whose they are. It lists first and only then makes sure that its state is the newest: whatever
-wrote a name was created before, hence is known to that state or was deleted. Ids of topics and groups never
-come back, so a deletion that takes effect late harms nothing.
+A partition deletes its own objects as long as it exists. When its topic is deleted, its replicas go within
+milliseconds, and with them the knowledge of their objects. So the controller's leader lists the names, which
+tell their owner. It lists first and then makes sure that its state is the newest: the owner of a listed name
+was created before, hence is known to that state or was deleted. Ids of topics and groups never come back, so
+a deletion that takes effect late is harmless.
 
 A topic that the cluster never had is left alone: its objects are another cluster's in the same storage, or
 those of this one before it lost its log.
@@ -37,10 +37,10 @@ _BEHIND_SLASH: Final = "0"
 
 
 class _Owner(NamedTuple):
-    """Whose a name is: a topic's, by its id, or a group's."""
+    """Owner of a name: a topic, by its id, or a group."""
 
     prefix: str
-    """What all names of this owner begin with, the last slash left out."""
+    """Prefix of all names of this owner, without the last slash."""
     who: bytes | int
 
     def is_gone(self, machine: Controller) -> bool:
@@ -151,7 +151,7 @@ class GoneTopics:
 
 
 def _owner(name: str) -> _Owner | None:
-    """Whose a listed name is; None when it is nothing that this cluster writes."""
+    """The owner of a listed name; None if this cluster writes no such name."""
     try:
         if name.startswith(LEVEL_ONE_PREFIX):
             topic_id = parse_level_one_name(name).topic_id

@@ -14,7 +14,7 @@ EPOCHS: Final = 1_024
 
 
 class Grace:
-    """What one process saw of M. Times are seconds of a clock that does not go backward."""
+    """One process's observations of M. Times are seconds of a monotonic clock."""
 
     def __init__(self, seconds: float) -> None:
         self.bound = 0
@@ -41,7 +41,7 @@ class Grace:
         return self.bound
 
     def lag_seconds(self, now: float) -> float:
-        """How long the oldest epoch above the bound has been closed; 0 while the newest is the only one."""
+        """Seconds since the oldest epoch above the bound was closed; 0 while the newest is the only one."""
         return next((max(0.0, now - at) for epoch, at in self._begun if epoch > self.bound + 1), 0.0)
 
     def _note_begin(self, cluster_epoch: int, now: float) -> None:

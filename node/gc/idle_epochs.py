@@ -1,4 +1,4 @@
-"""Lets partitions that nobody writes to follow the cluster epoch, so that they do not hold M back for ever.
+"""Lets idle partitions follow the cluster epoch, so that they do not hold M back for ever.
 
 An append brings its window along, and with it M(p) moves on. A partition without appends would stay at the
 epoch of its last one. So its leader has it accept the newest epoch, through the fence and the log like any
@@ -33,7 +33,7 @@ SLICE: Final = 512
 
 
 class IdleEpochs:
-    """What one node does for the partitions it leads. Everything belongs on `loop`."""
+    """One node's work for the partitions that it leads. Everything belongs on `loop`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class IdleEpochs:
         return all(epoch is None or epoch > accepted for epoch in named)
 
     async def _advance(self, partition: Partition) -> None:
-        """Have the newest two epochs be the window. Whatever becomes of it, the next look judges anew."""
+        """Move the window to the newest two epochs. After any outcome the next look decides again."""
         group = partition.group.id
         try:
             async with asyncio.timeout(ADVANCE_SECONDS):

@@ -34,7 +34,7 @@ class Group(Protocol):
 
 
 class Replica(Protocol):
-    """What is asked of a partition's replica here."""
+    """A partition's replica, as checkpoints need it."""
 
     topic_id: bytes
     topic: str

@@ -1,6 +1,6 @@
 """Objects as files of a local folder, durable when a put says so.
 
-Write the bytes under a name nobody reads, sync the file, rename it into place, sync the folder: only then is
+Write the bytes under a temporary name, sync the file, rename it into place, sync the folder: only then is
 the object stored. All disk work runs on an executor and goes through `Disk`, so the simulator can crash it
 between any two steps. Several nodes may share a folder; each has a place of its own for unfinished files, so
 what a crash left there is swept without a walk through the store. See docs/level-zero.md.
@@ -342,7 +342,7 @@ def chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 def describe(error: OSError) -> str:
-    """What went wrong and where, without Python's decoration."""
+    """The error and its place, without Python's decoration."""
     return f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
 
 
@@ -358,5 +358,5 @@ _CURES = {
 
 
 def cure(error: OSError) -> str:
-    """What an operator can do about it; empty where nothing is known."""
+    """The cure for an operator; empty if none is known."""
     return _CURES.get(error.errno or 0, "")

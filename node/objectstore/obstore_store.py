@@ -42,7 +42,7 @@ _REFUSED = (
 )
 _LIST_CHUNK = 1000
 _DURATION = re.compile(r" in \d+(\.\d+)?(s|ms|µs|ns) - ")
-"""How long the server took to refuse: it makes equal errors look different."""
+"""Duration in the server's refusal: it makes equal errors look different."""
 
 
 class ObstoreStore(ObjectStore):
@@ -176,14 +176,14 @@ class ObstoreStore(ObjectStore):
 
 
 def first_line(error: Exception) -> str:
-    """What an operator wants to know: obstore appends its own debug output, some screens of it, and the
-    head of the server's answer."""
+    """The first line of an error: obstore appends some screens of debug output, and the head of the server's
+    answer."""
     line = str(error).partition("\n")[0].partition(": <?xml")[0]
     return _DURATION.sub(" - ", line) or type(error).__name__
 
 
 def changed(operation: str, key: str, error: Exception) -> StoreError:
-    """What a failed put or deletion means. Refused outright is definite; of anything else we cannot know."""
+    """The error of a failed put or deletion. Only an outright refusal is definite."""
     if isinstance(error, FileNotFoundError):
         return missing_bucket(operation, key, error)
     if isinstance(error, (*_REFUSED, ValueError)):
@@ -192,7 +192,7 @@ def changed(operation: str, key: str, error: Exception) -> StoreError:
 
 
 def unread(operation: str, key: str, error: Exception) -> StoreError:
-    """What a failed read means: it changed nothing, so it is always definite."""
+    """The error of a failed read: it changed nothing, so it is always definite."""
     # A listing of nothing is empty where there is a bucket; obstore has no error of its own for that.
     if operation == "list" and (isinstance(error, FileNotFoundError) or "404 Not Found" in first_line(error)):
         return missing_bucket(operation, key, error)

@@ -17,7 +17,7 @@ from strandline.node.objectstore.store import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """Where objects are kept, and as whom this process writes there."""
+    """Place of the objects, and this process's name as a writer."""
 
     url: str
     """A folder's path, or the URL of a bucket."""

@@ -1,10 +1,10 @@
-"""Makes sure that a bucket or folder belongs to one cluster, and to one incarnation of it.
+"""Ensures that a bucket or folder belongs to one cluster, and to one incarnation of it.
 
-The names of level-zero objects do not say whose they are, and a collector deletes by names alone: of two
-clusters on the same storage, the one that is further on would take the other's objects for its own garbage.
-So would a cluster whose nodes lost their data folders and that begins anew under the same id. So the storage
-names its owner, a cluster and the incarnation that its log holds too, and until this node has seen that they
-are the same it reads, writes and deletes nothing there.
+The names of level-zero objects do not tell their cluster, and a collector deletes by names alone: of two
+clusters on the same storage, the one with the higher epoch would take the other's objects for its own
+garbage. So would a cluster whose nodes lost their data folders and that starts over under the same id. So the
+storage names its owner, a cluster and the incarnation that its log holds too. Until this node has seen that
+they are the same, it reads, writes and deletes nothing there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ForeignStorage(Exception):
 
 
 class Owner(NamedTuple):
-    """What the storage says that it belongs to."""
+    """The owner that the storage names."""
 
     cluster: str
     incarnation: str
@@ -43,9 +43,9 @@ def draw_incarnation(now_ms: int, rng: random.Random) -> str:
 
 
 async def read_owner(store: ObjectStore) -> Owner | None:
-    """What the storage belongs to, None when it belongs to nobody yet.
+    """The storage's owner, None if it has none yet.
 
-    Raises ForeignStorage when what it says cannot be read, StoreError when it does not answer.
+    Raises ForeignStorage if the owner's document cannot be read, StoreError if the store does not answer.
     """
     try:
         data = bytes(await store.get(KEY))
@@ -112,7 +112,7 @@ class OwnedStore(ObjectStore):
         self.owner: Owner | None = None
         """The owner that was seen, None while nothing may be done."""
         self.trouble: str | None = None
-        """What keeps the owner from being seen, in one line, as far as is known."""
+        """The reason why the owner cannot be read, in one line, as far as is known."""
 
     def open_for(self, owner: Owner) -> None:
         """The storage said that it belongs to this owner, and so does this node."""

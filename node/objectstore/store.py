@@ -1,8 +1,8 @@
-"""What the node asks of an object store, and how its operations can end.
+"""Interface of an object store, and the outcomes of its operations.
 
 A put is atomic and durable: when it returns, a reader finds the whole object, also after a power cut. When it
 raises, the error's type says whether the object is certainly not there, or may be there now or appear later.
-Whoever stores under a name nobody else uses may put the same bytes again after either.
+A caller that stores under a unique name may put the same bytes again after either.
 """
 
 from __future__ import annotations

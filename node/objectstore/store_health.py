@@ -1,8 +1,8 @@
-"""Whether the object store does what a node asks of it; told when that changes, and once a minute between.
+"""Health of the object store, logged at each change, and once a minute while it fails.
 
-Every operation of a node goes through `RetryingStore`, which says here how it ended. So a missing bucket, a
-full disk or a store that is down is known from the first operation that was given up, whoever asked for it,
-and /health, the metrics and the log tell the same.
+Every operation of a node goes through `RetryingStore`, which reports its outcome here. So a missing bucket, a
+full disk or a store that is down is known from the first operation that was given up, and /health, the
+metrics and the log tell the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPEAT_SECONDS: Final = 60.0
 
 
 class Kind(StrEnum):
-    """What may fail apart from the rest: permissions are given for each, and a full disk can be read."""
+    """Operations that can fail independently: each has its permission, and a full disk can be read."""
 
     PUT = "put"
     READ = "read"
@@ -64,7 +64,7 @@ class Trouble:
 
 
 class StoreHealth:
-    """What became of a store's operations. `place` names it to people: a URL or a folder."""
+    """Outcomes of a store's operations. `place` names the store to people: a URL or a folder."""
 
     def __init__(self, place: str, *, loop: asyncio.AbstractEventLoop) -> None:
         self.place = place
@@ -76,7 +76,7 @@ class StoreHealth:
         self._failing: dict[Kind, Trouble] = {}
 
     def troubles(self) -> list[Trouble]:
-        """What fails now and is no single mishap, in the order of Kind."""
+        """The kinds that fail at present, beyond a single failure, in the order of Kind."""
         return [self._failing[kind] for kind in Kind if kind in self._failing and self._failing[kind].certain]
 
     def describe(self, trouble: Trouble) -> str:

@@ -1,4 +1,4 @@
-"""Asks the object store now and then, where nobody else does: an idle node notices a missing bucket too.
+"""Probes the object store while no other operation does: an idle node notices a missing bucket too.
 
 While something fails, the same is tried again every few seconds, so that trouble ends without a client's
 help, and is known to have ended. The answers are noticed where all are, in `StoreHealth`.
@@ -16,7 +16,7 @@ from strandline.node.objectstore.store_health import Kind
 
 LOOK_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 30.0
-"""A store that answered nobody for so long is asked for a listing of nothing, which costs what a put does."""
+"""After so long without an operation the store is probed with an empty listing; it costs as much as a put."""
 TRIAL_SECONDS: Final = 5.0
 """Time between two trials of what fails."""
 TRIAL_BYTES: Final = 64 * 1024
