@@ -6,12 +6,16 @@ A block holds whole batches one after the other, their base offsets and leader e
 row a block with its offsets, newest timestamp and CRC-32C: a search by offset or time reads the index once
 and then one block, and a sequential reader checks blocks, not batches. The identity repeats the object's
 name, so that one object's bytes under another's name are detected. See docs/level-one.md.
+
+Version 1 has every offset of its range: batch follows on batch. Version 2 has holes, where compaction removed
+records. There too blocks tile the object's range, so that an offset is found as before: a hole belongs to the
+block before it, one in front of all batches to the first. An object of which nothing is left has no blocks.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -22,15 +26,24 @@ from strandline.statemachine.partition.extents import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 
 MAGIC: Final = b"strandL1"
-FORMAT_VERSION: Final = 1
+WITHOUT_HOLES: Final = 1
+WITH_HOLES: Final = 2
+"""Format versions."""
 BLOCK: Final = struct.Struct("<qqQQIqI")
 """base offset, end offset, position and length in bytes, CRC-32C, newest timestamp in ms, batches."""
 IDENTITY: Final = struct.Struct("<16sIQ16sqqqQI")
 """topic id, partition, term, unique, base offset, end offset, newest timestamp in ms, size of the object in
 bytes, number of blocks; after the blocks' rows."""
+NO_TIMESTAMP: Final = -1
+"""Newest timestamp of an object without batches."""
 BODY_AT: Final = HEADER.size
 """Position of the first block."""
-_FRAME: Final = Frame("level-one object", MAGIC, FORMAT_VERSION, IDENTITY.size + TAIL.size)
+_FRAMES: Final = {
+    version: Frame("level-one object", MAGIC, version, IDENTITY.size + TAIL.size)
+    for version in (WITHOUT_HOLES, WITH_HOLES)
+}
+"""What writes each version; the newest reads them all."""
+_FRAME: Final = _FRAMES[WITH_HOLES]
 _STAMPED: Final = struct.Struct(">qiibIhiqq")
 """base offset, length behind it, leader epoch, magic, CRC, attributes, last offset's distance from the base,
 first timestamp, newest timestamp: how a batch begins."""
@@ -67,6 +80,8 @@ class LevelOneFooter(NamedTuple):
     unique: bytes
     size: int
     blocks: tuple[Block, ...]
+    holes: bool = False
+    """Whether offsets may be missing: format version 2."""
 
 
 class StoredSpan(NamedTuple):
@@ -89,7 +104,7 @@ class EncodedObject(NamedTuple):
 
 
 class LevelOneWriter:
-    """Lays out one object. The batches come in offset order, without holes.
+    """Lays out one object. The batches come in offset order, without holes unless they are allowed.
 
     `room` is how many bytes of batches are to come, if that is known: then memory is taken once, and whoever
     has the bytes in another order may put them in `place` first and `seal` them in theirs.
@@ -102,13 +117,24 @@ class LevelOneWriter:
         level_one_name(*self._name)  # refuses what names no object
         self._block_bytes = block_bytes
         self._data = bytearray(HEADER.size + room)
-        self._data[: HEADER.size] = _FRAME.header()
+        self._span: tuple[int, int] | None = None
+        """The offsets of an object with holes."""
+        self._data[: HEADER.size] = _FRAMES[WITHOUT_HOLES].header()
         self._end = HEADER.size
         """Of what is sealed."""
         self._blocks: list[Block] = []
         self._block_start = HEADER.size
         self._block_base = self._block_end = 0
         self._block_timestamp = self._block_batches = 0
+
+    def allow_holes(self, base_offset: int, end_offset: int) -> None:
+        """Make it an object of these offsets, of which some may be missing; before the first batch."""
+        if self._blocks or self._block_batches:
+            raise ValueError("it has batches already")
+        if not 0 <= base_offset < end_offset:
+            raise ValueError(f"offsets {base_offset} to {end_offset} are none")
+        self._span = base_offset, end_offset
+        self._data[: HEADER.size] = _FRAMES[WITH_HOLES].header()
 
     @property
     def room(self) -> int:
@@ -181,19 +207,27 @@ class LevelOneWriter:
         self._grow(block.length, block.base_offset, block.end_offset, block.max_timestamp, block.batches)
 
     def finish(self) -> EncodedObject:
-        """The whole object; ValueError if nothing was added. Nothing may be added any more."""
+        """The whole object; ValueError if nothing was added and no holes are allowed.
+
+        Nothing may be added any more.
+        """
         self._cut()
-        if not self._blocks:
+        frame = _FRAMES[WITHOUT_HOLES if self._span is None else WITH_HOLES]
+        if self._span is not None:
+            self._blocks = _tiles(self._blocks, *self._span)
+            base, end = self._span
+        elif self._blocks:
+            base, end = self._blocks[0].base_offset, self._blocks[-1].end_offset
+        else:
             raise ValueError("a level-one object without batches would name nothing")
         if self._end != len(self._data):
             raise ValueError(f"{len(self._data) - self._end} bytes of the room were not used")
-        base, end = self._blocks[0].base_offset, self._blocks[-1].end_offset
-        timestamp = max(block.max_timestamp for block in self._blocks)
+        timestamp = max((block.max_timestamp for block in self._blocks), default=NO_TIMESTAMP)
         count = len(self._blocks)
         index_bytes = count * BLOCK.size + IDENTITY.size + TAIL.size
         size = self._end + index_bytes
         rows = b"".join(BLOCK.pack(*block) for block in self._blocks)
-        footer = _FRAME.footer(rows + IDENTITY.pack(*self._name, base, end, timestamp, size, count))
+        footer = frame.footer(rows + IDENTITY.pack(*self._name, base, end, timestamp, size, count))
         _, _, term, unique = self._name
         extent = LevelOneExtent(base, end, timestamp, size, index_bytes, term, unique)
         return EncodedObject([self._data, footer], size, extent)
@@ -202,15 +236,15 @@ class LevelOneWriter:
         before = self._end
         if self._block_batches and before + length - self._block_start > self._block_bytes:
             self._cut()
-        if self._block_batches:
-            if base != self._block_end:
-                raise ValueError(f"the batch of offset {base} comes after those up to {self._block_end}")
-            if timestamp > self._block_timestamp:
-                self._block_timestamp = timestamp
-        else:
-            if self._blocks and base != self._blocks[-1].end_offset:
-                raise ValueError(f"offset {base} comes after those up to {self._blocks[-1].end_offset}")
-            self._block_base = base
+        if self._block_batches or self._blocks:
+            after = self._block_end
+            if base < after or (base > after and self._span is None):
+                raise ValueError(f"the batch of offset {base} comes after those up to {after}")
+        if self._span is not None and not self._span[0] <= base < end <= self._span[1]:
+            raise ValueError(f"offsets {base} to {end} are not in an object of {self._span}")
+        if not self._block_batches:
+            self._block_base, self._block_timestamp = base, timestamp
+        elif timestamp > self._block_timestamp:
             self._block_timestamp = timestamp
         if end <= base or length < BATCH_HEADER_BYTES or before + length > len(self._data):
             raise ValueError(f"no {length} bytes here hold offsets {base} to {end}")
@@ -238,6 +272,16 @@ class LevelOneWriter:
         self._block_start, self._block_batches = end, 0
 
 
+def _tiles(blocks: Sequence[Block], base_offset: int, end_offset: int) -> list[Block]:
+    """The blocks with the holes between them: each goes up to the next, the first from the base on."""
+    bases = [base_offset, *(block.base_offset for block in blocks[1:])]
+    ends = [*bases[1:], end_offset]
+    return [
+        block._replace(base_offset=base, end_offset=end)
+        for block, base, end in zip(blocks, bases, ends, strict=False)
+    ]
+
+
 def body_bytes(extent: LevelOneExtent) -> int:
     """Bytes of an object's blocks together; they lie from BODY_AT on."""
     return extent.size - extent.index_bytes - BODY_AT
@@ -259,22 +303,24 @@ def parse_footer(name: str, tail: Buffer, size: int) -> LevelOneFooter:
     if actual != name:
         raise BadObject(name, start, size, f"these are the bytes of {actual}")
     blocks = tuple(map(Block._make, BLOCK.iter_unpack(fields[: count * BLOCK.size])))
+    holes = _FRAME.version_of(tail) == WITH_HOLES
     position, offset = HEADER.size, base
     for block in blocks:
         if (block.position, block.base_offset) != (position, offset):
             reason = f"a block begins at {block.position} with offset {block.base_offset}, "
             raise BadObject(name, start, size, f"{reason}not at {position} with {offset}")
         position, offset = block.end, block.end_offset
-    if (position, offset) != (start, end):
+    if (position, offset) != (start, end) and not (holes and not blocks and position == start and base < end):
         reason = f"blocks end at {position} with offset {offset}, not at {start} with {end}"
         raise BadObject(name, start, size, reason)
-    return LevelOneFooter(topic_id, partition, base, end, timestamp, term, unique, size, blocks)
+    return LevelOneFooter(topic_id, partition, base, end, timestamp, term, unique, size, blocks, holes)
 
 
 def parse(name: str, data: Buffer) -> LevelOneFooter:
     """Check every byte of a whole object; raises BadObject, or NewerFormat."""
     footer = parse_footer(name, data, len(data))
-    _FRAME.check_header(name, data)
+    if (_FRAME.check_header(name, data) == WITH_HOLES) != footer.holes:
+        raise BadObject(name, 0, HEADER.size, "the header says another format version than the end")
     for block in footer.blocks:
         verify_block(name, block, memoryview(data)[block.position : block.end])
     return footer
@@ -288,8 +334,11 @@ def verify_block(name: str, block: Block, data: Buffer) -> None:
         raise BadObject(name, block.position, block.end, "the block's checksum does not match")
 
 
-def batches_of(name: str, block: Block, data: Buffer) -> Iterator[StoredSpan]:
-    """Yield each batch of a block in order; raises BadObject where they are not what the index says."""
+def batches_of(name: str, block: Block, data: Buffer, holes: bool = False) -> Iterator[StoredSpan]:
+    """Yield each batch of a block in order; raises BadObject where they are not what the index says.
+
+    Whether there may be `holes` the object's footer says.
+    """
     at = found = 0
     offset = block.base_offset
     while at < len(data):
@@ -299,13 +348,13 @@ def batches_of(name: str, block: Block, data: Buffer) -> Iterator[StoredSpan]:
             length = rest + 12
         if not BATCH_HEADER_BYTES <= length <= len(data) - at or magic != MAGIC_2:
             raise BadObject(name, block.position + at, block.end, "no batch begins here")
-        if base != offset or last < 0:
+        if last < 0 or base < offset or (base > offset and not holes):
             reason = f"a batch of offset {base} where {offset} follows"
             raise BadObject(name, block.position + at, block.end, reason)
         offset = base + last + 1
         yield StoredSpan(block.position + at, length, base, offset, epoch, timestamp)
         at += length
         found += 1
-    if (found, offset) != (block.batches, block.end_offset):
+    if found != block.batches or offset > block.end_offset or (offset < block.end_offset and not holes):
         reason = f"{found} batches up to offset {offset} in place of {block.batches} up to {block.end_offset}"
         raise BadObject(name, block.position, block.end, reason)

@@ -61,6 +61,10 @@ class Frame:
         crc = crc32c(blank[8:], crc32c(blank[:4], crc32c(fields)))
         return fields + TAIL.pack(length, crc, self.version, 0, self.magic)
 
+    def version_of(self, tail: Buffer) -> int:
+        """The format version of a footer that was checked; `tail` has the object's last TAIL.size bytes."""
+        return int(TAIL.unpack(tail[-TAIL.size :])[2])
+
     def footer_bytes(self, name: str, tail: Buffer, size: int) -> int:
         """Size in bytes of an object's footer; `tail` has the object's last TAIL.size bytes or more."""
         if size < HEADER.size + self.least_footer_bytes or len(tail) < TAIL.size:
@@ -90,12 +94,16 @@ class Frame:
             raise BadObject(name, start, size, f"a footer of {length} bytes has no room for its fields")
         return footer[: -TAIL.size]
 
-    def check_header(self, name: str, data: Buffer) -> None:
-        """Check the first bytes of an object, HEADER.size or more; raises BadObject, or NewerFormat."""
+    def check_header(self, name: str, data: Buffer) -> int:
+        """Check the first bytes of an object, HEADER.size or more, and return the version that they say.
+
+        Raises BadObject, or NewerFormat.
+        """
         magic, version, zero, crc = HEADER.unpack_from(data)
         if magic != self.magic or crc32c(data[: HEADER.size - 4]) != crc or zero:
             raise BadObject(name, 0, HEADER.size, "the header is damaged")
         self._known(name, 0, HEADER.size, version)
+        return int(version)
 
     def _known(self, name: str, start: int, end: int, version: int) -> None:
         if version > self.version:

@@ -243,10 +243,15 @@ class StoreBuilder(LevelOneBuilder):
             return failure(gathered.error)
         at = since = 0
         try:
+            parsed = []
             for source in merge.sources:
                 name = level_one_name(merge.topic_id, merge.partition, source.term, source.unique)
-                footer = parse_footer(name, memoryview(footers)[at : at + source.index_bytes], source.size)
+                tail = memoryview(footers)[at : at + source.index_bytes]
+                parsed.append((name, parse_footer(name, tail, source.size)))
                 at += source.index_bytes
+            if any(footer.holes for _, footer in parsed):
+                writer.allow_holes(merge.sources[0].base_offset, merge.sources[-1].end_offset)
+            for name, footer in parsed:
                 for block in footer.blocks:
                     verify_block(name, block, writer.place(writer.sealed_bytes, block.length))
                     writer.seal_block(block)

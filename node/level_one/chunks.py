@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from strandline.snapshot.object_frame import BadObject
 _LAYOUT_BYTES = 1000
 _BLOCK_BYTES = 400
 """What a row of the index costs in memory, as a tuple of numbers."""
+_BASE_OFFSET = struct.Struct(">q")
+"""The first field of a batch."""
 _BATCH_BYTES = 16
 """What knowing where a batch ends costs: an offset and a position."""
 
@@ -26,21 +29,23 @@ class Layout:
         self.name = name
         self.footer = footer
         self.blocks = footer.blocks
+        self.holes = footer.holes
         self.bytes = _LAYOUT_BYTES + _BLOCK_BYTES * len(footer.blocks)
         self._cuts = [0]
         """Number of each chunk's first block, and how many blocks there are."""
         for number, block in enumerate(footer.blocks):
             if number > self._cuts[-1] and block.end - self.blocks[self._cuts[-1]].position > chunk_bytes:
                 self._cuts.append(number)
-        self._cuts.append(len(footer.blocks))
+        if footer.blocks:
+            self._cuts.append(len(footer.blocks))
 
     @property
     def chunks(self) -> int:
-        """How many there are."""
+        """How many there are; none where compaction has removed every batch."""
         return len(self._cuts) - 1
 
     def block_of(self, offset: int) -> int:
-        """Number of the block that holds an offset of this object."""
+        """Number of the block that an offset of this object is in."""
         return bisect_right(self.blocks, offset, key=lambda block: block.base_offset) - 1
 
     def chunk_of(self, block: int) -> int:
@@ -57,17 +62,21 @@ class Layout:
 
     def bytes_from(self, offset: int) -> int:
         """Bytes of batches from the block of an offset to the end."""
-        return self.blocks[-1].end - self.blocks[self.block_of(offset)].position
+        return self.blocks[-1].end - self.blocks[self.block_of(offset)].position if self.blocks else 0
 
 
 class Chunk:
     """The bytes of neighbouring blocks. Damaged ones are known, and never given out."""
 
-    def __init__(self, name: str, first: int, blocks: Sequence[Block], data: Buffer) -> None:
-        """`first` is the number of the first block; `data` begins with it, and is not changed any more."""
+    def __init__(self, name: str, first: int, blocks: Sequence[Block], data: Buffer, holes: bool) -> None:
+        """`first` is the number of the first block; `data` begins with it, and is not changed any more.
+
+        `holes` is what the object's footer says.
+        """
         self._name = name
         self._first = first
         self._blocks = blocks
+        self._holes = holes
         self._start = blocks[0].position
         self._data = memoryview(data)
         self._bad: dict[int, BadObject] = {}
@@ -94,24 +103,32 @@ class Chunk:
             raise self._bad[number]
         return min((bad for bad in self._bad if number < bad < end), default=end)
 
-    def batch_at(self, number: int, offset: int) -> tuple[int, int]:
-        """Position in the object, and base offset, of the batch in a block that holds an offset of it."""
-        block = self._blocks[number - self._first]
-        if offset == block.base_offset:
-            return block.position, offset
-        ends, positions = self._index(number)
-        batch = bisect_right(ends, offset)
-        return (positions[batch - 1], ends[batch - 1]) if batch else (block.position, block.base_offset)
+    def batch_at(self, number: int, offset: int) -> tuple[int, int] | None:
+        """Position in the object, and base offset, of the batch in a block that holds an offset of it.
+
+        Where the offset is missing, of the next batch; None where the block has none behind it.
+        """
+        position = self._blocks[number - self._first].position
+        if offset != self._blocks[number - self._first].base_offset:
+            ends, positions = self._index(number)
+            batch = bisect_right(ends, offset)
+            if batch == len(ends):
+                return None
+            position = positions[batch - 1] if batch else position
+        return position, self._base_at(position)
 
     def batch_end(self, number: int, position: int, end: int, max_bytes: int) -> tuple[int, int]:
         """Where to stop within a block, reading from a position: the position, and the offset after it.
 
-        The batches up to there hold offsets below `end` and have `max_bytes`, or it is one larger batch.
+        The batches up to there hold offsets below `end` and have `max_bytes`, or it is one larger batch. The
+        one at the position begins below `end`.
         """
         ends, positions = self._index(number)
         first = bisect_right(positions, position)
         within = bisect_right(positions, position + max_bytes) - 1
         wanted = bisect_left(ends, end)
+        if 0 < wanted < len(ends) and self._base_at(positions[wanted - 1]) >= end:
+            wanted -= 1
         last = max(min(within, wanted), first)
         return positions[last], ends[last]
 
@@ -122,7 +139,11 @@ class Chunk:
     def spans(self, number: int) -> Iterator[StoredSpan]:
         """The batches of a block; raises BadObject where it is not made of them."""
         block = self._blocks[number - self._first]
-        return batches_of(self._name, block, self.between(block.position, block.end))
+        return batches_of(self._name, block, self.between(block.position, block.end), self._holes)
+
+    def _base_at(self, position: int) -> int:
+        """Base offset of the batch at a position in the object."""
+        return int(_BASE_OFFSET.unpack_from(self._data, position - self._start)[0])
 
     def _index(self, number: int) -> tuple[array[int], array[int]]:
         """Of each batch of a block the offset and the position after it; made once, when it is needed."""

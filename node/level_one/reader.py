@@ -3,7 +3,8 @@
 The batches in a level-one object are final, so nothing is done for each of them. An object is read in chunks
 of several blocks, one get each; the blocks' checksums are compared when a chunk comes, before anybody sees
 it; a read gives whole blocks, so that the next one begins where a block begins. Only a read that starts or
-ends within a block looks at its batches. docs/level-one.md.
+ends within a block looks at its batches. Where compaction has removed records, a read goes on to the next
+batch there is. docs/level-one.md.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class LevelOneReader:
         `extents` are neighbours, the first of which holds `offset`; `after` follows on them. The result ends
         with a block where `max_bytes` allow for one, else with a batch; the first batch comes whatever its
         size. It is shorter where the store fails or a block is damaged, and an error only if nothing can be
-        given: ObjectNotFound (the plan may be old: plan again), BadObject, or another StoreError.
+        given: ObjectNotFound (the plan may be old: plan again), BadObject, or another StoreError. It is empty
+        if, from `offset` to `end`, nothing is left of these objects.
         """
         for extent in extents[1:]:
             self._want_layout(place, extent)
@@ -108,14 +110,13 @@ class LevelOneReader:
         room = max_bytes
         for extent, following in zip(extents, [*extents[1:], after], strict=True):
             try:
-                await self._read_object(place, extent, following, offset, end, room, runs)
+                offset = await self._read_object(place, extent, following, offset, end, room, runs)
             except (StoreError, BadObject):
                 if not runs:
                     raise
                 break
             room = max_bytes - sum(len(run.data) for run in runs)
-            offset = runs[-1].end_offset
-            if offset < extent.end_offset or offset >= end or room <= 0:
+            if offset < extent.end_offset or offset >= end or (runs and room <= 0):
                 break
         self.measures.bytes_given += sum(len(run.data) for run in runs)
         return runs
@@ -178,17 +179,23 @@ class LevelOneReader:
         end: int,
         room: int,
         runs: list[StoredRun],
-    ) -> None:
-        """Add to `runs` what an object has from an offset of it on, whole blocks if it is not the first."""
+    ) -> int:
+        """Add to `runs` what an object has from an offset of it on, whole blocks if it is not the first.
+
+        Returns the offset that the next read would begin with.
+        """
         layout = await arrived(self._want_layout(place, extent))
         blocks = layout.blocks
-        first = last = layout.block_of(offset)
+        first = last = await self._first_block(layout, offset)
+        if first == len(blocks):
+            return extent.end_offset
         block = blocks[first]
+        offset = max(offset, block.base_offset)
         reach = block.position + room
         while last < len(blocks) and blocks[last].end <= reach and blocks[last].end_offset <= end:
             last += 1
         if last == first and runs:
-            return
+            return offset
         numbers = range(layout.chunk_of(first), layout.chunk_of(max(last - 1, first)) + 1)
         wanted = [self._want_chunk(layout, number) for number in numbers]
         if offset == block.base_offset:
@@ -196,11 +203,15 @@ class LevelOneReader:
             self._read_ahead(place, layout, numbers.stop, following)
         chunk = await arrived(wanted[0])
         chunk.sound_until(first, first + 1)
-        position, base = chunk.batch_at(first, offset)
+        found = chunk.batch_at(first, offset)
+        assert found is not None, "the first block has a batch at the offset or behind it"
+        position, base = found
+        if base >= end:
+            return end
         if last == first:
             stop, after = chunk.batch_end(first, position, end, room)
             runs.append(StoredRun(base, after, chunk.between(position, stop)))
-            return
+            return after
         for number, coming in zip(numbers, wanted, strict=True):
             chunk = await arrived(coming)
             stop = min(last, layout.blocks_in(number).stop)
@@ -209,8 +220,20 @@ class LevelOneReader:
                 StoredRun(base, blocks[until - 1].end_offset, chunk.between(position, blocks[until - 1].end))
             )
             if until < stop or stop == last:
-                return
+                break
             first, position, base = stop, blocks[stop].position, blocks[stop].base_offset
+        return runs[-1].end_offset
+
+    async def _first_block(self, layout: Layout, offset: int) -> int:
+        """Number of the first block with a batch at an offset of the object or behind it; else how many
+        blocks there are. Raises BadObject if it has to look at a block that is damaged."""
+        if not layout.blocks:
+            return 0
+        number = layout.block_of(offset)
+        if layout.holes and offset != layout.blocks[number].base_offset:
+            chunk = await self._with_block(layout, number)
+            return number if chunk.batch_at(number, offset) is not None else number + 1
+        return number
 
     async def _with_block(self, layout: Layout, number: int) -> Chunk:
         """The chunk that a block is in; raises BadObject if that block is damaged."""
@@ -233,6 +256,7 @@ class LevelOneReader:
                     self.layouts.ahead((following.unique, 0), following.index_bytes, load)
                     return
                 layout, number, following = known, 0, None
+                continue
             _, length = layout.span_of(number)
             key = (layout.footer.unique, number)
             if not self.chunks.ahead(key, length, partial(self._load_chunk, layout, number)):
@@ -259,7 +283,7 @@ class LevelOneReader:
             self.measures.bad += 1
             raise
         layout = Layout(name, footer, self._config.chunk_bytes)
-        if whole:
+        if whole and layout.chunks:
             position, length = layout.span_of(0)
             self.chunks.put((extent.unique, 0), self._chunk(layout, 0, data[position : position + length]))
         return layout
@@ -270,7 +294,9 @@ class LevelOneReader:
 
     def _chunk(self, layout: Layout, number: int, data: Buffer) -> Chunk:
         blocks = layout.blocks_in(number)
-        chunk = Chunk(layout.name, blocks.start, layout.blocks[blocks.start : blocks.stop], data)
+        chunk = Chunk(
+            layout.name, blocks.start, layout.blocks[blocks.start : blocks.stop], data, layout.holes
+        )
         self.measures.bad += chunk.bad_blocks
         return chunk
 

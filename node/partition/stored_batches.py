@@ -188,12 +188,15 @@ class StoredBatches:
         if offset >= end:
             return found
         objects, after = self._objects(offset, end, max_bytes)
-        if objects:
+        while objects and not found:
             found += await self._level_one.read(self._place, objects, offset, end, max_bytes, after)
-            max_bytes -= sum(len(run.data) for run in found)
-            offset = found[-1].end_offset
-            if offset <= machine.last_reconciled_offset:
-                return found
+            # Of these objects nothing may be left: then the next ones have what comes first.
+            offset = found[-1].end_offset if found else min(objects[-1].end_offset, end)
+            if not found:
+                objects, after = self._objects(offset, end, max_bytes)
+        max_bytes -= sum(len(run.data) for run in found)
+        if offset >= end or offset <= machine.last_reconciled_offset:
+            return found
         extents = machine.extents_between(offset, end, max_bytes)
         if not extents or (found and extents[0].length > max_bytes):
             return found

@@ -90,8 +90,8 @@ NOTHING_ABORTED: Final = Aborted(b"")
 class StoredBatch(NamedTuple):
     """A batch as an extent names it: `length` bytes of `data` from `start` on.
 
-    `name` and `position` say where it was read, for messages. Its offsets begin at `base_offset`; those in
-    `[first, end)` are wanted.
+    `name` and `position` say where it was read, for messages. It has each of the offsets in
+    `[base_offset, end_offset)`, unless there are `holes`; those in `[first, end)` are wanted.
     """
 
     data: bytes
@@ -102,11 +102,12 @@ class StoredBatch(NamedTuple):
     topic: str
     partition: int
     base_offset: int
-    record_count: int
+    end_offset: int
     leader_epoch: int
     first: int
     end: int
     aborted: Aborted = NOTHING_ABORTED
+    holes: bool = False
 
 
 class Decoder:
@@ -136,6 +137,7 @@ class _Row(NamedTuple):
     payload: int
     records: int
     base_offset: int
+    end_offset: int
     base_time: int
     newest_time: int
     timestamp_type: int
@@ -171,8 +173,9 @@ class _Chunk:
         attributes, _, base_time, newest_time, producer_id, count = _FIELDS.unpack_from(
             data, start + _FIELDS_AT
         )
-        if count != batch.record_count:
-            raise _bad(batch, f"{count} records, where its partition has {batch.record_count}")
+        offsets = batch.end_offset - batch.base_offset
+        if count != offsets and not (batch.holes and 0 < count < offsets):
+            raise _bad(batch, f"{count} records, where its partition has {offsets}")
         if attributes & _CONTROL:
             return
         if attributes & _TRANSACTIONAL and batch.aborted.has(producer_id, batch.base_offset):
@@ -199,6 +202,7 @@ class _Chunk:
                 start + BATCH_HEADER_BYTES,
                 count,
                 batch.base_offset,
+                batch.end_offset,
                 base_time,
                 newest_time,
                 int(set_by_broker),
@@ -292,8 +296,7 @@ class _Columns:
     def unwanted(self) -> NDArray[np.bool_] | None:
         """Mask of the records outside the wanted offsets; None if every batch lies within them."""
         rows = self._rows
-        ends = rows["base_offset"] + rows["records"]
-        if (rows["base_offset"] >= rows["first"]).all() and (ends <= rows["end"]).all():
+        if (rows["base_offset"] >= rows["first"]).all() and (rows["end_offset"] <= rows["end"]).all():
             return None
         offsets = self._offsets()
         outside: NDArray[np.bool_] = (offsets < rows["first"][self._batch]) | (

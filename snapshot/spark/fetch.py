@@ -33,13 +33,14 @@ class _StoredBlock(NamedTuple):
     block: Block
     piece: Slice
     aborted: Aborted
+    holes: bool
 
     def batches(self, data: bytes, start: int) -> Iterator[StoredBatch]:
         """Its wanted batches; the block's bytes are those of `data` from `start` on. Raises BadObject."""
-        name, block, piece, aborted = self
+        name, block, piece, aborted, holes = self
         content = memoryview(data)[start : start + block.length]
         verify_block(name, block, content)
-        for span in batches_of(name, block, content):
+        for span in batches_of(name, block, content, holes):
             if span.end_offset > piece.first and span.base_offset < piece.end:
                 yield StoredBatch(
                     data=data,
@@ -50,11 +51,12 @@ class _StoredBlock(NamedTuple):
                     topic=piece.topic,
                     partition=piece.partition,
                     base_offset=span.base_offset,
-                    record_count=span.end_offset - span.base_offset,
+                    end_offset=span.end_offset,
                     leader_epoch=span.leader_epoch,
                     first=piece.first,
                     end=piece.end,
                     aborted=aborted,
+                    holes=holes,
                 )
 
 
@@ -117,9 +119,10 @@ class _Window:
 def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> StoredBatch | _StoredBlock:
     """The piece of a row of PIECE; with its bytes if it is inline, otherwise without."""
     kind, base, end, term, timestamp, position, length, epoch, crc, batches, identity = row
-    if kind == PieceKind.BLOCK:
+    if kind in (PieceKind.BLOCK, PieceKind.BLOCK_WITH_HOLES):
         name = level_one_name(piece.topic_id, piece.partition, term, identity[:UNIQUE_BYTES])
-        return _StoredBlock(name, Block(base, end, position, length, crc, timestamp, batches), piece, aborted)
+        block = Block(base, end, position, length, crc, timestamp, batches)
+        return _StoredBlock(name, block, piece, aborted, kind == PieceKind.BLOCK_WITH_HOLES)
     if kind == PieceKind.INLINE:
         data, name = piece.inline[base], f"{piece.document} (inline batch at offset {base})"
     else:
@@ -133,7 +136,7 @@ def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> StoredBatch |
         topic=piece.topic,
         partition=piece.partition,
         base_offset=base,
-        record_count=end - base,
+        end_offset=end,
         leader_epoch=term,
         first=piece.first,
         end=piece.end,

@@ -28,6 +28,8 @@ class PieceKind(IntEnum):
     BATCH = OBJECT_ROW
     INLINE = INLINE_ROW
     BLOCK = 2
+    BLOCK_WITH_HOLES = 3
+    """Of an object of which compaction has removed records."""
 
 
 PIECES: Final = np.dtype(
@@ -78,13 +80,14 @@ def of_level_zero(extents: Rows) -> Rows:
     return pieces
 
 
-def of_blocks(term: int, unique: bytes, blocks: Sequence[Block]) -> Rows:
+def of_blocks(term: int, unique: bytes, blocks: Sequence[Block], holes: bool) -> Rows:
     """The blocks of a level-one object as pieces."""
+    kind = PieceKind.BLOCK_WITH_HOLES if holes else PieceKind.BLOCK
     identity = unique.ljust(OBJECT_ID_BYTES, b"\0")
     return np.array(
         [
             (
-                PieceKind.BLOCK,
+                kind,
                 block.base_offset,
                 block.end_offset,
                 term,

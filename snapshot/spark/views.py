@@ -64,7 +64,7 @@ class PartitionView:
 
     def with_blocks(self, footers: Sequence[LevelOneFooter]) -> PartitionView:
         """The same with the blocks of its objects, whose footers these are, in their place."""
-        blocks = [of_blocks(footer.term, footer.unique, footer.blocks) for footer in footers]
+        blocks = [of_blocks(footer.term, footer.unique, footer.blocks, footer.holes) for footer in footers]
         whole = replace(self, objects=self.objects[:0], rows=np.concatenate([*blocks, self.rows]))
         return whole.within(self.first, self.end)
 

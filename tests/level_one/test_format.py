@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.snapshot.level_one_format import (
     BODY_AT,
-    FORMAT_VERSION,
+    WITHOUT_HOLES,
     LevelOneWriter,
     batches_of,
     body_bytes,
@@ -175,7 +175,7 @@ def test_a_level_zero_object_is_none_of_level_one() -> None:
         parse(object_name(7, IDENTITY), whole)
 
 
-def resigned(data: bytes, fields: bytes, version: int = FORMAT_VERSION) -> bytes:
+def resigned(data: bytes, fields: bytes, version: int = WITHOUT_HOLES) -> bytes:
     """The object with another footer, signed as a writer would."""
     extent = encoded(BATCHES, 40).extent
     footer = fields + struct.pack("<IIHH8s", len(fields) + 20, 0, version, 0, b"strandL1")
@@ -190,7 +190,9 @@ def fields_of(data: bytes) -> bytes:
 def test_a_newer_version_is_told_from_damage() -> None:
     data = stored()
     assert resigned(data, fields_of(data)) == data
-    with pytest.raises(NewerFormat, match="version 2, this reader knows up to 1: upgrade"):
+    with pytest.raises(NewerFormat, match="version 3, this reader knows up to 2: upgrade"):
+        parse(NAME, resigned(data, fields_of(data), 3))
+    with pytest.raises(BadObject, match="the header says another format version"):
         parse(NAME, resigned(data, fields_of(data), 2))
     with pytest.raises(BadObject, match="no format version 0"):
         parse(NAME, resigned(data, fields_of(data), 0))

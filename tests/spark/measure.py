@@ -33,7 +33,7 @@ def measure(record_bytes: int, batch_bytes: int, columns: tuple[str, ...]) -> tu
             topic="topic",
             partition=0,
             base_offset=number * count,
-            record_count=count,
+            end_offset=(number + 1) * count,
             leader_epoch=1,
             first=0,
             end=times * count,

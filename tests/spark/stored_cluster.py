@@ -12,7 +12,7 @@ there under their real names. The same arguments give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -232,11 +232,34 @@ class StoredPartition(Group):
         merged = self.level_one_object(batches)
         self.execute(ReplaceLevelOne([(one.term, one.unique) for one in old], [merged]))
 
-    def level_one_object(self, batches: Sequence[tuple[bytes, int, int, int, int]]) -> LevelOneExtent:
-        """Store one, of (batch, base offset, end offset, leader epoch, newest timestamp)."""
+    def compact(self, number: int, keeps: Callable[[int], bool]) -> None:
+        """Put an object in the place of one that has only the batches whose base offsets are kept."""
+        old = list(self.machine.level_one)[number]
+        name = self.level_one_name(old)
+        data = (self.cluster.root / name).read_bytes()
+        kept: list[tuple[bytes, int, int, int, int]] = []
+        for block in parse(name, data).blocks:
+            for span in batches_of(name, block, data[block.position : block.end]):
+                at, length, base, end, leader_epoch, newest = span
+                if keeps(base):
+                    kept.append((data[at : at + length], base, end, leader_epoch, newest))
+                else:
+                    self.records = [one for one in self.records if not base <= one.offset < end]
+        made = self.level_one_object(kept, (old.base_offset, old.end_offset))
+        self.execute(ReplaceLevelOne([(old.term, old.unique)], [made]))
+
+    def level_one_object(
+        self, batches: Sequence[tuple[bytes, int, int, int, int]], span: tuple[int, int] | None = None
+    ) -> LevelOneExtent:
+        """Store one, of (batch, base offset, end offset, leader epoch, newest timestamp).
+
+        With holes if its offsets, the `span`, are given.
+        """
         self.cluster.objects += 1
         unique = self.cluster.objects.to_bytes(16, "big")
         writer = LevelOneWriter(self.topic_id, self.number, self.term, unique, BLOCK_BYTES)
+        if span is not None:
+            writer.allow_holes(*span)
         for batch in batches:
             writer.add(*batch)
         encoded = writer.finish()

@@ -47,7 +47,7 @@ def stored(data: bytes, base: int = 0, count: int | None = None, **other: Any) -
         "topic": "orders",
         "partition": 3,
         "base_offset": base,
-        "record_count": number,
+        "end_offset": base + number,
         "leader_epoch": 7,
         "first": 0,
         "end": 1 << 60,
@@ -98,7 +98,7 @@ def test_the_same_records_as_aiokafka(
         expected += as_aiokafka_reads(one, base)
         batch = stored(one, base)
         wanted.append(batch._replace(data=whole, start=start) if one_object else batch)
-        base += wanted[-1].record_count
+        base = wanted[-1].end_offset
         start += len(one)
     with pytest.MonkeyPatch.context() as patch:
         if small_chunks:
@@ -249,3 +249,16 @@ def test_any_bytes_are_decoded_or_refused(payload: bytes, count: int, compressio
 def test_compression_types_that_do_not_exist_are_refused() -> None:
     with pytest.raises(BadObject, match="cannot be decompressed"):
         rows(stored(build(attributes=6)))
+
+
+def test_a_batch_with_holes_has_fewer_records_than_offsets_and_no_more() -> None:
+    """What compaction left of a batch keeps its offsets' distances from the base."""
+    plain = encoded(0, [(1, b"k%d" % n, b"v", []) for n in range(4)])
+    with pytest.raises(BadObject, match="4 records, where its partition has 6"):
+        rows(stored(plain, 10, 6))
+    found = rows(stored(plain, 10, 6, holes=True))
+    assert [row["offset"] for row in found] == [10, 11, 12, 13]
+    with pytest.raises(BadObject, match="4 records, where its partition has 3"):
+        rows(stored(plain, 10, 3, holes=True))
+    ends = rows(stored(plain, 10, 6, holes=True, end=12), stored(plain, 20, 4))
+    assert [row["offset"] for row in ends] == [10, 11, 20, 21, 22, 23]

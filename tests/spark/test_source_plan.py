@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC
 from pathlib import Path
@@ -456,3 +457,24 @@ def test_rows_are_the_state_machines() -> None:
 
 def test_the_schemas_agree() -> None:
     assert arrow_schema(SCHEMA) == pa.schema(list(COLUMNS.items()))
+
+
+def test_what_compaction_left_is_read_and_nothing_else(tmp_path: Path) -> None:
+    """Objects with holes among others, one of them with nothing left."""
+    own = build_cluster(tmp_path / "objects")
+    partition = next(one for one in own.partitions.values() if len(one.machine.level_one) >= 2)
+    before = len(partition.records)
+    partition.compact(0, lambda base: False)
+    partition.compact(1, lambda base: base % 2 == 0)
+    own.checkpoint()
+    assert len(partition.records) < before
+    left = partition.readable
+    found = read(open_storage(own.url), {"topic": partition.topic})
+    assert found.get((partition.topic, partition.number), []) == left
+    middle = left[len(left) // 2].offset
+    options = {
+        "assign": json.dumps({partition.topic: [partition.number]}),
+        "starting_offset": str(middle),
+    }
+    found = read(open_storage(own.url), options)
+    assert found[partition.topic, partition.number] == [one for one in left if one.offset >= middle]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.snapshot.level_one_format import Block, batches_of, parse, parse_footer, verify_block
+from strandline.snapshot.level_one_format import BODY_AT, Block, batches_of, parse, parse_footer, verify_block
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.batch_check import Header, check_batch
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
@@ -52,7 +52,7 @@ def found_batches(storage: Storage, name: str, said: Said) -> list[Found]:
             footer = parse_footer(name, data, len(data))
         except BadObject as worse:
             return [_whole(said, worse.reason)]
-    index_bytes = len(data) - footer.blocks[-1].end
+    index_bytes = len(data) - (footer.blocks[-1].end if footer.blocks else BODY_AT)
     actual = Said(footer.base_offset, footer.end_offset, footer.max_timestamp, len(data), index_bytes)
     if actual != said:
         differs = [field for field in Said._fields if getattr(actual, field) != getattr(said, field)]
@@ -61,18 +61,18 @@ def found_batches(storage: Storage, name: str, said: Said) -> list[Found]:
             for field in differs
         )
         return [_whole(said, f"the object has {said_there}")]
-    parts = [part for block in footer.blocks for part in _of_block(name, block, data)]
+    parts = [part for block in footer.blocks for part in _of_block(name, block, data, footer.holes)]
     if bad is not None and not any(part.problem for part in parts):
         parts = [part._replace(problem=bad) for part in parts]
     return parts
 
 
-def _of_block(name: str, block: Block, data: bytes) -> list[Found]:
+def _of_block(name: str, block: Block, data: bytes, holes: bool) -> list[Found]:
     content = memoryview(data)[block.position : block.end]
     found = []
     try:
         verify_block(name, block, content)
-        for span in batches_of(name, block, content):
+        for span in batches_of(name, block, content, holes):
             start = span.position - block.position
             count = span.end_offset - span.base_offset
             problem, header = check_batch(

@@ -159,18 +159,19 @@ def _level_one(storage: Storage, name: str) -> list[StoredBatch]:
             topic="",
             partition=footer.partition,
             base_offset=span.base_offset,
-            record_count=span.end_offset - span.base_offset,
+            end_offset=span.end_offset,
             leader_epoch=span.leader_epoch,
             first=span.base_offset,
             end=span.end_offset,
+            holes=footer.holes,
         )
         for block in footer.blocks
-        for span in batches_of(name, block, view[block.position : block.end])
+        for span in batches_of(name, block, view[block.position : block.end], footer.holes)
     ]
 
 
 def _overlaps(batch: StoredBatch, first: int, end: int) -> bool:
-    return batch.base_offset < end and batch.base_offset + batch.record_count > first
+    return batch.base_offset < end and batch.end_offset > first
 
 
 def _runs(rows: Sequence[Beside]) -> Iterator[list[Beside]]:
