@@ -20,7 +20,6 @@ import msgpack
 
 from strandline.statemachine.machine import Captured, Corruption, packed
 
-SNAPSHOT_FORMAT: Final = 1
 CHECKPOINT: Final = 0
 """The kind of a Checkpoint; a subclass's kinds begin at 1."""
 
@@ -58,6 +57,8 @@ class CoordinatorMachine:
     """
 
     kind: str
+    formats: ClassVar[tuple[int, ...]] = (1,)
+    """Of snapshots: those that it reads, and last the one that it writes."""
     HANDLERS: ClassVar[Mapping[int, Callable[..., Any]]]
     """By kind: an unbound method `(self, index, *fields)`; its result goes to whoever proposed the entry."""
 
@@ -127,7 +128,7 @@ class CoordinatorMachine:
 
     def capture(self) -> Captured:
         """See StateMachine."""
-        common = {"format": SNAPSHOT_FORMAT, "term": self.term, "time": self.time}
+        common = {"format": self.formats[-1], "term": self.term, "time": self.time}
         return partial(packed, {**common, **self.fields()})
 
     def restore(self, state: bytes) -> None:
@@ -136,8 +137,9 @@ class CoordinatorMachine:
         try:
             fields = msgpack.unpackb(state)
             version = fields.pop("format")
-            if version != SNAPSHOT_FORMAT:
-                raise ValueError(f"it has format {version}, this release reads {SNAPSHOT_FORMAT}")
+            if version not in self.formats:
+                reads = " and ".join(map(str, self.formats))
+                raise ValueError(f"it has format {version}, this release reads {reads}")
             restored.term, restored.time = fields.pop("term"), fields.pop("time")
             if type(restored.term) is not int or type(restored.time) is not int:
                 raise ValueError("its term or its time is not a number")

@@ -179,6 +179,8 @@ class GroupsSection:
     consumer_session_seconds: float = 45.0
     consumer_heartbeat_seconds: float = 5.0
     """What members of the KIP-848 protocol are told, and judged by."""
+    consumer_migration_policy: str = "bidirectional"
+    """Which groups with members may change their protocol: Kafka's group.consumer.migration.policy."""
     offset_retention_seconds: float = 7 * 24 * 3600.0
     """How long an empty group's offsets are kept."""
 

@@ -317,6 +317,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "groups.max_members": _whole(1, 1_000_000),
     "groups.consumer_session_seconds": _positive_seconds,
     "groups.consumer_heartbeat_seconds": _positive_seconds,
+    "groups.consumer_migration_policy": _choice("bidirectional", "upgrade", "downgrade", "disabled"),
     "groups.offset_retention_seconds": _positive_seconds,
     "transactions.max_timeout_seconds": _positive_seconds,
     "transactions.id_expiration_seconds": _positive_seconds,

@@ -7,10 +7,11 @@ new leader to go on with the generation as it is. The rules are Kafka's ClassicG
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar
 
+from strandline.statemachine.groups.consumer_protocol import CONSUMERS, subscribed_topics
 from strandline.statemachine.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
@@ -24,9 +25,6 @@ from strandline.statemachine.groups.group_commands import (
 from strandline.statemachine.groups.group_state import GroupsState
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Corruption
-
-CONSUMERS = "consumer"
-"""Protocol type of groups whose members consume topics: their metadata says which."""
 
 
 class ClassicGroup:
@@ -53,7 +51,8 @@ class ClassicGroup:
         self.protocol_name = protocol_name
         """The protocol that all members use, "" without members."""
         self.leader = leader
-        """The member id of who assigns, "" without members."""
+        """The member id of who assigns. "" without members, and with members where the group was a consumer
+        group until now, and they have to join anew."""
         self.members: dict[str, Member] = {}
         """By member id, in the order they joined."""
         self.assignments: dict[str, bytes] | None = None
@@ -61,6 +60,19 @@ class ClassicGroup:
         self._instances: dict[str, str] = {}
         """Member id by instance id."""
         self._since = since
+
+    @classmethod
+    def of(
+        cls,
+        what: tuple[int, str, str, str, int],
+        members: Iterable[Member],
+        assignments: Mapping[str, bytes],
+    ) -> ClassicGroup:
+        """A generation (the constructor's arguments) with members and what each of them is assigned."""
+        made = cls(*what)
+        made._take_members([*members])
+        made.assignments = dict(assignments)
+        return made
 
     @property
     def is_empty(self) -> bool:
@@ -183,29 +195,8 @@ class ClassicGroup:
                 self._instances[member.instance_id] = member.member_id
         if len(self.members) != len(rows) or len(self._instances) != static:
             raise ValueError("two members have one id")
-        if self.leader not in (self.members or [NO_MEMBER]):
+        if self.leader != NO_MEMBER and self.leader not in self.members:
             raise ValueError(f"the leader {self.leader!r} is no member")
-
-
-def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics of a consumer's subscription, Kafka's ConsumerProtocolSubscription of any version; None when
-    these bytes are none."""
-    version = int.from_bytes(metadata[:2], "big", signed=True)
-    count = int.from_bytes(metadata[2:6], "big", signed=True)
-    if len(metadata) < 6 or version < 0 or count < 0:
-        return None
-    position = 6
-    try:
-        topics = []
-        for _ in range(count):
-            end = position + 2 + int.from_bytes(metadata[position : position + 2], "big")
-            if end > len(metadata):
-                return None
-            topics.append(metadata[position + 2 : end].decode())
-            position = end
-        return topics
-    except UnicodeDecodeError:
-        return None
 
 
 def _member(row: Sequence[Any]) -> Member:

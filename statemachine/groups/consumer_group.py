@@ -7,25 +7,23 @@ letting two consumers read the same records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from copy import copy
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from strandline.statemachine.groups.consumer_group_commands import (
-    CHANGE_CONSUMER_GROUP,
     LEFT_FOR_A_WHILE,
     STABLE,
     UNREVOKED,
     Assignment,
     ChangeConsumerGroup,
-    ConsumerGroupChanged,
-    ConsumerGroupMoved,
     ConsumerMember,
     change_from,
+    member_row,
     partitions_of,
 )
-from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER, Refused
-from strandline.statemachine.groups.group_state import GroupsState
+from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Corruption
 
@@ -52,6 +50,10 @@ class ConsumerGroup:
         """Member id by partition: whoever may own it, or has yet to let go of it."""
         self.static: dict[str, str] = {}
         """Member id by instance id."""
+        self.classic = 0
+        """How many members speak the classic protocol."""
+        self.supported: Counter[str] = Counter()
+        """How many of those have each protocol."""
 
     @property
     def is_empty(self) -> bool:
@@ -80,7 +82,10 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is None:
             return KafkaError.UNKNOWN_MEMBER_ID
-        return None if member.epoch == epoch else KafkaError.STALE_MEMBER_EPOCH
+        if member.epoch == epoch:
+            return None
+        classic = member.classic is not None
+        return KafkaError.ILLEGAL_GENERATION if classic else KafkaError.STALE_MEMBER_EPOCH
 
     def subscriptions(self) -> Callable[[str], bool]:
         """See Membership: by name or by pattern."""
@@ -125,6 +130,9 @@ class ConsumerGroup:
                 del self.owners[partition]
         if member.instance_id is not None:
             del self.static[member.instance_id]
+        if member.classic is not None:
+            self.classic -= 1
+            self.supported.subtract(member.classic.names)
 
     def _put(self, member: ConsumerMember) -> None:
         if member.epoch > self.epoch or member.epoch < LEFT_FOR_A_WHILE:
@@ -141,6 +149,9 @@ class ConsumerGroup:
         if instance is not None and self.static.setdefault(instance, member.member_id) != member.member_id:
             raise Corruption(f"{member.member_id} would be instance {instance}, which is another member")
         self.members[member.member_id] = member
+        if member.classic is not None:
+            self.classic += 1
+            self.supported.update(member.classic.names)
 
     @property
     def state(self) -> str:
@@ -157,6 +168,7 @@ class ConsumerGroup:
         made = copy(self)
         made.members, made.targets = dict(self.members), dict(self.targets)
         made.owners, made.static = dict(self.owners), dict(self.static)
+        made.supported = self.supported.copy()
         return made
 
     def fields(self) -> list[Any]:
@@ -167,7 +179,7 @@ class ConsumerGroup:
             self.epoch,
             self.metadata,
             sorted(self.matches.items()),
-            [self.members[member_id] for member_id in sorted(self.members)],
+            [member_row(self.members[member_id]) for member_id in sorted(self.members)],
             sorted(self.targets.items()),
         ]
 
@@ -180,25 +192,3 @@ class ConsumerGroup:
         group.change(version, empty_since, change_from(row))
         group.empty_since = empty_since
         return group
-
-
-def _apply_change(
-    state: GroupsState, index: int, *fields: Any
-) -> ConsumerGroupChanged | ConsumerGroupMoved | Refused:
-    change = change_from(fields)
-    group = state.groups.get(change.group)
-    membership = None if group is None else group.membership
-    present = membership.version if isinstance(membership, ConsumerGroup) else 0
-    if change.version != present:
-        return ConsumerGroupMoved(present)
-    if not isinstance(membership, ConsumerGroup):
-        if membership is not None and not membership.is_empty:
-            return Refused(KafkaError.GROUP_ID_NOT_FOUND)  # as Kafka, where groups may not change their kind
-        state.put_membership(change.group, ConsumerGroup())
-    changed = state.membership_of(change.group)
-    assert isinstance(changed, ConsumerGroup)
-    changed.change(index, state.time, change)
-    return ConsumerGroupChanged(index)
-
-
-HANDLERS: Final[Mapping[int, Callable[..., Any]]] = {CHANGE_CONSUMER_GROUP: _apply_change}

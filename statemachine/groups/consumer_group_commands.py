@@ -8,7 +8,7 @@ still holds: it names the version of the group it was made from, and another ver
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -25,6 +25,19 @@ LEFT_FOR_A_WHILE: Final = -2
 Assignment = tuple[tuple[bytes, tuple[int, ...]], ...]
 """Partitions by topic id; topics and partitions in ascending order, no topic without a partition."""
 NOTHING: Final[Assignment] = ()
+
+
+class ClassicMetadata(NamedTuple):
+    """What a member has besides that speaks the classic protocol; Kafka's ClassicMemberMetadata."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """What it can use, the dearest first, each with its subscription. It is served by the first."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of its protocols, each once."""
+        return tuple(dict.fromkeys(name for name, _ in self.protocols))
 
 
 class ConsumerMember(NamedTuple):
@@ -49,6 +62,8 @@ class ConsumerMember(NamedTuple):
     """What it may own."""
     revoking: Assignment
     """What it may still own and has to let go of."""
+    classic: ClassicMetadata | None = None
+    """Of one that speaks the classic protocol; its epoch is then what it takes for its generation."""
 
 
 class ConsumerGroupChanged(NamedTuple):
@@ -63,13 +78,34 @@ class ConsumerGroupMoved(NamedTuple):
     version: int
 
 
+class Upgrade(NamedTuple):
+    """The group is a classic one with members: make a consumer group of it first, and change that."""
+
+    origin: bytes
+    """Which generation, with which members, the change was planned from; see `conversions.fingerprint`."""
+    topics: Sequence[tuple[str, bytes]]
+    """Names and ids of the topics that its members have partitions of, those that are there."""
+
+
+class Downgrade(NamedTuple):
+    """All members that are left speak the classic protocol: make a classic group of it in the end."""
+
+    protocol: str
+    """The protocol of its first generation."""
+    rebalances: bool
+    """Whether they have to join anew: somebody left, or not everybody has what it is to have."""
+    topics: Sequence[tuple[bytes, str]]
+    """Ids and names of the topics in their targets, those that are there."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeConsumerGroup:
     """Bring a group from `version` to the next one. Result: ConsumerGroupChanged or ConsumerGroupMoved.
 
-    Version 0 makes the group, also of an empty one of the classic protocol; where that one has members, the
-    result is Refused with GROUP_ID_NOT_FOUND. `members` are those that are new or changed, `targets` those
-    that changed; who is `removed` loses both. `matches` is what the members' patterns match, whole, and
+    Version 0 makes the group, also of an empty one of the classic protocol; where that one has members,
+    `upgrade` says which generation it was planned from: another is ConsumerGroupMoved, and without `upgrade`
+    the result is Refused with GROUP_ID_NOT_FOUND. `members` are those that are new or changed, `targets`
+    those that changed; who is `removed` loses both. `matches` is what the members' patterns match, whole, and
     `metadata` a digest of the topics that the target was made of; None where they are as before.
     """
 
@@ -83,8 +119,11 @@ class ChangeConsumerGroup:
     removed: Sequence[str]
     members: Sequence[ConsumerMember]
     targets: Mapping[str, Assignment]
+    upgrade: Upgrade | None = None
+    downgrade: Downgrade | None = None
 
     def fields(self) -> list[Any]:
+        conversion = [self.upgrade, self.downgrade] if self.upgrade or self.downgrade else []
         return [
             self.group,
             self.version,
@@ -92,8 +131,9 @@ class ChangeConsumerGroup:
             self.metadata,
             None if self.matches is None else list(self.matches.items()),
             list(self.removed),
-            list(self.members),
+            [member_row(member) for member in self.members],
             list(self.targets.items()),
+            *conversion,
         ]
 
 
@@ -125,12 +165,25 @@ def member_from(row: Sequence[Any]) -> ConsumerMember:
         topics=tuple(member.topics),
         assigned=assignment_from(member.assigned),
         revoking=assignment_from(member.revoking),
+        classic=None if member.classic is None else _classic_from(*member.classic),
     )
+
+
+def _classic_from(session_timeout_ms: int, protocols: Sequence[Sequence[Any]]) -> ClassicMetadata:
+    if not protocols:
+        raise ValueError("a classic member without a protocol")
+    return ClassicMetadata(session_timeout_ms, tuple((name, metadata) for name, metadata in protocols))
+
+
+def member_row(member: ConsumerMember) -> Sequence[Any]:
+    """A member in the log and in snapshots; those of consumers are as they were before others had more."""
+    return member if member.classic is not None else member[:-1]
 
 
 def change_from(row: Sequence[Any]) -> ChangeConsumerGroup:
     """The command of what `fields` gave; raises for what is none."""
-    group, version, epoch, metadata, matches, removed, members, targets = row
+    group, version, epoch, metadata, matches, removed, members, targets, *conversion = row
+    upgrade, downgrade = conversion or (None, None)
     return ChangeConsumerGroup(
         group,
         version,
@@ -140,4 +193,6 @@ def change_from(row: Sequence[Any]) -> ChangeConsumerGroup:
         removed,
         [member_from(member) for member in members],
         {member_id: assignment_from(target) for member_id, target in targets},
+        None if upgrade is None else Upgrade(*upgrade),
+        None if downgrade is None else Downgrade(*downgrade),
     )

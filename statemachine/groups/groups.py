@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from strandline.statemachine.groups import classic_group, consumer_group, group_offsets
+from strandline.statemachine.groups import classic_group, conversions, group_offsets
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_state import Group, GroupsState, Membership
@@ -38,10 +38,12 @@ class GroupsMachine(GroupsState):
     """The groups that one partition of `__consumer_offsets` coordinates."""
 
     kind = "groups"
+    formats = (1, 2)
+    """2: consumer groups may have classic members. Whatever format 1 has means the same in format 2."""
     HANDLERS: ClassVar[Mapping[int, Callable[..., Any]]] = {
         **classic_group.HANDLERS,
         **group_offsets.HANDLERS,
-        **consumer_group.HANDLERS,
+        **conversions.HANDLERS,
     }
 
     def fields(self) -> dict[str, Any]:

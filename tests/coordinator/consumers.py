@@ -118,7 +118,7 @@ class Log:
         self.say(Overdue(member_id, ""))
 
 
-@dataclass
+@dataclass(eq=False)
 class Consumer:
     """A client: what it was told last, and what it really has."""
 

@@ -18,21 +18,11 @@ from strandline.statemachine.groups.consumer_group_commands import (
     STABLE,
     UNRELEASED,
     UNREVOKED,
-    ChangeConsumerGroup,
-    ConsumerMember,
     partitions_of,
 )
-from strandline.statemachine.groups.group_commands import (
-    CommitOffsets,
-    DeleteGroup,
-    PartitionOffset,
-    StartGeneration,
-    TopicOffsets,
-)
-from tests.coordinator.classic_house import DELAY
+from strandline.statemachine.groups.group_commands import DeleteGroup
 from tests.coordinator.consumer_house import SESSION, ConsumerHouse
 from tests.coordinator.consumers import GROUP, Consumer
-from tests.statemachine.groups_harness import member
 
 # Turns.
 
@@ -147,90 +137,6 @@ def test_a_group_that_changes_all_the_time_is_given_up(home: ConsumerHouse) -> N
         home.commit()
     assert isinstance(task.result(), Refusal)
     assert task.result().code is ErrorCode.coordinator_load_in_progress  # type: ignore[union-attr]
-
-
-def test_a_group_of_the_classic_protocol_is_none_of_these(home: ConsumerHouse) -> None:
-    join = home.client("m")
-    join.begin_join()
-    a = Consumer("a", ("events",))
-    assert home.code(a.word()) is ErrorCode.coordinator_load_in_progress, "one is joining it"
-    home.apply_foreign(StartGeneration("h", 1, "consumer", "range", "m", [member("m")]))
-    waits = home.say(a.word(), "h").result()
-    assert waits == (
-        ErrorCode.coordinator_load_in_progress,
-        "Group h has members of the classic protocol: this one waits until they have left.",
-    )
-    home.apply_foreign(StartGeneration("w", 1, "connect", "range", "m", [member("m")]))
-    assert home.say(a.word(), "w").result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
-    assert home.say(a.word(3), "h").result().code is ErrorCode.group_id_not_found  # type: ignore[union-attr]
-
-
-def test_a_classic_group_that_has_members_when_the_entry_is_applied_stays_one(home: ConsumerHouse) -> None:
-    home.by_hand = True
-    task = home.say(Consumer("a", ("events",)).word())
-    home.apply_foreign(StartGeneration(GROUP, 1, "consumer", "range", "m", [member("m")]))
-    home.commit()
-    waits = task.result()
-    assert isinstance(waits, Refusal)
-    assert waits.code is ErrorCode.coordinator_load_in_progress
-
-
-# Another protocol.
-
-
-def test_members_that_are_restarted_with_the_new_protocol_wait_for_the_last_of_the_old(
-    home: ConsumerHouse, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And the other way round. The group's offsets stay."""
-    home.groups = home.coordinator.consumer
-    old = [home.client(name, group=GROUP) for name in ("a", "b")]
-    for client in old:
-        client.begin_join()
-    home.advance(2 * DELAY)
-    for client in old:
-        client.joined()
-    rows = [TopicOffsets(b"e" * 16, "events", [PartitionOffset(0, 7, -1, "")])]
-    new = [Consumer(name, ("events",)) for name in ("x", "y")]
-    for client, consumer in zip(old, new, strict=True):
-        assert client.leave() is ErrorCode.none
-        if client is not old[-1]:
-            for _ in range(3):
-                assert home.code(consumer.word()) is ErrorCode.coordinator_load_in_progress
-                home.advance(1.0)
-    assert [one.message.split(":")[0] for one in caplog.records] == [f"group '{GROUP}'"], "once a minute"
-    home.ask(home.coordinator.commit(CommitOffsets(GROUP, "", -1, None, rows)))
-    home.settle(*new)
-    assert set(home.group.members) == {"x", "y"}
-    assert home.group.state == "Stable"
-
-    back = home.client("c", group=GROUP)
-    assert back.join_code() is ErrorCode.coordinator_load_in_progress
-    assert home.client("w", group=GROUP, kind="connect").join_code() is ErrorCode.inconsistent_group_protocol
-    home.told(new[0].word(LEAVING))
-    assert back.join_code() is ErrorCode.coordinator_load_in_progress
-    home.told(new[1].word(LEAVING))
-    back.begin_join()
-    home.advance(2 * DELAY)
-    assert back.joined().code is ErrorCode.none
-    held = home.replica.machine.groups[GROUP]
-    assert held.membership is not None
-    assert (held.membership.protocol, len(held.offsets)) == ("classic", 1)
-
-
-def test_who_joined_while_the_group_got_members_of_the_new_protocol_comes_again(home: ConsumerHouse) -> None:
-    a, w = home.client("a", group=GROUP), home.client("w", group="h", kind="connect")
-    home.by_hand = True
-    for client in (a, w):
-        client.begin_join()
-        home.advance(2 * DELAY)
-    for group in (GROUP, "h"):
-        one = ConsumerMember("x", None, None, "", "", 1, ("events",), "", None, 1, 1, STABLE, (), ())
-        home.apply_foreign(ChangeConsumerGroup(group, 0, 1, None, None, [], [one], {}))
-    home.commit()
-    home.commit()
-    assert a.result().code is ErrorCode.coordinator_not_available
-    assert w.result().code is ErrorCode.inconsistent_group_protocol
-    assert a.join_code() is ErrorCode.coordinator_load_in_progress
 
 
 # Times.

@@ -168,13 +168,16 @@ def test_strangers_and_stale_members_hear_kafkas_codes() -> None:
     at_home(test)
 
 
-def test_a_group_of_the_other_protocol_is_not_one_of_these() -> None:
+def test_a_classic_group_that_cannot_be_read_is_not_one_of_these() -> None:
     async def test(home: Home) -> None:
         topic(home)
         await home.stable()
-        waits = await beat(home)
-        assert waits.error_code is ErrorCode.coordinator_load_in_progress
-        assert waits.error_message.startswith("Group g has members of the classic protocol: this one waits")
+        refused = await beat(home)
+        assert (refused.error_code, refused.error_message) == (
+            ErrorCode.group_id_not_found,
+            "Cannot upgrade classic group g to consumer group because the embedded consumer protocol is "
+            "malformed.",
+        )
         group = await described(home)
         assert (group.error_code, group.error_message) == (
             ErrorCode.group_id_not_found,

@@ -412,26 +412,6 @@ def test_a_sync_has_to_say_its_protocol() -> None:
     at_home(test)
 
 
-def test_members_of_the_other_protocol_keep_classic_ones_out() -> None:
-    async def test(home: Home) -> None:
-        consumers = ConsumerGroup()
-        consumers.members["somebody"] = cast(Any, SimpleNamespace(state=0, epoch=0))
-        home.replica.machine.groups["g"] = Group(consumers)
-        assert (await home.join()).error_code is ErrorCode.coordinator_load_in_progress
-        described = await home.ask(ApiKey.DESCRIBE_GROUPS, 6, groups=["g"])
-        assert described.groups[0].error_message == "Group g is not a classic group."
-        consumers.members.clear()
-        waiting = asyncio.create_task(home.join(3))
-        await asyncio.sleep(0)
-        consumers.members["somebody"] = cast(Any, SimpleNamespace(state=0, epoch=0))
-        assert (await waiting).error_code is ErrorCode.coordinator_not_available
-        assert len(home.coordinator.classic) == 0
-        consumers.members.clear()
-        assert (await home.join(3)).generation_id == 1
-
-    at_home(test)
-
-
 def test_a_client_that_went_is_not_waited_for() -> None:
     async def test(home: Home) -> None:
         waiting = asyncio.create_task(home.join(3))

@@ -85,7 +85,8 @@ def test_a_change_is_what_the_entry_says() -> None:
         removed=["z"],
     )
     read = change_from(msgpack.unpackb(msgpack.packb(sent.fields())))
-    assert read.fields() == [*sent.fields()[:5], ["z"], [one, two], [("a", one.assigned)]]
+    assert [*read.members] == [one, two]
+    assert read.fields() == [*sent.fields()[:5], ["z"], [one[:-1], two[:-1]], [("a", one.assigned)]]
 
 
 def test_members_targets_and_owners_come_and_go() -> None:

@@ -10,8 +10,9 @@ import msgpack
 import pytest
 
 from strandline.statemachine.coordinator_machine import OlderTerm, encode
-from strandline.statemachine.groups.classic_group import ClassicGroup, subscribed_topics
+from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.consumer_protocol import subscribed_topics
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     CommitOffsets,
@@ -382,7 +383,7 @@ def test_offsets_stay_where_nobody_knows_what_the_members_use() -> None:
     ],
 )
 def test_the_topics_of_a_subscription(metadata: bytes, topics: list[str] | None) -> None:
-    assert subscribed_topics(metadata) == topics
+    assert subscribed_topics(metadata) == (None if topics is None else tuple(topics))
 
 
 # Snapshots.
@@ -414,7 +415,7 @@ def test_a_snapshot_that_does_not_fit_together_is_refused() -> None:
     refuse([], "groups", 0, 3, 0)
     refuse([[7, []]], "groups", 0, 3, 2)
     refuse(1, "more")
-    refuse(2, "format")
+    refuse(3, "format")
 
 
 def test_a_kind_of_command_has_one_number() -> None:

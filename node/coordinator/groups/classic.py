@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -32,7 +32,8 @@ from strandline.node.coordinator.groups.classic_state import (
     Synced,
 )
 from strandline.node.coordinator.groups.context import GroupsContext
-from strandline.statemachine.groups.classic_group import CONSUMERS, ClassicGroup, subscribed_topics
+from strandline.statemachine.groups.classic_group import ClassicGroup
+from strandline.statemachine.groups.consumer_protocol import CONSUMERS, subscribed_topics
 from strandline.statemachine.groups.group_state import Membership
 
 MAX_GROUP_BYTES: Final = 3 * 1024 * 1024
@@ -69,13 +70,8 @@ class ClassicGroups:
     def started(self) -> None:
         """This node leads: the generations that the log has go on, each with all the time it had."""
         for group_id, held in self._coordinator.machine.groups.items():
-            classic = held.membership
-            if isinstance(classic, ClassicGroup) and not classic.is_empty:
-                group = self._create(group_id)
-                members = [_taken_up(classic, member_id) for member_id in classic.members]
-                of_log = (classic.generation, classic.protocol_type, classic.protocol_name, classic.leader)
-                group.restore(*of_log, members)
-                self._settle(group)
+            if isinstance(held.membership, ClassicGroup) and not held.membership.is_empty:
+                self._take_up(group_id, held.membership)
 
     def stopped(self) -> None:
         """The leadership is over: whoever waits looks for the new leader."""
@@ -87,19 +83,26 @@ class ClassicGroups:
         self._sizes.clear()
         self._bytes = 0
 
+    def follow(self, group_id: str) -> None:
+        """A group may have become one of the other protocol: let go of one that is a consumer group now, and
+        take up one that is a classic group again."""
+        group, membership = self._groups.get(group_id), self._membership(group_id)
+        if membership is None or membership.is_empty:
+            return
+        if isinstance(membership, ClassicGroup):
+            if group is None:
+                self._take_up(group_id, membership)
+        elif group is not None:
+            consumes = group.protocol_type == CONSUMERS  # then it is served as a member of the consumer group
+            group.lost(ErrorCode.rebalance_in_progress if consumes else ErrorCode.inconsistent_group_protocol)
+            self._settle(group)
+
     # Requests.
 
     async def join(self, group_id: str, ask: JoinAsk) -> Joined:
         """A JoinGroup; returns when the join phase is over. Cancelled, it leaves its member to the timers."""
         group = self._groups.get(group_id)
         if group is None:
-            membership = self._membership(group_id)
-            if membership is not None and not membership.is_empty:
-                # Its members are of KIP-848. One that consumes too waits until they have left.
-                if ask.protocol_type != CONSUMERS:
-                    return Joined(ErrorCode.inconsistent_group_protocol, ask.member_id)
-                self._coordinator.changeovers.waits(group_id, "classic")
-                return Joined(ErrorCode.coordinator_load_in_progress, ask.member_id)
             if ask.member_id != UNKNOWN_MEMBER:
                 return Joined(ErrorCode.unknown_member_id, ask.member_id)
             if not self._has_room(GROUP_BYTES):
@@ -152,6 +155,11 @@ class ClassicGroups:
         group = self._groups.get(group_id)
         return group is not None and len(group.members) > 0
 
+    def members_of(self, group_id: str) -> Collection[str]:
+        """The ids of those that are in the group or join it; none where there is no such group."""
+        group = self._groups.get(group_id)
+        return () if group is None else [member.member_id for member in group.members]
+
     def consumes(self, group_id: str) -> bool:
         """Whether those who are in the group, as this node or the log knows it, consume topics."""
         group = self._groups.get(group_id)
@@ -199,6 +207,14 @@ class ClassicGroups:
     def _create(self, group_id: str) -> LiveGroup:
         group = self._groups[group_id] = LiveGroup(group_id, self._limits, _Around(self, group_id))
         return group
+
+    def _take_up(self, group_id: str, classic: ClassicGroup) -> None:
+        """Go on with the generation that the log has."""
+        group = self._create(group_id)
+        members = [_taken_up(classic, member_id) for member_id in classic.members]
+        of_log = (classic.generation, classic.protocol_type, classic.protocol_name, classic.leader)
+        group.restore(*of_log, members)
+        self._settle(group)
 
     def _settle(self, group: LiveGroup) -> None:
         """After everything that may have changed a group: count it, and let go of it when it is over."""

@@ -44,9 +44,10 @@ class LiveGroup(Rebalancing):
     def restore(
         self, generation: int, protocol_type: str, protocol: str, leader: str, members: Sequence[LiveMember]
     ) -> None:
-        """Take up a generation with members that an earlier leader decided; it is assigned when they synced.
+        """Take up a generation with members that the log has; it is assigned when they synced.
 
-        Everybody in it has the full time again.
+        Everybody in it has the full time again. Without a leader all have to join anew: it was a consumer
+        group before, and what they are to have is not what they have.
         """
         self.generation, self.leader = generation, leader
         self.protocol_type, self.protocol = protocol_type, protocol
@@ -60,6 +61,8 @@ class LiveGroup(Rebalancing):
         else:
             self.state = State.COMPLETING_REBALANCE
             self._around.set_timer(SYNC, "", self._longest_rebalance())
+        if leader == UNKNOWN_MEMBER:
+            self._prepare("it was a consumer group until now")
 
     # Joining.
 

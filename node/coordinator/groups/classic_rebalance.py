@@ -28,7 +28,7 @@ from strandline.node.coordinator.groups.classic_state import (
 )
 from strandline.node.coordinator.groups.classic_waiting import Waiting
 from strandline.node.coordinator.replica import NotDone
-from strandline.statemachine.groups.classic_group import CONSUMERS
+from strandline.statemachine.groups.consumer_protocol import CONSUMERS
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     Refused,
@@ -220,9 +220,13 @@ class Rebalancing(Waiting):
             # The group was deleted, or expired, between the look at its generation and the apply.
             self._refusals += 1
             if failed is not ErrorCode.illegal_generation or self._refusals > MAX_REFUSALS:
-                # Or the group got members of the other protocol: consumers then wait until those have left.
-                again = failed is ErrorCode.illegal_generation or self.protocol_type == CONSUMERS
-                self.lost(_AGAIN if again else failed)
+                if failed is ErrorCode.illegal_generation:
+                    failed = (
+                        ErrorCode.coordinator_not_available
+                    )  # a client then looks for it, and joins again
+                elif self.protocol_type == CONSUMERS:
+                    failed = ErrorCode.rebalance_in_progress  # it is a consumer group now, that they may join
+                self.lost(failed)
             elif self.state is State.COMPLETING_REBALANCE:
                 self._start_generation()
             elif self.state is State.EMPTY:
@@ -280,10 +284,6 @@ class Rebalancing(Waiting):
         for member in self.members:
             self._end_join(member, code)
             self._end_sync(member, Synced(code))
-
-
-_AGAIN: Final = ErrorCode.coordinator_not_available
-"""What a client looks for its coordinator and joins again after."""
 
 
 def _failure(result: Any) -> ErrorCode | None:

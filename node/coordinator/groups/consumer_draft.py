@@ -6,6 +6,9 @@ noted beside the state, which nobody but the log changes, and the notes are in t
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
+
 from strandline.node.coordinator.groups.consumer_matches import Matched, Matches
 from strandline.node.coordinator.groups.consumer_member import Partition
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
@@ -14,6 +17,8 @@ from strandline.statemachine.groups.consumer_group_commands import (
     Assignment,
     ChangeConsumerGroup,
     ConsumerMember,
+    Downgrade,
+    Upgrade,
     partitions_of,
 )
 
@@ -30,6 +35,10 @@ class Draft:
         self._static: dict[str, str | None] = {}
         self._targets: dict[str, Assignment] = {}
         self.count = len(group.members)
+        self.classic = group.classic
+        """How many members speak the classic protocol."""
+        self._supported: Counter[str] = Counter()
+        """By how much more members of those have each protocol."""
         self.matched = Matched(group)
         self._said = 0
         """By how much what its members say of themselves has become more; see `size_of`."""
@@ -73,6 +82,11 @@ class Draft:
             return self._targets[member_id]
         return self.group.targets.get(member_id, NOTHING)
 
+    def supports(self, protocols: Collection[str]) -> bool:
+        """Whether all members that speak the classic protocol have one of these."""
+        supported = self.group.supported
+        return any(supported[name] + self._supported[name] == self.classic for name in protocols)
+
     def put(self, member: ConsumerMember) -> None:
         """Take a member in, or put it in the place of what it was."""
         before = self.member(member.member_id)
@@ -83,6 +97,9 @@ class Draft:
         self.matched.exchange("" if before is None else before.pattern, member.pattern)
         self._members[member.member_id] = member
         self.count += 1
+        if member.classic is not None:
+            self.classic += 1
+            self._supported.update(member.classic.names)
         self._said += size_of(member)
         for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
             self._owners[partition] = member.member_id
@@ -101,6 +118,9 @@ class Draft:
     def _take_out(self, member: ConsumerMember) -> None:
         self._members[member.member_id] = None
         self.count -= 1
+        if member.classic is not None:
+            self.classic -= 1
+            self._supported.subtract(member.classic.names)
         self._said -= size_of(member)
         for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
             self._owners[partition] = None
@@ -125,7 +145,9 @@ class Draft:
         """Say what a member is to have."""
         self._targets[member_id] = target
 
-    def change(self) -> ChangeConsumerGroup | None:
+    def change(
+        self, upgrade: Upgrade | None = None, downgrade: Downgrade | None = None
+    ) -> ChangeConsumerGroup | None:
         """The difference between the group as it is and as it becomes; None when there is none."""
         before = self.group
         members = [
@@ -155,6 +177,8 @@ class Draft:
             removed,
             members,
             targets,
+            upgrade,
+            downgrade,
         )
 
 
@@ -163,4 +187,6 @@ def size_of(member: ConsumerMember) -> int:
     if not member.client_host:
         return 0
     texts = (member.member_id, member.instance_id, member.rack_id, member.client_id, member.pattern)
-    return 256 + sum(len(text or "") for text in texts) + sum(map(len, member.topics))
+    classic = () if member.classic is None else member.classic.protocols
+    protocols = sum(len(name) + len(metadata) for name, metadata in classic)
+    return 256 + sum(len(text or "") for text in texts) + sum(map(len, member.topics)) + protocols

@@ -18,12 +18,14 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.classic_state import Leaving
+from strandline.node.coordinator.groups.consumer_classic import ClassicJoin
 from strandline.node.coordinator.groups.consumer_draft import size_of
 from strandline.node.coordinator.groups.consumer_matches import size_of_matches
 from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
 from strandline.node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
 from strandline.node.coordinator.groups.consumer_topics import Topics
 from strandline.node.coordinator.groups.context import GroupsContext
+from strandline.node.coordinator.groups.migration import Present, migration_policy, present_group
 from strandline.node.coordinator.replica import NotDone
 from strandline.statemachine.controller.group_config import (
     CONSUMER_HEARTBEAT_INTERVAL_MS,
@@ -35,7 +37,6 @@ from strandline.statemachine.groups.consumer_group_commands import (
     STABLE,
     UNREVOKED,
     ConsumerGroupChanged,
-    ConsumerGroupMoved,
     ConsumerMember,
 )
 
@@ -59,6 +60,13 @@ AGAIN_SECONDS: Final = 1.0
 """How soon the end of a member's time is tried again when it could not get into the log."""
 SESSION: Final = "consumer session"
 REBALANCE: Final = "consumer rebalance"
+CLASSIC_JOIN: Final = "consumer join"
+"""The timer of a member of the classic protocol that was told to join again."""
+CLASSIC_SYNC: Final = "consumer sync"
+"""The timer of one that has joined and not asked what it has."""
+_TIMERS: Final = (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC)
+IS_CLASSIC: Final = Refusal(ErrorCode.rebalance_in_progress, "The group is of the classic protocol.")
+"""What a JoinGroup is told that came to a consumer group which is none any more."""
 
 
 class Beat(NamedTuple):
@@ -86,6 +94,7 @@ class ConsumerGroups:
         self._coordinator = coordinator
         self._loop = coordinator.loop
         self._config = coordinator.context.config.groups
+        self._policy = migration_policy(self._config.consumer_migration_policy)
         self.topics = Topics(lambda: coordinator.context.controller.machine)
         self._queues: dict[str, _Queue] = {}
         self._looked: dict[str, tuple[int, int]] = {}
@@ -101,7 +110,7 @@ class ConsumerGroups:
                 self.bytes += size_of_matches(held.membership.matches)
                 for member in held.membership.members.values():
                     self.bytes += size_of(member)
-                    self._heard(group_id, member.member_id)
+                    self.heard(group_id, member)
                     self._follow(group_id, None, member)
 
     def stopped(self, reason: str) -> None:
@@ -120,15 +129,17 @@ class ConsumerGroups:
         if answer is None and heartbeat.epoch == JOINING and not bounds.takes_group(group_id):
             return Refusal(ErrorCode.group_max_size_reached, bounds.refuse_group(group_id))
         if answer is None:
-            queue = self._queues.get(group_id)
-            if queue is not None and len(queue.words) >= MAX_WAITING:
-                return Refusal(
-                    ErrorCode.coordinator_load_in_progress, "Too many members wait for their turn."
-                )
-            future: asyncio.Future[Answer] = self._loop.create_future()
-            self._put(group_id, heartbeat, future)
-            answer = await future
+            answer = await self.ask(group_id, heartbeat)
         return answer if isinstance(answer, Refusal) else Beat(answer, self._interval(group_id, answer))
+
+    async def ask(self, group_id: str, word: Heartbeat | ClassicJoin) -> Answer:
+        """Have a word's turn come; returns when what follows from it is in the log. May be cancelled."""
+        queue = self._queues.get(group_id)
+        if queue is not None and len(queue.words) >= MAX_WAITING:
+            return Refusal(ErrorCode.coordinator_load_in_progress, "Too many members wait for their turn.")
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._put(group_id, word, future)
+        return await future
 
     async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
         """A LeaveGroup of an administrator: what it comes to for each. Who has no member id is meant by its
@@ -175,18 +186,28 @@ class ConsumerGroups:
         look = self._looked.get(group_id) != (group.version, self.topics.version)
         if look and group_id in self._queues:
             return None
-        planned = self._plan(group_id, group, [heartbeat], look)
+        planned = self._plan(group_id, Present(group), [heartbeat], look)
         answer = planned.answers[0]
         if planned.change is not None or answer is None:
             return None
         self._look_done(group_id, self.topics.version)
         if isinstance(answer, Reply):
-            self._heard(group_id, heartbeat.member_id)
+            self.heard(group_id, group.members[heartbeat.member_id])
         return answer
 
-    def _plan(self, group_id: str, group: ConsumerGroup | None, words: Sequence[Word], look: bool) -> Plan:
-        max_members, room = self._config.max_members, MAX_BYTES - self.bytes
-        return plan(group_id, group, words, self.topics, max_members=max_members, room=room, look=look)
+    def _plan(self, group_id: str, present: Present, words: Sequence[Word], look: bool) -> Plan:
+        return plan(
+            group_id,
+            present.group,
+            words,
+            self.topics,
+            max_members=self._config.max_members,
+            room=MAX_BYTES - self.bytes,
+            look=look,
+            upgrade=present.upgrade,
+            gone=present.gone,
+            downgrades=self._policy.downgrades,
+        )
 
     def _look_done(self, group_id: str, version: int) -> None:
         """A group's target is right as of these topics. An empty one has none, and may go any time."""
@@ -212,7 +233,9 @@ class ConsumerGroups:
         fair = len(self._coordinator.timers) / WORDS_A_SECOND
         return min(max(least, fair), longest)
 
-    def _session_seconds(self, group_id: str) -> float:
+    def _session_seconds(self, group_id: str, member: ConsumerMember) -> float:
+        if member.classic is not None:
+            return member.classic.session_timeout_ms / 1000
         configs = self._configs(group_id)
         if CONSUMER_SESSION_TIMEOUT_MS.name in configs:
             return CONSUMER_SESSION_TIMEOUT_MS.of(configs) / 1000
@@ -262,6 +285,8 @@ class ConsumerGroups:
             if isinstance(word, Overdue):
                 if not self._overdue(group_id, word):
                     continue
+            elif isinstance(word, ClassicJoin):  # it has joined, whether or not it hears of it
+                size += 256 + word.size
             elif future is not None and future.done() and word.epoch >= JOINING:
                 continue  # whoever asked is gone; who leaves does not always wait for the answer
             else:
@@ -271,14 +296,14 @@ class ConsumerGroups:
         return turn
 
     async def _turn(self, group_id: str, turn: _Waiting) -> None:
-        words = [word for word, _ in turn]
         for _ in range(ATTEMPTS):
-            group = self.get(group_id)
-            if (group is None or group.is_empty) and self._coordinator.classic.has_members(group_id):
-                return self._refuse_other_protocol(group_id, turn)
+            present = present_group(self._coordinator, group_id, self.topics, self._policy)
+            turn = self._turned_away(group_id, turn, present)
+            if not turn or isinstance(present, Refusal):
+                return None
             version = self.topics.version
-            planned = self._plan(group_id, group, words, look=True)
-            members = {} if group is None else {id: group.members.get(id) for id in _changed(planned)}
+            planned = self._plan(group_id, present, [word for word, _ in turn], look=True)
+            members = {} if present.group is None else dict(present.group.members)
             self.bytes += planned.growth  # others that are planned meanwhile have to leave it room
             result = await self._coordinator.execute(planned.change) if planned.change is not None else None
             if planned.change is not None and not isinstance(result, ConsumerGroupChanged):
@@ -294,63 +319,82 @@ class ConsumerGroups:
                 self._look_done(group_id, version)
                 self._apply(group_id, members, planned)
                 return self._tell(group_id, turn, planned)
-            if not isinstance(result, ConsumerGroupMoved):
-                return self._refuse_other_protocol(group_id, turn)
+            # Else another command was faster: what is to be changed is another group.
         self._refuse(
             group_id, turn, ErrorCode.coordinator_load_in_progress, "The group changes all the time."
         )
+        return None
+
+    def _turned_away(self, group_id: str, turn: _Waiting, present: Present | Refusal) -> _Waiting:
+        """Answer those whose word is none to the group as it is now; the others stay."""
+        if isinstance(present, Refusal):  # a classic group that does not become a consumer group
+            joining = [one for one in turn if isinstance(one[0], Heartbeat) and one[0].epoch == JOINING]
+            _answer(joining, present)
+            turn = [one for one in turn if one not in joining]
+        if isinstance(present, Refusal) or present.upgrade is not None or present.is_joined:
+            _answer([one for one in turn if isinstance(one[0], ClassicJoin)], IS_CLASSIC)
+            others = [one for one in turn if isinstance(one[0], Heartbeat) and one[0].epoch != JOINING]
+            _answer(others, _not_consumer(group_id))
+            return [one for one in turn if isinstance(one[0], Heartbeat) and one not in others]
+        if present.group is None or present.group.is_empty:
+            _answer([one for one in turn if isinstance(one[0], ClassicJoin)], IS_CLASSIC)
+            return [one for one in turn if not isinstance(one[0], ClassicJoin)]
+        return turn
 
     def _tell(self, group_id: str, turn: _Waiting, planned: Plan) -> None:
+        group = self.get(group_id)
         for (word, future), answer in zip(turn, planned.answers, strict=True):
-            if isinstance(answer, Reply) and answer.epoch != LEAVING:
-                self._heard(group_id, word.member_id)
+            member = None if group is None else group.members.get(word.member_id)
+            if isinstance(answer, Reply) and answer.epoch != LEAVING and member is not None:
+                self.heard(group_id, member)
+                if isinstance(word, ClassicJoin):
+                    self._coordinator.timers.cancel((CLASSIC_JOIN, group_id, word.member_id))
+                    self.limit(group_id, word.member_id, CLASSIC_SYNC, max(word.ask.rebalance, 0.0))
             if future is not None and not future.done() and answer is not None:
                 future.set_result(answer)
 
     def _refuse(self, group_id: str, turn: _Waiting, code: ErrorCode, message: str) -> None:
         for word, _ in turn:
             if isinstance(word, Overdue) and self._coordinator.leads:  # its time stays over
-                self._set(group_id, word.member_id, word.timer, AGAIN_SECONDS)
+                self.limit(group_id, word.member_id, word.timer, AGAIN_SECONDS)
         _answer(turn, Refusal(code, message))
-
-    def _refuse_other_protocol(self, group_id: str, turn: _Waiting) -> None:
-        """The group has members of the classic protocol. One that joins waits until they have left, if they
-        are consumers: so a group changes its protocol while its members are restarted one after the other."""
-        code, message = _not_consumer(group_id)
-        joining: _Waiting = []
-        if self._coordinator.classic.consumes(group_id):
-            joining = [one for one in turn if isinstance(one[0], Heartbeat) and one[0].epoch == JOINING]
-        if joining:
-            self._coordinator.changeovers.waits(group_id, "consumer")
-            reason = (
-                f"Group {group_id} has members of the classic protocol: this one waits until they have left."
-            )
-            self._refuse(group_id, joining, ErrorCode.coordinator_load_in_progress, reason)
-        self._refuse(group_id, [one for one in turn if one not in joining], code, message)
 
     # Timers.
 
-    def _apply(self, group_id: str, before: dict[str, ConsumerMember | None], planned: Plan) -> None:
+    def _apply(self, group_id: str, before: dict[str, ConsumerMember], planned: Plan) -> None:
+        """Bring the timers, and the runtime of the other protocol, in line with a change."""
         change = planned.change
         if change is None:
             return
-        for member_id in change.removed:
-            self._coordinator.timers.cancel((SESSION, group_id, member_id))
-            self._coordinator.timers.cancel((REBALANCE, group_id, member_id))
-        for member in change.members:
-            self._follow(group_id, before.get(member.member_id), member)
+        for member_id in change.removed if change.downgrade is None else (*before, *change.removed):
+            for timer in _TIMERS:
+                self._coordinator.timers.cancel((timer, group_id, member_id))
+        group = self.get(group_id)
+        if group is not None and change.upgrade is not None:
+            for member in group.members.values():
+                self.heard(group_id, member)
+        if change.downgrade is None:
+            for member in change.members:
+                self._follow(group_id, before.get(member.member_id), member)
+        self._coordinator.classic.follow(group_id)
 
-    def _heard(self, group_id: str, member_id: str) -> None:
-        self._set(group_id, member_id, SESSION, self._session_seconds(group_id))
+    def heard(self, group_id: str, member: ConsumerMember) -> None:
+        """A member's session begins anew."""
+        self.limit(group_id, member.member_id, SESSION, self._session_seconds(group_id, member))
 
     def _follow(self, group_id: str, before: ConsumerMember | None, member: ConsumerMember) -> None:
-        """Give a member its time to let go of what it has to, once for each time it is told to."""
-        if member.state != UNREVOKED:
+        """Give a member its time to let go of what it has to, once for each time it is told to. One that
+        speaks the classic protocol has its time to join instead, from when it hears that it has to."""
+        if member.classic is None:
+            for timer in (CLASSIC_JOIN, CLASSIC_SYNC):
+                self._coordinator.timers.cancel((timer, group_id, member.member_id))
+        if member.state != UNREVOKED or member.classic is not None:
             self._coordinator.timers.cancel((REBALANCE, group_id, member.member_id))
         elif before is None or (before.epoch, before.revoking) != (member.epoch, member.revoking):
-            self._set(group_id, member.member_id, REBALANCE, max(member.rebalance_timeout_ms, 0) / 1000)
+            self.limit(group_id, member.member_id, REBALANCE, max(member.rebalance_timeout_ms, 0) / 1000)
 
-    def _set(self, group_id: str, member_id: str, timer: str, seconds: float) -> None:
+    def limit(self, group_id: str, member_id: str, timer: str, seconds: float) -> None:
+        """A member is out in so many seconds, unless it does what it has to."""
         due = partial(self._put, group_id, Overdue(member_id, timer), None)
         self._coordinator.timers.set((timer, group_id, member_id), seconds, due)
 
@@ -360,15 +404,13 @@ class ConsumerGroups:
         member = None if group is None else group.members.get(word.member_id)
         if member is None or self._coordinator.timers.remaining((word.timer, group_id, word.member_id)):
             return False
+        if word.timer in (CLASSIC_JOIN, CLASSIC_SYNC):
+            return member.classic is not None
         return word.timer == SESSION or member.state == UNREVOKED
 
 
 def _not_consumer(group_id: str) -> Refusal:
     return Refusal(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
-
-
-def _changed(planned: Plan) -> list[str]:
-    return [] if planned.change is None else [member.member_id for member in planned.change.members]
 
 
 def _taken(queue: _Queue) -> _Waiting:

@@ -67,6 +67,7 @@ class Heartbeat:
             topics=member.topics if self.topics is None else self.topics,
             pattern=member.pattern if self.pattern is None else self.pattern,
             assignor=_or(self.assignor, member.assignor),
+            classic=None,
         )
 
 
@@ -104,26 +105,28 @@ def refuse_epoch(member: ConsumerMember, heartbeat: Heartbeat) -> Refusal | None
 
 def reconciled(
     member: ConsumerMember,
-    heartbeat: Heartbeat,
+    owned: Collection[Partition] | None,
+    spoken: int,
     epoch: int,
     target: Assignment,
     owner_of: Callable[[Partition], str | None],
 ) -> ConsumerMember:
     """The member one step nearer to its target, or itself where no step can be taken.
 
-    Kafka's `CurrentAssignmentBuilder`. `owner_of` says whose a partition is now.
+    Kafka's `CurrentAssignmentBuilder`. `owned` is what it says it has, None: nothing new; `spoken` is the
+    epoch that it says it is in; `owner_of` says whose a partition is now.
     """
     if member.state == STABLE and member.epoch == epoch:
         return member
-    if member.state == UNREVOKED and _owns(heartbeat.owned, partitions_of(member.revoking)):
+    if member.state == UNREVOKED and _owns(owned, partitions_of(member.revoking)):
         return member
     wanted = frozenset(partitions_of(target))
     had = partitions_of(member.assigned)
     kept = [partition for partition in had if partition in wanted]
     revoked = [partition for partition in had if partition not in wanted]
-    if revoked and _owns(heartbeat.owned, revoked):
+    if revoked and _owns(owned, revoked):
         return member._replace(
-            previous_epoch=heartbeat.epoch,
+            previous_epoch=spoken,
             state=UNREVOKED,
             assigned=assignment(kept),
             revoking=assignment(revoked),
@@ -137,7 +140,7 @@ def reconciled(
         return member
     return member._replace(
         epoch=epoch,
-        previous_epoch=heartbeat.epoch,
+        previous_epoch=spoken,
         state=state,
         assigned=assignment(kept + free),
         revoking=NOTHING,

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.consumer_automaton import InvalidPattern
+from strandline.node.coordinator.groups.consumer_classic import ClassicJoin, downgrade_of
 from strandline.node.coordinator.groups.consumer_draft import Draft, size_of
-from strandline.node.coordinator.groups.consumer_matches import Matches, within
+from strandline.node.coordinator.groups.consumer_entrance import Entrance
+from strandline.node.coordinator.groups.consumer_matches import Matches, size_of_matches, within
 from strandline.node.coordinator.groups.consumer_member import (
     JOINING,
     LEAVING,
     Heartbeat,
     Refusal,
-    newcomer,
     reconciled,
-    refuse_epoch,
 )
 from strandline.node.coordinator.groups.consumer_topics import Topics, digest
 from strandline.statemachine.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
@@ -37,6 +37,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
     Assignment,
     ChangeConsumerGroup,
     ConsumerMember,
+    Upgrade,
 )
 
 MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
@@ -63,7 +64,7 @@ class Reply(NamedTuple):
     assignment: Assignment | None
 
 
-Word = Heartbeat | Overdue
+Word = Heartbeat | ClassicJoin | Overdue
 Answer = Reply | Refusal
 
 
@@ -85,22 +86,47 @@ def plan(
     max_members: int,
     room: int,
     look: bool = True,
+    upgrade: Upgrade | None = None,
+    gone: Collection[str] = (),
+    downgrades: bool = False,
 ) -> Plan:
     """See the module. `look`: whether the topics may have changed since the group's last change; `room`: how
-    much they may grow with all other groups, in what members say of themselves and what patterns match."""
-    turn = _Turn(group_id, group, topics, max_members, room)
+    much they may grow with all other groups, in what members say of themselves and what patterns match.
+
+    With `upgrade` the group is what a classic one would become, without those of its members that are
+    `gone`; it does if a member of the consumer protocol is in it in the end. `downgrades`: whether it becomes
+    a classic one when only members of that protocol are left.
+    """
+    taken = 0 if upgrade is None or group is None else sum(map(size_of, group.members.values()))
+    turn = _Turn(group_id, group, topics, max_members, room - taken)
+    draft = turn.draft
+    for member_id in gone:
+        draft.drop(member_id)
     answers: list[Answer | None] = [turn.take(word) for word in words]
     if turn.renewed or look:
         turn.look_at_topics()
-    if turn.renewed:
+    becomes_classic = (
+        downgrades and downgrade_of(draft, topics, max_members, renewed=turn.renewed) is not None
+    )
+    if turn.renewed and not becomes_classic:
         turn.assign()
-    spoke = [place for place, word in enumerate(words) if isinstance(word, Heartbeat) and not answers[place]]
+    spoke = [
+        place for place, word in enumerate(words) if not isinstance(word, Overdue) and answers[place] is None
+    ]
     for _ in range(2):  # again, as what the last of them let go of may be the first one's
         for place in spoke:
             turn.reconcile(words[place])
     for place in spoke:
         answers[place] = turn.reply(words[place])
-    return Plan(turn.draft.change(), answers, turn.draft.growth)
+    if upgrade is not None and draft.classic == draft.count:
+        return Plan(None, answers, 0)  # all were turned away
+    downgrade = downgrade_of(draft, topics, max_members, renewed=turn.renewed) if becomes_classic else None
+    change = draft.change(upgrade, downgrade)
+    if change is not None and downgrade is not None:
+        assert group is not None
+        held = sum(map(size_of, group.members.values())) + size_of_matches(group.matches)
+        return Plan(change, answers, -held)
+    return Plan(change, answers, taken + draft.growth)
 
 
 def preferred_assignor(members: Sequence[ConsumerMember]) -> str:
@@ -120,7 +146,7 @@ class _Turn:
         self._group = group or ConsumerGroup()
         self.draft = Draft(group_id, self._group)
         self._topics = topics
-        self._max_members = max_members
+        self._entrance = Entrance(group_id, self.draft, max_members)
         self._room = room
         self.renewed = False
         """Whether the target has to be made anew."""
@@ -134,11 +160,14 @@ class _Turn:
                 self.draft.drop(word.member_id)
                 self.renewed = True
             return None
+        if isinstance(word, ClassicJoin):
+            return self._admit(word, self._entrance.classic_member(word))
         if not self._there and word.epoch != JOINING:
             return Refusal(ErrorCode.group_id_not_found, f"Group {self._group_id} not found.")
-        if word.epoch < 0:
-            return self._leave(word)
-        member = self._dynamic_member(word) if word.instance_id is None else self._static_member(word)
+        return self._leave(word) if word.epoch < 0 else self._admit(word, self._entrance.member(word))
+
+    def _admit(self, word: Heartbeat | ClassicJoin, member: ConsumerMember | Refusal) -> Answer | None:
+        """Take up what a member says of itself."""
         if isinstance(member, Refusal):
             return member
         updated = word.updated(member)
@@ -179,72 +208,16 @@ class _Turn:
             return Refusal(ErrorCode.coordinator_load_in_progress, reason)
         return None
 
-    def _dynamic_member(self, word: Heartbeat) -> ConsumerMember | Refusal:
-        member = self.draft.member(word.member_id)
-        if member is not None:
-            return refuse_epoch(member, word) or member
-        if word.epoch != JOINING:
-            reason = f"Member {word.member_id} is not a member of group {self._group_id}."
-            return Refusal(ErrorCode.unknown_member_id, reason)
-        if self.draft.count >= self._max_members:
-            reason = f"The consumer group has reached its maximum capacity of {self._max_members} members."
-            return Refusal(ErrorCode.group_max_size_reached, reason)
-        return newcomer(word.member_id)
-
-    def _static_member(self, word: Heartbeat) -> ConsumerMember | Refusal:
-        """Who has the instance id now (Kafka's `getOrMaybeSubscribeStaticConsumerGroupMember`).
-
-        Unlike Kafka, a member that joins again under the member id it has is taken for what it is: a process
-        whose first answer was lost.
-        """
-        holder = self._holder(word)
-        if isinstance(holder, Refusal):
-            return holder if word.epoch != JOINING else self._dynamic_member(word)
-        if holder.member_id == word.member_id and (word.epoch != JOINING or holder.epoch != LEFT_FOR_A_WHILE):
-            return refuse_epoch(holder, word) or holder
-        if word.epoch != JOINING:
-            return self._fenced(word, holder)
-        if holder.epoch != LEFT_FOR_A_WHILE:
-            reason = (
-                f"Static member {word.member_id} with instance id {word.instance_id} cannot join the group "
-                f"because the instance id is owned by {holder.member_id} member."
-            )
-            return Refusal(ErrorCode.unreleased_instance_id, reason)
-        return holder._replace(epoch=JOINING, previous_epoch=JOINING)
-
     def _leave(self, word: Heartbeat) -> Answer:
-        member: ConsumerMember | Refusal | None
-        member = self.draft.member(word.member_id) if word.instance_id is None else self._holder(word)
-        if member is None:
-            reason = f"Member {word.member_id} is not a member of group {self._group_id}."
-            return Refusal(ErrorCode.unknown_member_id, reason)
+        member = self._entrance.leaving(word)
         if isinstance(member, Refusal):
             return member
-        if member.member_id != word.member_id:
-            return self._fenced(word, member)
         if word.epoch == LEAVING:
             self.draft.drop(member.member_id)
             self.renewed = True
         else:  # it is gone, so what it was to let go of is free; what it has it keeps until its session ends
             self.draft.put(member._replace(epoch=LEFT_FOR_A_WHILE, state=STABLE, revoking=NOTHING))
         return Reply(word.member_id, word.epoch, STABLE, None)
-
-    def _holder(self, word: Heartbeat) -> ConsumerMember | Refusal:
-        instance = str(word.instance_id)
-        return self.draft.holder(instance) or Refusal(
-            ErrorCode.unknown_member_id, f"Instance id {instance} is unknown."
-        )
-
-    def _fenced(self, word: Heartbeat, holder: ConsumerMember) -> Refusal:
-        if holder.member_id == word.member_id:
-            return refuse_epoch(holder, word) or Refusal(
-                ErrorCode.fenced_member_epoch, "The member has left."
-            )
-        reason = (
-            f"Static member {word.member_id} with instance id {word.instance_id} was fenced by member "
-            f"{holder.member_id}."
-        )
-        return Refusal(ErrorCode.fenced_instance_id, reason)
 
     # The target.
 
@@ -312,15 +285,19 @@ class _Turn:
     def reconcile(self, word: Word) -> None:
         """Let a member that spoke take its step."""
         member = self.draft.member(word.member_id)
-        if member is not None and isinstance(word, Heartbeat):
+        if member is not None and not isinstance(word, Overdue):
             target = self.draft.target(member.member_id)
-            self.draft.put(reconciled(member, word, self.draft.epoch, target, self.draft.owner))
+            spoken = member.epoch if isinstance(word, ClassicJoin) else word.epoch
+            owner = self.draft.owner
+            self.draft.put(reconciled(member, word.owned, spoken, self.draft.epoch, target, owner))
 
     def reply(self, word: Word) -> Answer:
         """What a member that spoke is told; its assignment when that is new to it, or it says everything."""
         member = self.draft.member(word.member_id)
-        if member is None or not isinstance(word, Heartbeat):
+        if member is None or isinstance(word, Overdue):
             return Refusal(ErrorCode.unknown_member_id, f"Member {word.member_id} has left.")
+        if isinstance(word, ClassicJoin):  # it is told what it has when it syncs
+            return Reply(member.member_id, member.epoch, member.state, None)
         before = self._group.members.get(word.member_id)
         knows = before is not None and (word.epoch, member.assigned) == (before.epoch, before.assigned)
         return Reply(

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from typing import Any, Protocol
 
 from strandline.node.coordinator.context import CoordinatorContext
-from strandline.node.coordinator.groups.changeovers import Changeovers
 from strandline.node.coordinator.groups.timers import Timers
 from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
 from strandline.statemachine.coordinator_machine import CoordinatorCommand
@@ -37,6 +36,12 @@ class ClassicRuntime(Protocol):
     def consumes(self, group_id: str) -> bool:
         """Whether the group's members consume topics."""
 
+    def members_of(self, group_id: str) -> Collection[str]:
+        """The ids of those that are in the group or join it; none where there is no such group."""
+
+    def follow(self, group_id: str) -> None:
+        """The group may have become one of the other protocol."""
+
 
 class ConsumerRuntime(Protocol):
     """Groups of KIP-848."""
@@ -50,7 +55,6 @@ class GroupsContext(Protocol):
     """One coordinator of groups; `strandline.node.coordinator.groups.coordinator.GroupCoordinator` is one."""
 
     timers: Timers
-    changeovers: Changeovers
     loop: asyncio.AbstractEventLoop
 
     @property

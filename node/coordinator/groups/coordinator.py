@@ -12,10 +12,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kio.schema.errors import ErrorCode
+
 from strandline.node.coordinator.groups.bounds import Bounds
-from strandline.node.coordinator.groups.changeovers import Changeovers
 from strandline.node.coordinator.groups.classic import ClassicGroups
+from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, SyncAsk, Synced
 from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
+from strandline.node.coordinator.groups.hosted import HostedMembers
 from strandline.node.coordinator.groups.timers import Timers
 from strandline.node.coordinator.groups.upkeep import Upkeep
 from strandline.node.coordinator.replica import NotDone
@@ -44,12 +47,12 @@ class GroupCoordinator:
 
     bounds: Bounds
     """How many groups and offsets there may be."""
-    changeovers: Changeovers
-    """Says which groups change their protocol."""
     classic: ClassicGroups
     """Runtime of the classic protocol; knows every group that has members of it."""
     consumer: ConsumerGroups
     """Runtime of KIP-848."""
+    hosted: HostedMembers
+    """Serves members of the classic protocol in groups of KIP-848."""
     timers: Timers
     """Deadlines of both runtimes, keyed by ("what", group id, member id); gone when the leadership ends."""
 
@@ -59,9 +62,9 @@ class GroupCoordinator:
         self.loop: asyncio.AbstractEventLoop = context.loop
         self.timers = Timers(context.loop)
         self.bounds = Bounds(self)
-        self.changeovers = Changeovers(context.loop)
         self.classic = ClassicGroups(self)
         self.consumer = ConsumerGroups(self)
+        self.hosted = HostedMembers(self, self.consumer)
         self._upkeep = Upkeep(self)
         self._started = False
         replica.follow(self._on_started, self._on_stopped)
@@ -93,6 +96,38 @@ class GroupCoordinator:
     async def confirm(self) -> bool:
         """Wait until all that was committed before the call is applied; False: this node does not lead."""
         return await self.replica.confirm()
+
+    # Members of the classic protocol, wherever they are.
+
+    async def join(self, group_id: str, ask: JoinAsk) -> Joined:
+        """A JoinGroup; see ClassicGroups and HostedMembers."""
+        if self.hosted.serves(group_id):
+            joined = await self.hosted.join(group_id, ask)
+            if joined is not None:
+                return joined
+        self.classic.follow(group_id)
+        return await self.classic.join(group_id, ask)
+
+    async def sync(self, group_id: str, ask: SyncAsk) -> Synced:
+        """A SyncGroup."""
+        if self.hosted.serves(group_id):
+            return self.hosted.sync(group_id, ask)
+        self.classic.follow(group_id)
+        return await self.classic.sync(group_id, ask)
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """A Heartbeat."""
+        if self.hosted.serves(group_id):
+            return self.hosted.heartbeat(group_id, member_id, instance_id, generation)
+        self.classic.follow(group_id)
+        return self.classic.heartbeat(group_id, member_id, instance_id, generation)
+
+    async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
+        """A LeaveGroup, of members or of an administrator, who removes those of either protocol by it."""
+        if self.hosted.serves(group_id):
+            return await self.consumer.leave(group_id, leaving)
+        self.classic.follow(group_id)
+        return self.classic.leave(group_id, leaving)
 
     def heard(self, group_id: str, member_id: str) -> None:
         """A member of the classic protocol showed by another request than a heartbeat that it lives (Kafka: a

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from strandline.node.coordinator.groups.classic_group import LiveGroup
 from strandline.node.coordinator.groups.classic_state import State
-from strandline.statemachine.groups.classic_group import CONSUMERS, ClassicGroup
+from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.groups.consumer_protocol import CONSUMERS
 
 if TYPE_CHECKING:
     from strandline.node.coordinator.groups.coordinator import GroupCoordinator

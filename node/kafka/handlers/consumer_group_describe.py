@@ -16,8 +16,9 @@ from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
 from strandline.statemachine.groups.consumer_group_commands import NOTHING, Assignment, ConsumerMember
 
-_CONSUMER_MEMBER: Final = 1
-"""The type of a member that speaks this protocol, and not the classic one."""
+_CLASSIC: Final = 0
+_CONSUMER: Final = 1
+"""Types of members: the protocol that they speak."""
 
 
 async def consumer_group_describe(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -65,7 +66,7 @@ def _member(a: Answers, groups: ConsumerGroups, member: ConsumerMember, target: 
         subscribed_topic_regex=member.pattern or None,
         assignment=_assignment(a, groups, member.assigned),
         target_assignment=_assignment(a, groups, target),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CONSUMER if member.classic is None else _CLASSIC,
     )
 
 

@@ -24,7 +24,5 @@ async def heartbeat(context: BrokerContext, request: Request, a: Answers) -> Any
         code = found
     else:
         instance_id = getattr(payload, "group_instance_id", None)
-        code = found.classic.heartbeat(
-            payload.group_id, payload.member_id, instance_id, payload.generation_id
-        )
+        code = found.heartbeat(payload.group_id, payload.member_id, instance_id, payload.generation_id)
     return a.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=code)

@@ -28,7 +28,7 @@ async def join_group(context: BrokerContext, request: Request, a: Answers) -> An
     if isinstance(coordinator, ErrorCode):
         joined = Joined(coordinator, payload.member_id)
     else:
-        joined = await coordinator.classic.join(payload.group_id, _ask(request))
+        joined = await coordinator.join(payload.group_id, _ask(request))
     none = None if version >= _NULL_PROTOCOL else ""
     return a.JoinGroupResponse(
         throttle_time=NO_THROTTLE,

@@ -29,11 +29,7 @@ async def leave_group(context: BrokerContext, request: Request, a: Answers) -> A
     found = group_coordinator(context, payload.group_id)
     if isinstance(found, ErrorCode):
         return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=found, members=())
-    consumers = found.consumer.get(payload.group_id)
-    if consumers is None or consumers.is_empty:
-        codes = found.classic.leave(payload.group_id, leaving)
-    else:  # by which administrators remove members of that protocol, too
-        codes = await found.consumer.leave(payload.group_id, leaving)
+    codes = await found.leave(payload.group_id, leaving)
     failed = next((code for code in codes if code in _OF_ALL), None)
     if failed is not None:
         return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=failed, members=())

@@ -144,6 +144,7 @@ def _of_coordinators(config: NodeConfig) -> dict[str, tuple[str, str]]:
         "transactional.id.expiration.ms": transactions.id_expiration_seconds,
     }
     return {
+        "group.consumer.migration.policy": ("STRING", groups.consumer_migration_policy),
         "group.max.size": ("INT", str(groups.max_members)),
         "offsets.retention.minutes": ("INT", str(round(groups.offset_retention_seconds / 60))),
         "offsets.topic.num.partitions": ("INT", str(config.coordinator.partitions)),

@@ -48,4 +48,4 @@ async def _synced(context: BrokerContext, request: Request) -> Synced:
         protocol,
         {each.member_id: each.assignment for each in payload.assignments},
     )
-    return await coordinator.classic.sync(payload.group_id, ask)
+    return await coordinator.sync(payload.group_id, ask)
