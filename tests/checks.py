@@ -1,25 +1,39 @@
 """Everything that has to hold before a change lands, as `scripts/test` and continuous integration run it.
 
 Each step is a tool, run as a person would run it. All of them run even when one fails, so that one run tells
-all there is to mend.
+all there is to mend. pytest has a worker for each core, and the other steps have what its waiting leaves of
+the processor: each is told of when it ends, between the lines of pytest.
+
+With --changed only the tests that a change touches are run (`tests.changed` says how they are chosen).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+from tests.changed import WHOLE, Choice, changed_files, choose
+from tests.units import SECONDS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("-p", "strandline", "-p", "tests")
 SEEDS = 300
+CHANGED_SEEDS = 30
+WORKERS = os.cpu_count() or 1
+_NICE = 10
+"""Of the steps beside pytest: its tests have deadlines, and they have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,76 +53,175 @@ class Outcome:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What pytest wrote of its tests."""
+
+    passed: int
+    skipped: int
+    seconds: dict[str, float]
+    """Of each file, fixtures included."""
+
+
 def tool(name: str, *arguments: str) -> tuple[str, ...]:
     """The command of a tool in the environment this runs in, whatever the PATH says."""
     return (str(Path(sys.executable).with_name(name)), *arguments)
 
 
-def steps(seeds: int, pytest_arguments: list[str], report: Path) -> list[Step]:
-    """All of them; pytest writes what became of its tests to `report`."""
+def static_steps() -> list[Step]:
+    """What looks at the sources alone."""
     return [
         Step("ruff check", tool("ruff", "check", "--quiet", ".")),
         Step("ruff format", tool("ruff", "format", "--check", "--quiet", ".")),
-        Step("mypy --strict", tool("mypy", "--no-error-summary", *PACKAGES)),
         Step("import-linter", tool("lint-imports", "--no-logo")),
-        Step("pytest", tool("pytest", f"--junit-xml={report}", *pytest_arguments)),
-        Step("simulation of the log", (str(ROOT / "scripts" / "simulate"), "--seeds", str(seeds))),
-        Step(
-            "simulation of whole nodes",
-            (str(ROOT / "scripts" / "simulate"), "--whole", "--seeds", str(seeds // 5)),
-        ),
-        Step(
-            "simulation of transactions",
-            (str(ROOT / "scripts" / "simulate"), "--transactions", "--seeds", str(seeds // 15)),
-        ),
+        Step("mypy --strict", tool("mypy", "--no-error-summary", *PACKAGES)),
     ]
 
 
-def run(step: Step, output: TextIO) -> Outcome:
+def simulations(seeds: int) -> list[Step]:
+    """The simulators, each with its share of the seeds."""
+    simulate = str(ROOT / "scripts" / "simulate")
+    return [
+        Step("simulation of the log", (simulate, "--seeds", str(seeds))),
+        Step("simulation of whole nodes", (simulate, "--whole", "--seeds", str(seeds // 5))),
+        Step("simulation of transactions", (simulate, "--transactions", "--seeds", str(seeds // 15))),
+    ]
+
+
+def pytest_step(workers: int, arguments: Sequence[str], report: Path) -> Step:
+    """pytest, which writes what became of its tests to `report`."""
+    shared = ("-n", str(workers)) if workers > 1 else ()
+    return Step("pytest", tool("pytest", f"--junit-xml={report}", *shared, *arguments))
+
+
+def environment() -> dict[str, str]:
+    """Ours, but bytecode may be written: else hundreds of processes compile all they import, for minutes."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def run(step: Step, output: TextIO, nice: int = 0) -> Outcome:
+    command = ("nice", "-n", str(nice), *step.command) if nice else step.command
     started = time.perf_counter()
-    done = subprocess.run(step.command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT, check=False
+    )
     return Outcome(step.name, done.returncode == 0, round(time.perf_counter() - started, 2))
 
 
-def skipped_tests(report: Path) -> int:
-    """How many tests pytest skipped, by its JUnit report; 0 when it did not come to write one."""
-    if not report.exists():
-        return 0
-    return sum(int(suite.get("skipped", "0")) for suite in ElementTree.parse(report).iter("testsuite"))
+def run_all(main: Step | None, others: Sequence[Step], output: TextIO) -> list[Outcome]:
+    """Run `main` with its output as it comes, and the others beside it, each told of when it has ended."""
+    count = len(others) + (main is not None)
+
+    def run_beside(number: int, step: Step) -> Outcome:
+        with tempfile.TemporaryFile("w+", errors="replace") as told:
+            outcome = run(step, told, _NICE)
+            told.seek(0)
+            print(f"\n{_title(number, count, outcome)}\n{told.read()}", end="", file=output, flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(1) as thread:
+        running = [thread.submit(run_beside, number, step) for number, step in enumerate(others, 1)]
+        outcomes = []
+        if main is not None:
+            outcomes.append(run(main, output))
+            print(_title(count, count, outcomes[0]), file=output, flush=True)
+        return [future.result() for future in running] + outcomes
+
+
+def _title(number: int, count: int, outcome: Outcome) -> str:
+    return f"[{number}/{count}] {outcome.name} {'ok' if outcome.ok else 'FAILED'}, {outcome.seconds:.1f} s"
+
+
+def read_report(path: Path) -> Report:
+    """Read pytest's JUnit report; nothing of anything when it did not come to write one."""
+    if not path.exists():
+        return Report(0, 0, {})
+    counts: defaultdict[str, int] = defaultdict(int)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for suite in ElementTree.parse(path).iter("testsuite"):
+        for name in ("tests", "skipped", "failures", "errors"):
+            counts[name] += int(suite.get(name, "0"))
+        for case in suite.iter("testcase"):
+            words = case.get("classname", "").split(".")
+            # Classes of tests follow the names of folders and of the file.
+            length = next((n for n, word in enumerate(words, 1) if word.startswith("test_")), len(words))
+            seconds["/".join(words[:length]) + ".py"] += float(case.get("time", "0"))
+    passed = counts["tests"] - counts["skipped"] - counts["failures"] - counts["errors"]
+    return Report(passed, counts["skipped"], dict(seconds))
+
+
+def record(report: Report) -> None:
+    """Keep how long each file took, by which workers and --changed order them."""
+    kept = {path: round(took, 1) for path, took in sorted(report.seconds.items()) if took >= 1}
+    SECONDS.write_text(json.dumps(kept, indent=2) + "\n")
+
+
+def tell(choice: Choice, output: TextIO) -> None:
+    """What is run, and why."""
+    for line in choice.why:
+        print(f"changed: {line}", file=output)
+    for path in choice.left_out:
+        print(f"changed: left out: {path}", file=output)
+    if choice.tests is None:
+        print("changed: everything is run", file=output)
+    else:
+        print(
+            f"changed: {len(choice.tests)} files are run: {' '.join(choice.tests)}", file=output, flush=True
+        )
 
 
 def main() -> int:
     """Run every step; exits 1 when one does not hold. With --json the tools' own output goes to stderr."""
     parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a summary line")
+    parser.add_argument("--changed", action="store_true", help="only the tests that a change touches")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds to simulate (default: %(default)s)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=WORKERS,
+        help="processes of pytest (default: %(default)s, one for each core)",
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="keep how long each file of tests took, in tests/seconds.json"
+    )
     parser.add_argument("pytest", nargs="*", metavar="PYTEST", help="arguments for pytest, after --")
     arguments = parser.parse_args()
     output = sys.stderr if arguments.json else sys.stdout
+    chosen, seeds = list(arguments.pytest), arguments.seeds
+    choice = choose(*changed_files()) if arguments.changed else WHOLE
+    if arguments.changed:
+        tell(choice, output)
+    if choice.tests is not None:
+        chosen += choice.tests
+        seeds = min(seeds, CHANGED_SEEDS)
+    others = static_steps() + (simulations(seeds) if choice.simulations else [])
 
-    outcomes = []
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "pytest.xml")
-        todo = steps(arguments.seeds, arguments.pytest, report)
-        for number, step in enumerate(todo, 1):
-            title = f"[{number}/{len(todo)}] {step.name}"
-            print(f"{title} ...", file=output, flush=True)
-            outcome = run(step, output)
-            outcomes.append(outcome)
-            ended = "ok" if outcome.ok else "FAILED"
-            print(f"{title} {ended}, {outcome.seconds:.1f} s", file=output, flush=True)
-        skipped = skipped_tests(report)
+        path = Path(folder, "pytest.xml")
+        pytest = None if choice.tests == () else pytest_step(arguments.workers, chosen, path)
+        outcomes = run_all(pytest, others, output)
+        report = read_report(path)
+    seconds = round(time.perf_counter() - started, 2)
+    if arguments.record:
+        record(report)
 
     failed = [outcome.name for outcome in outcomes if not outcome.ok]
-    seconds = round(sum(outcome.seconds for outcome in outcomes), 2)
     if arguments.json:
-        told = [asdict(outcome) for outcome in outcomes]
-        print(json.dumps({"ok": not failed, "seconds": seconds, "skipped_tests": skipped, "steps": told}))
+        told = {
+            "ok": not failed,
+            "seconds": seconds,
+            "passed_tests": report.passed,
+            "skipped_tests": report.skipped,
+            "steps": [asdict(outcome) for outcome in outcomes],
+        }
+        print(json.dumps(told))
     elif failed:
-        print(f"test failed: {', '.join(failed)} ({len(failed)} of {len(todo)} steps), {seconds:.1f} s")
+        print(f"test failed: {', '.join(failed)} ({len(failed)} of {len(outcomes)} steps), {seconds:.1f} s")
     else:
-        noted = f" ({skipped} tests skipped: why is above)" if skipped else ""
-        print(f"test ok: {len(todo)} steps{noted}, {seconds:.1f} s")
+        noted = f", {report.skipped} skipped (why is above)" if report.skipped else ""
+        print(f"test ok: {len(outcomes)} steps, {report.passed} passed{noted}, {seconds:.1f} s")
     return 1 if failed else 0
 
 

@@ -47,8 +47,9 @@ def session(
 ) -> SparkSession:
     """Start a session, or return the one that runs. `configs` are Spark's own; they win over ours.
 
-    `short_jobs`: Java compiles quickly rather than well. Jobs of seconds, like the audits, take half the
-    processor for it; scans of gigabytes in Spark's own operators would take more.
+    `short_jobs`: Java compiles quickly rather than well, and a query is planned once, not again after each of
+    its stages, of which the audits have hundreds. Each of the two halves the processor that jobs of seconds
+    take, as those do; scans of gigabytes in Spark's own operators would take more.
 
     Raises NoJava before Spark is started.
     """
@@ -59,6 +60,8 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     java = f"-Dlog4j2.configurationFile={_LOGGING} {_SHORT_JOBS if short_jobs else ''}".strip()
     ours = {**_DEFAULTS, "spark.driver.extraJavaOptions": java}
+    if short_jobs:
+        ours["spark.sql.adaptive.enabled"] = "false"
     for name, value in {**ours, **(configs or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -1,4 +1,4 @@
-"""One Spark session for the whole folder: its start costs more than most of the tests."""
+"""One Spark session and one pass of the audits for the whole folder: each costs more than most tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, audit_storages
 from strandline.snapshot.spark.session import session
 
 
@@ -41,3 +42,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         started.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
         yield started
         started.stop()
+
+
+@pytest.fixture(scope="session")
+def audited(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, AuditRun]]:
+    """What the audits say of all storages that the collected modules have, by the name of each module.
+
+    A module that wants some audited has a function `storages`, which makes them in a folder and names them.
+    """
+    collected = dict.fromkeys(
+        item.module for item in request.session.items if isinstance(item, pytest.Function)
+    )
+    wanted: dict[str, dict[str, ClusterStorage]] = {
+        module.__name__: module.storages(tmp_path_factory.mktemp("audited"))
+        for module in collected
+        if hasattr(module, "storages")
+    }
+    runs = iter(audit_storages(spark, [storage for named in wanted.values() for storage in named.values()]))
+    return {module: {name: next(runs) for name in named} for module, named in wanted.items()}

@@ -1,7 +1,7 @@
 """Each audit finds what it looks for, and nothing else turns red but what has to.
 
 Two clusters are stored, one that keeps everything and one that was collected. They are copied once for each
-kind of damage, and all copies are audited in one pass.
+kind of damage, and all copies are audited in one pass, with those of other modules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from strandline.snapshot.spark.audits import (
     ClusterStorage,
     NothingToAudit,
     Verdict,
-    audit_storages,
     run_audits,
     write_report,
 )
@@ -45,7 +44,7 @@ from tests.spark.collected_cluster import build_collected
 from tests.spark.damage import Copy, change_extents, change_level_one, set_extent, set_fields
 from tests.spark.stored_cluster import CLUSTER, StoredCluster, build_cluster
 
-# All copies are audited by whichever test comes first: some 15 seconds on two idle cores.
+# All copies are audited by the test that comes first: some 20 seconds on two idle cores.
 pytestmark = pytest.mark.timeout(300)
 
 PRODUCER_EPOCH_AT, BASE_SEQUENCE_AT, COUNT_AT = 51, 53, 57
@@ -552,21 +551,20 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> StoredCluster:
     return build_collected(tmp_path_factory.mktemp("collected") / "objects")
 
 
-@pytest.fixture(scope="module")
-def runs(
-    spark: SparkSession,
-    cluster: StoredCluster,
-    collected: StoredCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, AuditRun]:
-    storages = []
-    for number, damage in enumerate(DAMAGES.values()):
-        copy = Copy(
-            collected if damage.collected else cluster, tmp_path_factory.mktemp("damaged") / str(number)
-        )
+def storages(root: Path) -> dict[str, ClusterStorage]:
+    """Damaged copies, to be audited together."""
+    whole, collected = build_cluster(root / "whole"), build_collected(root / "collected")
+    damaged = {}
+    for number, (name, damage) in enumerate(DAMAGES.items()):
+        copy = Copy(collected if damage.collected else whole, root / str(number))
         damage.do(copy)
-        storages.append(ClusterStorage(open_storage(str(copy.root)), CLUSTER))
-    return dict(zip(DAMAGES, audit_storages(spark, storages), strict=True))
+        damaged[name] = ClusterStorage(open_storage(str(copy.root)), CLUSTER)
+    return damaged
+
+
+@pytest.fixture(scope="module")
+def runs(audited: dict[str, dict[str, AuditRun]]) -> dict[str, AuditRun]:
+    return audited[__name__]
 
 
 def test_checkpoints_that_go_while_they_are_read_are_left_out_but_the_newest(

@@ -6,35 +6,37 @@ They know nothing of the run: where a latecomer came in they turn red by what is
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict, audit_storages
+from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict
 from strandline.snapshot.storage import open_storage
 from tests.three_fences.matrix import CELLS, NAMES, expected, facts
 from tests.three_fences.scenes import play
 from tests.three_fences.stage import CLUSTER
 
-# All twelve are played and audited by whichever test comes first.
+# All twelve are played and audited by the test that comes first.
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def runs(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, str | None], AuditRun]:
-    root = tmp_path_factory.mktemp("three-fences")
-    storages = []
+def storages(root: Path) -> dict[str, ClusterStorage]:
+    """What each of the twelve left, to be audited together."""
+    stored = {}
     logging.disable(logging.CRITICAL)
     try:
         for cell, name in zip(CELLS, NAMES, strict=True):
             outcome = play(*cell, root / name)
             assert facts(outcome) == expected(*cell).facts
-            storages.append(ClusterStorage(open_storage(str(root / name)), CLUSTER))
+            stored[name] = ClusterStorage(open_storage(str(root / name)), CLUSTER)
     finally:
         logging.disable(logging.NOTSET)
-    return dict(zip(CELLS, audit_storages(spark, storages), strict=True))
+    return stored
+
+
+@pytest.fixture(scope="module")
+def runs(audited: dict[str, dict[str, AuditRun]]) -> dict[tuple[str, str | None], AuditRun]:
+    return {cell: audited[__name__][name] for cell, name in zip(CELLS, NAMES, strict=True)}
 
 
 @pytest.mark.parametrize(("scene", "missing"), CELLS, ids=NAMES)

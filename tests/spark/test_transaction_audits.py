@@ -1,7 +1,7 @@
 """The audits of transactions find what they look for: each damage turns the expected ones red, and no other.
 
 One cluster with transactions is stored and copied once for each kind of damage; all copies are audited in one
-pass.
+pass, with those of other modules.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import struct
 from collections.abc import Callable, Mapping, Set
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,11 +18,10 @@ import msgpack
 import numpy as np
 import pytest
 from crc32c import crc32c
-from pyspark.sql import SparkSession
 
 from strandline.snapshot.extent_rows import aborted_rows
 from strandline.snapshot.names import checkpoint_prefix, log_name
-from strandline.snapshot.spark.audits import AuditResult, AuditRun, ClusterStorage, Verdict, audit_storages
+from strandline.snapshot.spark.audits import AuditResult, AuditRun, ClusterStorage, Verdict
 from strandline.snapshot.spark.audits.transaction_audits import SLACK_MS
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.groups.group_commands import GroupKind
@@ -40,7 +40,7 @@ from tests.spark.transactional_cluster import (
     build_transactional,
 )
 
-# All copies are audited by whichever test comes first: some 15 seconds on two idle cores.
+# All copies are audited by the test that comes first: some 20 seconds on two idle cores.
 pytestmark = pytest.mark.timeout(300)
 
 REPLAY, SEQUENCES = "replay", "producer_sequences"
@@ -468,17 +468,20 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> TransactionalCluster:
     return build_transactional(tmp_path_factory.mktemp("transactional") / "objects")
 
 
-@pytest.fixture(scope="module")
-def runs(
-    stored: TransactionalCluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, AuditRun]:
-    root = tmp_path_factory.mktemp("damaged")
-    storages = []
-    for number, damage in enumerate(DAMAGES.values()):
+def storages(root: Path) -> dict[str, ClusterStorage]:
+    """Damaged copies, to be audited together."""
+    stored = build_transactional(root / "whole")
+    damaged = {}
+    for number, (name, damage) in enumerate(DAMAGES.items()):
         copy = Copy(stored.cluster, root / str(number))
         damage.do(copy, stored)
-        storages.append(ClusterStorage(open_storage(str(copy.root)), CLUSTER))
-    return dict(zip(DAMAGES, audit_storages(spark, storages), strict=True))
+        damaged[name] = ClusterStorage(open_storage(str(copy.root)), CLUSTER)
+    return damaged
+
+
+@pytest.fixture(scope="module")
+def runs(audited: dict[str, dict[str, AuditRun]]) -> dict[str, AuditRun]:
+    return audited[__name__]
 
 
 def result(run: AuditRun, name: str) -> AuditResult:

@@ -1,0 +1,35 @@
+"""How several workers share the tests: a file of tests, or a folder with costly fixtures, is one worker's.
+
+So no cluster and no Spark session is built twice. The units that took longest, as recorded, come first; tests
+that share nothing come last and one by one, for the workers to end at the same time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.units import is_shared_out, recorded_seconds, unit_of
+
+
+class ByUnit(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False  # the order is the one below
+    return ByUnit(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for path, took in recorded_seconds().items():
+        seconds[unit_of(path)] += took
+    items.sort(key=lambda item: (is_shared_out(item.nodeid), -seconds[unit_of(item.nodeid)]))
