@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from strandline.cluster.failure import CommandFailed, one_line
 
+DEGRADED: Final = "degraded: "
+"""Begins the problem of a node that does its part, while something around it is wrong."""
 _ANSWER_LIMIT: Final = 64 * 1024 * 1024
 
 
@@ -103,7 +105,7 @@ class AdminClient:
         reasons = set(details)
         if answer.status == 200:
             # Degraded: the node does its part, and something around it is wrong.
-            return Health(f"degraded: {answer.reasons}" if reasons else None, does_its_part=True)
+            return Health(f"{DEGRADED}{answer.reasons}" if reasons else None, does_its_part=True)
         only_storage = reasons == {"storage_failing"}
         return Health(answer.reasons, does_its_part=False, only_storage=only_storage, details=details)
 

@@ -126,6 +126,7 @@ def test_majority_with_a_lost_folder_serves_nothing_and_says_why(cluster: RealCl
     assert "node 3 comes with data folder" in problems(cluster, 1)["strangers"]
     assert "strandline node replace" in problems(cluster, 1)["strangers"]
     assert "the other nodes know node 3 by another data folder" in problems(cluster, 3)["folder_refused"]
+    assert problems(cluster, 3).keys() == {"folder_refused"}, "what follows from it has another cure alone"
     assert 'strandline_problems{reason="strangers"} 1' in fetch(cluster, 1, "/metrics")
     assert 'strandline_problems{reason="folder_refused"} 1' in fetch(cluster, 3, "/metrics")
     for node in (1, 3):
@@ -134,6 +135,7 @@ def test_majority_with_a_lost_folder_serves_nothing_and_says_why(cluster: RealCl
     while time.monotonic() < ends:
         assert led(cluster, 1) == led(cluster, 3) == []
         time.sleep(0.2)
+    assert "mesh: alone" not in told(cluster, 3)[before[3] :], "a peer is there, and refuses it"
     cluster.start(2, wait=False)
     wait(lambda: {0, 1, 2, 3} <= {*led(cluster, 1), *led(cluster, 2)})
     assert read(cluster, 300) == list(range(300))

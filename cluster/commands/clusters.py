@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from strandline.cluster.admin_client import DEGRADED
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.last_lines import lines
-from strandline.cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster, NodeStatus
+from strandline.cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster
 from strandline.cluster.output import Json, escaped, plural, progress, show, table
 from strandline.cluster.ports import free_ports, usual_ports
 from strandline.cluster.remote import ask
@@ -119,7 +120,9 @@ def status(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) 
         "healthy": healthy,
         "nodes": [asdict(node) for node in nodes],
     }
-    show(as_json, plain, table(("NODE", "PID", "KAFKA", "HTTP", "HEALTH"), [_row(node) for node in nodes]))
+    rows = [(node.node, node.pid, node.kafka, node.admin, _health(node.problem)) for node in nodes]
+    reasons = _reasons((node.node, node.problem) for node in nodes)
+    show(as_json, plain, [table(("NODE", "PID", "KAFKA", "HTTP", "HEALTH"), rows), *reasons])
     if not healthy:
         raise typer.Exit(FAILED)
 
@@ -258,17 +261,30 @@ def _remote(addresses: Sequence[str], as_json: bool) -> None:
             each["admin"],
             each["replicas"],
             each["leads"],
-            each["problem"] or "healthy",
+            _health(each["problem"]),
         )
         for each in found["nodes"]
     ]
     header = ("NODE", "KAFKA", "HTTP", "REPLICAS", "LEADS", "HEALTH")
     leader = "no leader" if found["controller"] is None else f"node {found['controller']}"
     head = f"cluster {found['cluster'] or '(unknown)'}, epoch {found['epoch']}, controller: {leader}"
-    show(as_json, found, [escaped(head), table(header, rows, right=(0, 3, 4))])
+    reasons = _reasons((each["node"], each["problem"]) for each in found["nodes"])
+    show(as_json, found, [escaped(head), table(header, rows, right=(0, 3, 4)), *reasons])
     if not found["healthy"]:
         raise typer.Exit(FAILED)
 
 
-def _row(status: NodeStatus) -> tuple[object, ...]:
-    return status.node, status.pid, status.kafka, status.admin, status.problem or "healthy"
+def _health(problem: str | None) -> str:
+    """One word for the table: reasons are long, and follow below it."""
+    if problem is None:
+        return "healthy"
+    return "degraded" if problem.startswith(DEGRADED) else "unhealthy"
+
+
+def _reasons(problems: Iterable[tuple[int | None, str | None]]) -> list[str]:
+    """A line for each node with a problem."""
+    return [
+        escaped(f"{'?' if node is None else f'node {node}'}: {problem.removeprefix(DEGRADED)}")
+        for node, problem in problems
+        if problem is not None
+    ]

@@ -48,6 +48,15 @@ DEGRADED: Final = frozenset(
 """With none but these the node itself does its part: nothing is gained by taking clients away from it."""
 
 
+_EXPLAINED: Final = {
+    "folder_refused": frozenset(
+        {"folder_new", "no_controller", "not_registered", "fenced", "groups_missing", "groups_leaderless"}
+    ),
+    "folder_new": frozenset({"no_controller", "not_registered", "groups_leaderless"}),
+}
+"""What follows from a problem, and has another cure where it comes alone: left out beside that problem."""
+
+
 class Problem(NamedTuple):
     """One reason, how many things it is about, and the first of the groups among them."""
 
@@ -107,7 +116,9 @@ def problems(source: AdminSource) -> list[Problem]:
         "storage_not_cleaned": _storage(source, {Kind.DELETE}),
         "collector_stopped": (int(broken is not None), (), broken),
     }
-    return [Problem(reason, *found[reason]) for reason in REASONS if found[reason][0]]
+    present = [reason for reason in REASONS if found[reason][0]]
+    explained = frozenset().union(*(_EXPLAINED.get(reason, ()) for reason in present))
+    return [Problem(reason, *found[reason]) for reason in present if reason not in explained]
 
 
 _Found = tuple[int, tuple[int, ...], str | None]

@@ -35,8 +35,6 @@ LOOK_SECONDS: Final = 1.0
 """Pause between two looks at a storage whose owner is not known yet."""
 AGAIN_SECONDS: Final = 60.0
 """And between two looks at one that was seen to be this cluster's."""
-DISOWNED_SECONDS: Final = 15.0
-"""For so long the last word of a peer that it knows this node by another folder is news."""
 START_SECONDS: Final = 5.0
 """Time limit of a start for reading the storage's owner."""
 ANSWER_SECONDS: Final = 30.0
@@ -138,8 +136,7 @@ class FolderKeeper:
 
     def disowned(self) -> str | None:
         """That others know this node by another data folder, in one line; None if no peer said so lately."""
-        disowned_at = self._host.mesh.disowned_at
-        if disowned_at is not None and self._loop.time() - disowned_at < DISOWNED_SECONDS:
+        if self._host.mesh.is_disowned():
             node = self._host.node_id
             return (
                 f"the other nodes know node {node} by another data folder, whose votes and acknowledged"

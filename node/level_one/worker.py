@@ -9,6 +9,7 @@ object has no name yet, and nobody will ever use one that lands late.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 NICENESS: Final = 5
 """A third of the node's own share of a busy processor. To lift what is produced takes a fifth to a quarter of
 what producing it takes; with much less, level zero would grow for as long as a machine is busy."""
+OOM_SCORE_ADJ: Final = 1000
+"""The highest there is (proc(5)): as if the process had all memory of the machine, or of its cgroup."""
 STORE_THREADS: Final = 12
 """More than gets and puts under way."""
 POLICY: Final = RetryPolicy(attempt_seconds=60.0, total_seconds=180.0)
@@ -55,6 +58,7 @@ def main() -> int:
         print("this is started by a node, which talks to it by its standard input", file=sys.stderr)
         return 2
     os.nice(NICENESS)
+    _go_first()
     # Who stops a node at a terminal sends this to its children, too; the node ends them in its own order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -65,6 +69,15 @@ def main() -> int:
     with asyncio.Runner(loop_factory=NodeLoop) as runner:
         runner.run(_serve(answers))
     return 0
+
+
+def _go_first() -> None:
+    """Let the kernel take this process before any other when memory runs out, and not the node.
+
+    The node does the job that was under way again, and nothing else is lost. Any process may ask for this.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(OOM_SCORE_ADJ))
 
 
 async def _serve(answers: BinaryIO) -> None:
@@ -131,6 +144,7 @@ class _Worker(asyncio.Protocol):
                 disk=RealDisk(),
                 executor=DiskThreads(STORE_THREADS, "store"),
                 rng=random.Random(system.getrandbits(256)),
+                make=False,  # a new folder would stand in the way of one that is brought back
             )
         except NotDone as error:
             self._answer(["refused", str(error)])

@@ -95,13 +95,18 @@ class LocalStore(ObjectStore):
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
         max_object_bytes: int = 256 * 1024 * 1024,
+        make: bool = True,
     ) -> LocalStore:
-        """Make the folder if need be and sweep what this owner left unfinished. Blocks.
+        """Open the folder and remove what this owner left unfinished. Blocks.
 
-        `owner` names this process among all that share the folder. Raises StoreError, which says what to do.
+        `owner` names this process among all that share the folder. With `make` the folder is made if need be;
+        without, one that is missing is an error, as where it is not mounted. Raises StoreError, which says
+        what to do.
         """
         check_key(owner)
         unfinished = posixpath.join(root, PARTIAL, owner)
+        if not make and not disk.exists(posixpath.join(root, PARTIAL)):
+            raise NotDone("open", root, "the store's folder is missing", retriable=True, cure=_BRING_BACK)
         try:
             disk.mkdir(unfinished)
             release = disk.lock(unfinished + ".lock")

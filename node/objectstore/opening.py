@@ -40,8 +40,12 @@ def open_store(
     disk: ObjectDisk,
     executor: Executor,
     rng: random.Random,
+    make: bool = True,
 ) -> ObjectStore:
-    """The store, its operations tried again as `policy` says. Blocks. Raises NotDone, which says the cure."""
+    """The store, its operations tried again as `policy` says. Blocks. Raises NotDone, which says the cure.
+
+    `make` says whether a folder that is not there is made.
+    """
     store: ObjectStore
     if urlsplit(place.url).scheme:
         plain_http = place.options.get("endpoint", "").startswith("http://")
@@ -52,5 +56,5 @@ def open_store(
             timeout_seconds=policy.attempt_seconds,
         )
     else:
-        store = LocalStore.open(disk, place.url, owner=place.owner, loop=loop, executor=executor)
+        store = LocalStore.open(disk, place.url, owner=place.owner, loop=loop, executor=executor, make=make)
     return RetryingStore(store, policy, loop=loop, rng=rng, place=place.url)

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import pytest
 
 from strandline.node.level_one.builder import BuilderConfig, BuildFailed, Built, Merge, Output
-from strandline.node.level_one.worker import NICENESS
+from strandline.node.level_one.worker import NICENESS, OOM_SCORE_ADJ
 from strandline.node.level_one.worker_link import PROGRAM, WorkerBuilder, WorkerLimits
+from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.runtime.disk_threads import NodeLoop
 from strandline.snapshot.level_one_format import batches_of, parse
@@ -49,6 +50,7 @@ def extents(folder: Path) -> list[Extent]:
     path = folder / object_name(7, IDENTITY)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(made.parts))
+    (folder / PARTIAL).mkdir(exist_ok=True)
     result: list[Extent] = []
     base = 40
     for number, (batch, position) in enumerate(zip(SENT, made.positions, strict=True)):
@@ -100,6 +102,10 @@ def command_line(process_id: int) -> str:
     return Path(f"/proc/{process_id}/cmdline").read_text()
 
 
+def oom_score_adj(process_id: int) -> int:
+    return int(Path(f"/proc/{process_id}/oom_score_adj").read_text())
+
+
 async def gone(process_id: int) -> None:
     await until(lambda: not alive(process_id))
 
@@ -149,6 +155,7 @@ def test_objects_are_built_and_merged(tmp_path: Path) -> None:
         assert worker.process_id is not None
         own = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, worker.process_id) == min(19, own + NICENESS)
+        assert oom_score_adj(worker.process_id) == OOM_SCORE_ADJ
         assert "worker" in command_line(worker.process_id)
         assert SECRET not in command_line(worker.process_id)
         assert all(isinstance(one, LevelOneExtent) for one in built)
@@ -283,6 +290,27 @@ def test_closing_ends_a_job_under_way() -> None:
 
     with silent_store() as place:
         run(scenario(place))
+
+
+def test_a_folder_that_is_missing_is_not_made_and_serves_once_it_is_back(tmp_path: Path) -> None:
+    """As where it is not mounted: a folder in its place would stand in its way."""
+    folder, away = tmp_path / "objects", tmp_path / "away"
+
+    async def scenario() -> None:
+        lifted = extents(folder)
+        folder.rename(away)
+        worker = builder(folder)
+        [result] = await worker.build([Output(TOPIC, 0, 3, unique(1), lifted)])
+        assert isinstance(result, BuildFailed)
+        assert "the store's folder is missing" in result.reason
+        assert result.retriable
+        assert not folder.exists()
+        away.rename(folder)
+        [built] = await worker.build([Output(TOPIC, 0, 3, unique(2), lifted)])
+        assert isinstance(built, LevelOneExtent)
+        await worker.close()
+
+    run(scenario())
 
 
 def test_a_job_that_takes_for_ever_is_ended() -> None:

@@ -27,6 +27,7 @@ _SIZES: Final = (100, 1000, 1000, 20_000)
 _BATCH: Final = 20
 """Records that go to one partition before those for another, as librdkafka's own choice has it."""
 _STAY_SECONDS: Final = (5.0, 20.0)
+_BEGUN_PARTITIONS: Final = 200
 _LIVE_SECONDS: Final = (1.0, 10.0)
 _MOST_PARTITIONS: Final = 24
 _REQUEST_SECONDS: Final = 60.0
@@ -53,7 +54,7 @@ class Load:
         self._rate = rate
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        work = [self._produce, *[self._consume] * CONSUMERS, *[self._churn] * CHURNERS]
+        work = [self._produce, self._begin, *[self._consume] * CONSUMERS, *[self._churn] * CHURNERS]
         self._threads = [
             threading.Thread(target=self._run, args=(each, number, random.Random(rng.getrandbits(64))),
                              daemon=True)
@@ -161,6 +162,18 @@ class Load:
                 self.counts["committed"] += 1
             except KafkaException as error:
                 self.counts[f"commit: {error.args[0].name()}"] += 1
+            consumer.close()
+
+    def _begin(self, number: int, rng: random.Random) -> None:
+        """Read some partitions from their start, again and again: from storage, through the page cache."""
+        while not self._stopping.is_set():
+            consumer = self._consumer("begins", {"auto.offset.reset": "earliest"})
+            some = rng.sample(range(self._partitions), min(_BEGUN_PARTITIONS, self._partitions))
+            consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in some])
+            until = time.monotonic() + rng.uniform(*_STAY_SECONDS)
+            while not self._stopping.is_set() and time.monotonic() < until:
+                messages = consumer.consume(500, 0.5)
+                self.counts["read from the start"] += sum(each.error() is None for each in messages)
             consumer.close()
 
     def _churn(self, number: int, rng: random.Random) -> None:

@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -259,7 +260,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--before", type=float, default=1.0, help="minutes without (default: %(default)g)")
     parser.add_argument("--partitions", type=int, default=2093, help="default: %(default)s")
     parser.add_argument("--rate", type=float, default=200.0, help="records a second (default: %(default)g)")
-    parser.add_argument("--files", type=float, default=12.0, metavar="MB",
+    parser.add_argument("--files", type=float, default=6.0, metavar="MB",
                         help="what the limit leaves for files' pages (default: %(default)g)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of what is done when (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep logs and objects also when all is well")
@@ -273,6 +274,7 @@ def main(arguments: list[str]) -> int:
         mix = Mix(folder, report, options.rate, random.Random(options.seed))
     except NoGroup as error:
         parser.error(str(error))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no node is left behind
     try:
         mix.go(options.before * 60, options.minutes * 60, round(options.files * 1e6))
     finally:

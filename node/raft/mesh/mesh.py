@@ -341,6 +341,11 @@ class Mesh:
             self.disowned_at = self._loop.time()
         self._problems.add(problem)
 
+    def is_disowned(self) -> bool:
+        """Whether a peer said lately that it knows this node by another data folder."""
+        at = self.disowned_at
+        return at is not None and self._loop.time() - at < STRANGER_SECONDS
+
     def knocking(self) -> dict[int, Stranger]:
         """By node id, the processes that come with other data folders; one that stopped coming is no news."""
         since = self._loop.time() - STRANGER_SECONDS
@@ -454,8 +459,12 @@ class Mesh:
             link.silent_ticks += 1
 
     def _notice_alone(self) -> None:
-        """Say that no peer is there: who has the lowest id dials nobody, and would wait in silence."""
-        if not self._peers or any(peer.link is not None for peer in self._peers.values()):
+        """Say that no peer is there: who has the lowest id dials nobody, and would wait in silence.
+
+        Where peers are there and refuse this node's data folder, they have said so.
+        """
+        connected = any(peer.link is not None for peer in self._peers.values())
+        if not self._peers or connected or self.is_disowned():
             self._ticks_alone = 0
             return
         self._ticks_alone += 1
