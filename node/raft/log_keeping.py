@@ -16,37 +16,37 @@ log = logging.getLogger(__name__)
 class LogKeeping(Part):
     """What lets the oldest segment of the log go."""
 
-    __slots__ = ("journal", "taking")
+    __slots__ = ("log", "taking")
 
-    def __init__(self, state: ReplicaState, journal: GroupJournal, taking: SnapshotTaking) -> None:
+    def __init__(self, state: ReplicaState, log: GroupJournal, taking: SnapshotTaking) -> None:
         super().__init__(state)
-        self.journal = journal
+        self.log = log
         self.taking = taking
 
     def moves_by_itself(self) -> bool:
         """Whether a snapshot can cover all that it holds, if not now then when it is this group's turn."""
         state = self.state
-        return state.failure is None and state.damaged_below is None and state.applied == state.journal.last
+        return state.failure is None and state.damaged_below is None and state.applied == self.journal.last
 
     def group_log(self) -> GroupLog:
         """The log as it stands, for carrying it along."""
         state = self.state
         if state.snapshot_index and state.damaged_below is None:
-            return GroupLog(self.journal, state.snapshot_members, state.snapshot_term)
+            return GroupLog(self.log, state.snapshot_members, state.snapshot_term)
         base = state.configurations[0]
-        members = Configuration(state.journal.base, base.voters, base.learners)
-        return GroupLog(self.journal, members, state.journal.base_term)
+        members = Configuration(self.journal.base, base.voters, base.learners)
+        return GroupLog(self.log, members, self.journal.base_term)
 
     def record_again(self) -> None:
         """Write term, vote and base again, so that the segment they lie in is not needed for them."""
         state = self.state
-        state.journal.record_state()
+        self.journal.record_state()
         if state.snapshot_index and state.damaged_below is None:
             members = state.snapshot_members
-            state.journal.record_snapshot(
+            self.journal.record_snapshot(
                 state.snapshot_index, state.snapshot_term, members.voters, members.learners
             )
         elif state.applied:
             self.taking.take()
-        elif state.journal.last == 0:
-            state.journal.reset(0, 0, state.configurations[0].voters, state.configurations[0].learners)
+        elif self.journal.last == 0:
+            self.journal.reset(0, 0, state.configurations[0].voters, state.configurations[0].learners)

@@ -44,7 +44,7 @@ class Applying(Part):
             return
         count = min(state.commit - state.applied, self.settings.max_apply_per_turn)
         machine = state.machine
-        for command, index, term in state.journal.after(state.applied, count):
+        for command, index, term in self.journal.after(state.applied, count):
             state._SyncObj__raftLastApplied = index  # `applied`, without the cost of the property
             state.bytes_since_snapshot += len(command)
             kind = command[0]

@@ -35,9 +35,9 @@ class Commitment(Part):
 
     def own_match(self) -> int:
         """The leader counts itself only for what its own disk has confirmed."""
-        return self.state.journal.synced
+        return self.journal.synced
 
     def may_commit(self, index: int) -> bool:
         """Only entries of the leader's current term are committed by counting replicas (Raft §5.4.2)."""
         state = self.state
-        return state.journal.term_at(index) == state.term
+        return self.journal.term_at(index) == state.term

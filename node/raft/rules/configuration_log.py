@@ -61,5 +61,5 @@ class ConfigurationLog(Part):
             return
         for peer in state.peers:
             if peer not in state.progress:
-                state.progress[peer] = Progress(state.journal.last + 1)
+                state.progress[peer] = Progress(self.journal.last + 1)
         self.host.set_active(state, True)

@@ -164,5 +164,5 @@ class Dispatch(Part):
 
     def _refuse_impossible(self, need: NeedSnapshot) -> None:
         state = self.state
-        if need.least > state.journal.last:
+        if need.least > self.journal.last:
             raise BadMessage(f"group {state.id}: snapshot {need.least} is wanted, beyond the leader's log")

@@ -73,7 +73,7 @@ class Election(Part):
         cause = Cause.HANDED if transfer else Cause.SILENCE if state.term else Cause.FIRST
         self.host.campaigns.counts[state.rank, cause] += 1
         state.set_term(state.term + 1, self.host.node_id)
-        term, last, last_term = state.term, state.journal.last, state.journal.last_term
+        term, last, last_term = state.term, self.journal.last, self.journal.last_term
         for peer in state.other_voters():
             self.host.send_when_synced(
                 peer, RequestVote(state.id, MessageKind.VOTE, term, last, last_term, transfer)
@@ -87,8 +87,7 @@ class Election(Part):
 
     def is_up_to_date(self, last: int, last_term: int) -> bool:
         """Whether a log that ends so is at least as up-to-date as ours (Raft §5.4.1)."""
-        state = self.state
-        return (last_term, last) >= (state.journal.last_term, state.journal.last)
+        return (last_term, last) >= (self.journal.last_term, self.journal.last)
 
     def ignores_vote(self, transfer: bool) -> bool:
         """Whether a request for a vote in a higher term is not even looked at (thesis §4.2.3).

@@ -77,7 +77,7 @@ class Following(Part):
             entries = entries[state.commit - previous :]
             packed = _EMPTY
             proven = max(previous, state.commit)
-        elif state.journal.term_at(previous) == message.previous_term:
+        elif self.journal.term_at(previous) == message.previous_term:
             proven = previous
         else:
             self.reject(peer, message)
@@ -99,7 +99,6 @@ class Following(Part):
 
     def accept(self, entries: Sequence[Entry], packed: bytes, proven: int) -> int:
         """Add what is new, after dropping what conflicts; the index up to which the logs now match."""
-        state = self.state
         if not entries:
             return proven
         last = entries[-1][1]
@@ -107,22 +106,21 @@ class Following(Part):
         if fresh == len(entries):
             return last
         index = entries[fresh][1]
-        if index <= state.journal.last:
+        if index <= self.journal.last:
             self.truncate(index)
         if fresh:
             entries, packed = entries[fresh:], _EMPTY
-        state.journal.extend(entries, packed or None)
+        self.journal.extend(entries, packed or None)
         self.configuration_log.note(entries)
         return last
 
     def first_new(self, entries: Sequence[Entry]) -> int:
         """Position of the first entry that is missing here or conflicts (Raft §5.3: only it and what
         follows is deleted; PySyncObj deletes everything after the previous entry)."""
-        state = self.state
-        if entries[0][1] > state.journal.last:
+        if entries[0][1] > self.journal.last:
             return 0
         for position, (_, index, term) in enumerate(entries):
-            if state.journal.term_at(index) != term:
+            if self.journal.term_at(index) != term:
                 return position
         return len(entries)
 
@@ -139,12 +137,12 @@ class Following(Part):
     def reject(self, peer: int, message: Append) -> None:
         state = self.state
         self.quiescence.leave()
-        hint = state.journal.last_index_not_above(
-            min(message.previous, state.journal.last), message.previous_term
+        hint = self.journal.last_index_not_above(
+            min(message.previous, self.journal.last), message.previous_term
         )
         reply = AppendReply(
             state.id, MessageKind.APPEND_REPLY, state.term,
-            False, message.previous, hint, state.journal.term_at(hint) or 0, message.sent_at,
+            False, message.previous, hint, self.journal.term_at(hint) or 0, message.sent_at,
         )  # fmt: skip
         self.host.send_when_synced(peer, reply)
 

@@ -60,16 +60,15 @@ class LeaderTick(Part):
 
     def _tick_peer(self, peer: int, progress: Progress, now: float) -> bool:
         """Keep one follower informed; whether nothing need be said to it until something happens."""
-        state = self.state
         if not self.host.connected(peer):
             return self.quiescence.quorum_is_quiesced()
         self.sending.tick(peer, now)
-        if progress.quiet_since is not None and progress.settled == state.journal.last:
+        if progress.quiet_since is not None and progress.settled == self.journal.last:
             return True
         if self.quiescence.may_begin(peer, progress, now):
             self.quiescence.begin_towards(peer, progress, now)
             return progress.quiet_since is not None
-        covered = progress.quiet_since is not None and progress.match == state.journal.last
+        covered = progress.quiet_since is not None and progress.match == self.journal.last
         if not covered and now - progress.sent_at >= self.settings.heartbeat_seconds * 0.9:
             self.replication.send_heartbeat(peer, progress, now)
         return False

@@ -58,7 +58,7 @@ class LeadershipTransfer(Part):
         if target is None or target not in state.progress or self.host.now() >= state.transfer_deadline:
             state.transfer_target = None
         elif (
-            state.progress[target].match == state.journal.last
+            state.progress[target].match == self.journal.last
             and self.is_ready()
             and self.host.now() >= self.timeout_now_at + self.settings.heartbeat_seconds
         ):
@@ -106,7 +106,7 @@ class LeadershipTransfer(Part):
         return (
             progress is not None
             and progress.phase is Phase.REPLICATE
-            and state.journal.last - progress.match <= self.settings.max_inflight_messages
+            and self.journal.last - progress.match <= self.settings.max_inflight_messages
             and self.can_take_over(peer)
         )
 

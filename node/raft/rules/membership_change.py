@@ -144,7 +144,7 @@ class MembershipChange(Part):
         return index
 
     def _start_round(self) -> None:
-        self.round_target = self.state.journal.last
+        self.round_target = self.journal.last
         self.round_started = self.host.now()
 
     def advance(self) -> None:

@@ -31,7 +31,7 @@ class PreVote(Part):
         state = self.state
         state.pre_votes = {self.host.node_id}
         asked_at = state.pre_votes_asked_at = self.host.now()
-        last, last_term = state.journal.last, state.journal.last_term
+        last, last_term = self.journal.last, self.journal.last_term
         for peer in state.other_voters():
             message = RequestPreVote(state.id, MessageKind.PRE_VOTE, state.term, last, last_term, asked_at)
             self.host.send_when_synced(peer, message)

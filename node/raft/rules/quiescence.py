@@ -33,7 +33,7 @@ class Quiescence(Part):
     def is_idle(self) -> bool:
         """Everything here is committed and applied, and nobody waits."""
         state = self.state
-        last = state.journal.last
+        last = self.journal.last
         settled = state.change is None and state.transfer_target is None
         return settled and state.commit == last == state.applied and not state.readers and not state.waiting
 
@@ -45,7 +45,7 @@ class Quiescence(Part):
         state = self.state
         return (
             progress.phase is Phase.REPLICATE
-            and progress.match == state.journal.last
+            and progress.match == self.journal.last
             and self.is_idle()
             and now - state.idle_since >= self.settings.heartbeat_seconds
             and now - self.lease.acked_at(peer) <= 2 * self.settings.heartbeat_seconds
@@ -67,8 +67,8 @@ class Quiescence(Part):
         objects; new entries do not change that. Told again, it says that all up to here is committed.
         """
         state = self.state
-        if self.host.send(peer, Quiesce(state.id, MessageKind.QUIET, state.term, state.journal.last)):
-            progress.settled = state.journal.last
+        if self.host.send(peer, Quiesce(state.id, MessageKind.QUIET, state.term, self.journal.last)):
+            progress.settled = self.journal.last
             if progress.quiet_since is None:
                 progress.quiet_since = now
                 self.host.pair(peer).lead(state.id, state.term, now)
@@ -95,7 +95,7 @@ class Quiescence(Part):
         state = self.state
         last = message.last
         self.contact.follow(peer)
-        if state.damaged_below is not None or state.journal.last != last or state.journal.unsynced:
+        if state.damaged_below is not None or self.journal.last != last or self.journal.unsynced:
             self.leave()
             self.host.pair(peer).refuse(state.id)
             return

@@ -191,9 +191,10 @@ class ReplicaState(SeamedSyncObj):
 class Part:
     """Rules over one replica's state."""
 
-    __slots__ = ("host", "settings", "state")
+    __slots__ = ("host", "journal", "settings", "state")
 
     def __init__(self, state: ReplicaState) -> None:
         self.state = state
+        self.journal = state.journal
         self.host = state.host
         self.settings = state.settings

@@ -52,7 +52,7 @@ class Replication(Part):
         """Send one follower the entries from `next` on."""
         if progress.phase is Phase.SNAPSHOT:
             return
-        last = self.state.journal.last
+        last = self.journal.last
         if progress.phase is Phase.PROBE:
             self.send_probe(peer, progress, now)
             return
@@ -80,13 +80,13 @@ class Replication(Part):
         """Send one append message with what follows `next`; false when it could not leave."""
         state = self.state
         previous = progress.next - 1
-        previous_term = state.journal.term_at(previous)
+        previous_term = self.journal.term_at(previous)
         if previous_term is None:
             self.sending.start(peer, progress)
             return False
         packed, last = _EMPTY, previous
-        if progress.next <= state.journal.last:
-            last, packed = state.journal.run_after(previous, self.settings.max_append_bytes)
+        if progress.next <= self.journal.last:
+            last, packed = self.journal.run_after(previous, self.settings.max_append_bytes)
         message = Append(
             state.id, MessageKind.APPEND, state.term, previous, previous_term, state.commit, packed, now
         )
@@ -107,7 +107,7 @@ class Replication(Part):
             self.send_probe(peer, progress, now)
             return
         previous = 0 if progress.phase is Phase.SNAPSHOT else progress.next - 1
-        previous_term = state.journal.term_at(previous) if previous else 0
+        previous_term = self.journal.term_at(previous) if previous else 0
         if previous_term is None:
             self.sending.start(peer, progress)
             return
@@ -126,11 +126,11 @@ class Replication(Part):
         if not reply.accepted:
             self._on_rejected(peer, progress, reply)
         else:
-            if index > state.journal.last:
+            if index > self.journal.last:
                 raise BadMessage(f"group {state.id}: a match at entry {index}, beyond the leader's log")
             news = progress.accepted(index)
             if progress.phase is Phase.PROBE or (
-                progress.phase is Phase.SNAPSHOT and progress.match >= state.journal.base
+                progress.phase is Phase.SNAPSHOT and progress.match >= self.journal.base
             ):
                 progress.replicate()
                 self.sending.end(peer)
@@ -142,7 +142,7 @@ class Replication(Part):
     def _use_match(self, progress: Progress) -> None:
         """A follower got further: let the group work if that may commit, send or finish anything."""
         state = self.state
-        if progress.match > state.commit or progress.next <= state.journal.last or self.awaits_follower():
+        if progress.match > state.commit or progress.next <= self.journal.last or self.awaits_follower():
             self.host.wake(state)
         self.isr.release()
 
@@ -154,7 +154,7 @@ class Replication(Part):
             return
         self.quiescence.end_towards(peer, progress)
         if reply.hint_term:
-            hint = state.journal.last_index_not_above(min(hint, state.journal.last), reply.hint_term)
+            hint = self.journal.last_index_not_above(min(hint, self.journal.last), reply.hint_term)
         if progress.rejected(index, hint):
             self.send_entries(peer, progress, self.host.now())
 

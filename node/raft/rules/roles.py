@@ -68,7 +68,7 @@ class Roles(Part):
         state.leader = self.host.node_id
         state.leader_since = now
         state.lease_allowed = True
-        state.progress = {peer: Progress(state.journal.last + 1) for peer in state.peers}
+        state.progress = {peer: Progress(self.journal.last + 1) for peer in state.peers}
         state.append(bytes([EntryKind.BEGIN_TERM]) + self.host.node_id.to_bytes(8, "big"))
-        state.term_start = state.journal.last
+        state.term_start = self.journal.last
         state.tell_leadership(True)

@@ -186,12 +186,12 @@ class SnapshotReceiving(Part):
         state.machine.restore(document.state)
         self.taking.remember(document)
         if self.keeps_suffix(document):
-            state.journal.record_snapshot(document.index, document.term, document.voters, document.learners)
+            self.journal.record_snapshot(document.index, document.term, document.voters, document.learners)
             state.drop_below(document.index)
             newer = [known for known in state.configurations if known.index > document.index]
             state.configurations = [state.snapshot_members, *newer]
         else:
-            state.journal.reset(document.index, document.term, document.voters, document.learners)
+            self.journal.reset(document.index, document.term, document.voters, document.learners)
             state.configurations = [state.snapshot_members]
         state.applied = document.index
         state.commit = max(state.commit, document.index)
@@ -206,4 +206,4 @@ class SnapshotReceiving(Part):
 
     def keeps_suffix(self, document: SnapshotDocument) -> bool:
         """The log goes on after the snapshot if it holds the snapshot's last entry (Raft §7)."""
-        return self.state.journal.term_at(document.index) == document.term
+        return self.journal.term_at(document.index) == document.term

@@ -54,7 +54,7 @@ class SnapshotSending(Part):
         progress.snapshot()
         if peer in self.senders or peer in self.resting:
             return
-        if state.snapshot_index < max(least_index, state.journal.base, 1):
+        if state.snapshot_index < max(least_index, self.journal.base, 1):
             self.taking.wanted[peer] = least_index
             self.taking.take()
             return
@@ -94,7 +94,7 @@ class SnapshotSending(Part):
             file.close()
             return
         self.senders[peer] = Sender(
-            file, index, state.journal.term_at(index) or 0, digest,
+            file, index, self.journal.term_at(index) or 0, digest,
             self.settings.snapshot_chunk_bytes, self.settings.snapshot_window, self.host.now(),
         )  # fmt: skip
         self._send_chunks(peer)

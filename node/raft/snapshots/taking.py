@@ -63,7 +63,7 @@ class SnapshotTaking(Part):
         if self.saving or not fresh or state.damaged_below is not None:
             return False
         index = state.applied
-        term = state.journal.term_at(index)
+        term = self.journal.term_at(index)
         assert term is not None
         members = self.configuration_log.at(index)
         if not members.voters:
@@ -114,7 +114,7 @@ class SnapshotTaking(Part):
         state = self.state
         self.remember(document)
         index = document.index
-        state.journal.record_snapshot(index, document.term, document.voters, document.learners)
+        self.journal.record_snapshot(index, document.term, document.voters, document.learners)
         self.host.wake(state)
         self.host.when_synced(
             lambda: state.run_blocking(partial(self.store.drop, state.id, index), note_untidy)
@@ -131,9 +131,9 @@ class SnapshotTaking(Part):
         """Let go of the entries a snapshot stands for, but for a few that a slow follower may still need."""
         state = self.state
         keep_from = index - self.settings.trailing_entries
-        if state.journal.term_at(keep_from) is not None and keep_from > state.journal.base:
+        if self.journal.term_at(keep_from) is not None and keep_from > self.journal.base:
             state.drop_below(keep_from)
-        self.configuration_log.compact(state.journal.base)
+        self.configuration_log.compact(self.journal.base)
 
 
 def note_untidy(_: Any, error: Exception | None) -> None:
