@@ -6,7 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -14,11 +14,10 @@ from strandline.node.raft.attention import Attention
 from strandline.node.raft.campaigns import Campaigns
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rules.messages import Message, MessageKind, decode
-from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 from strandline.node.raft.rules.progress import NEVER
-from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
+from strandline.node.raft.rules.shared_heartbeats import SharedHeartbeats
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.wal.write_ahead_log import Kind
 from tests.manual_loop import ManualLoop
@@ -79,7 +78,7 @@ class FakeHost:
         self.jobs: deque[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = deque()
         self.groups: dict[int, RaftGroup] = {}
         self.mesh = FakeMesh(self.away)
-        self.quiet = QuietHeartbeats(cast(RaftHost, self))
+        self.heartbeats = SharedHeartbeats(self)
         # Time is moved by hand here, and a test that leaps over seconds means that nothing was heard.
         self.attention = Attention(loop.now, float("inf"))
         self.lost = 0.0
@@ -95,16 +94,16 @@ class FakeHost:
     def attentive(self) -> float:
         return self.loop.now - self.lost
 
-    def many(self) -> float:
+    def crowd_seconds(self) -> float:
         return 0.0
 
-    def may_stand(self, group: Any) -> bool:
+    def admit_campaign(self, group: Any) -> bool:
         return True
 
-    def stood(self, group: Any) -> None:
+    def campaign_ended(self, group: Any) -> None:
         pass
 
-    def offered(self, group: int) -> list[int]:
+    def offered_pre_votes(self, group: int) -> list[int]:
         return self.offers.pop(group, [])
 
     def connected(self, peer: int) -> bool:
@@ -113,8 +112,8 @@ class FakeHost:
     def is_newcomer(self, peer: int) -> bool:
         return peer in self.newcomers
 
-    def pair(self, peer: int) -> Pair:
-        return self.quiet.pair(peer)
+    def peer_heartbeat(self, peer: int) -> PeerHeartbeat:
+        return self.heartbeats.pair(peer)
 
     def backlogged(self) -> bool:
         return self.full

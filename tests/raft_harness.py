@@ -18,7 +18,7 @@ from strandline.node.raft.outcome import Outcome
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from strandline.node.raft.rules.messages import Message, MessageKind, decode
 from strandline.node.raft.snapshots.host import SnapshotHost
-from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
 from strandline.snapshot.document import SnapshotDocument
 from tests.fake_host import FakeHost, Sent
 from tests.manual_loop import ManualLoop, manual_loop
@@ -75,7 +75,7 @@ class Replica:
         entries = entries_after(0, terms) if log is None else list(log)
         term = term if term is not None else entries[-1][2] if entries else 0
         recovered = RecoveredLog(GROUP)
-        journal = GroupJournal(self.host.record, recovered, config.max_append_bytes)
+        journal = RaftLog(self.host.record, recovered, config.max_append_bytes)
         journal.reset(0, 0, voters, learners)
         if entries:
             journal.extend(entries, None)
@@ -91,7 +91,7 @@ class Replica:
         self.machine = RegisterMap()
         if document is not None:
             self.machine.restore(document.state)
-        journal = GroupJournal(self.host.record, recovered, self.host.config.max_append_bytes)
+        journal = RaftLog(self.host.record, recovered, self.host.config.max_append_bytes)
         base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
         self.group = self.group_class(cast(SnapshotHost, self.host), GROUP, self.machine, journal, base)
         self.host.group = self.host.groups[GROUP] = self.group
@@ -325,7 +325,7 @@ class Cluster:
                 for peer, payload in frames:
                     busy = True
                     if node not in self.replicas[peer].host.away and not self.mute & {node, peer}:
-                        self.replicas[peer].host.quiet.on_frame(node, payload)
+                        self.replicas[peer].host.heartbeats.on_frame(node, payload)
             if not busy:
                 return
         raise AssertionError("the replicas never come to rest")
@@ -337,7 +337,7 @@ class Cluster:
         while self.loop.now < until - 1e-9:
             self.loop.advance(min(config.heartbeat_seconds / 2, until - self.loop.now))
             for replica in self.replicas.values():
-                replica.host.quiet.tick(self.loop.now)
+                replica.host.heartbeats.tick(self.loop.now)
                 if replica.host.active:
                     replica.tick()
             self.settle()

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.node.raft.host import HostSettings, RaftHost
 from strandline.node.raft.stored_groups import StoredGroups
-from strandline.node.raft.wal.raft_log import JournalDamaged
+from strandline.node.raft.wal.raft_log import RaftLogDamaged
 from strandline.node.raft.wal.write_ahead_log import Kind, WalCorruption, WalError
 from tests.register_map import RegisterMap
 from tests.simulation.disk import SimDisk
@@ -92,7 +92,7 @@ def refusal(disk: SimDisk | Files, host_class: type[RaftHost] = RaftHost, **sett
     if isinstance(disk, dict):
         disk = disk_with(disk)
     before = disk.snapshot()
-    with pytest.raises((WalError, JournalDamaged)) as raised:
+    with pytest.raises((WalError, RaftLogDamaged)) as raised:
         opened(disk, host_class, **settings)
     line = str(raised.value)
     assert line.isprintable(), "one line"

@@ -52,7 +52,7 @@ def state(cluster: SmallCluster, node: int) -> Any:
     return (
         group.failure, group.term, group.vote, group.role, group.leader, group.commit, group.applied,
         group.journal.base, group.journal.last, group.journal.last_term, group.journal.written,
-        group.voters, group.damaged_below, group.quiet_under, group.receiving.receiver,
+        group.voters, group.damaged_below, group.quiesced_under, group.receiving.receiver,
         sorted((peer, each.match, each.next, each.phase) for peer, each in group.progress.items()),
     )  # fmt: skip
 

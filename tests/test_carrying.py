@@ -14,7 +14,7 @@ from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import EntryKind
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.carrying import Carrying, GroupLog
-from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind
 from strandline.statemachine.machine import StateMachine
@@ -48,7 +48,7 @@ class Log:
         self.snapshot_term = 0
         self.carrying = Carrying(stuck_seconds=0.0, part_bytes=2)
         self.room = 0
-        self.journal = GroupJournal(self.record, RecoveredLog(GROUP), 1 << 20)
+        self.journal = RaftLog(self.record, RecoveredLog(GROUP), 1 << 20)
         self.journal.reset(0, 0, VOTERS, ())
         self.journal.setCurrentTerm(1, None)
 
@@ -97,7 +97,7 @@ class Log:
         self.record(Kind.FORGET, b"")
         self.carrying.forget(GROUP)
         self.snapshot, self.snapshot_term = members_at(0), 0
-        self.journal = GroupJournal(self.record, RecoveredLog(GROUP), 1 << 20)
+        self.journal = RaftLog(self.record, RecoveredLog(GROUP), 1 << 20)
         self.journal.reset(0, 0, VOTERS, ())
         self.journal.setCurrentTerm(1, None)
 
@@ -135,7 +135,7 @@ class Log:
         stored = self.replayed(self.use)
         found = stored.log(GROUP)
         assert found is not None
-        self.journal = GroupJournal(self.record, found, 1 << 20)
+        self.journal = RaftLog(self.record, found, 1 << 20)
         self.carrying = Carrying(stuck_seconds=0.0, part_bytes=2)
         return stored
 

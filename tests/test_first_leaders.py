@@ -186,14 +186,14 @@ def test_new_entries_do_not_end_the_heartbeat_that_stands_for_a_group() -> None:
         cluster.serve()
         cluster.run(1.0)
         leader, followers = cluster.leader(NEW), cluster.followers(NEW)
-        shared = [cluster.hosts[leader].pair(node).heartbeat() for node in followers]
-        assert shared == [cluster.hosts[leader].pair(followers[0]).heartbeat()] * 2
+        shared = [cluster.hosts[leader].peer_heartbeat(node).heartbeat() for node in followers]
+        assert shared == [cluster.hosts[leader].peer_heartbeat(followers[0]).heartbeat()] * 2
         assert shared[0][0] == 1
         for _ in range(20):
             cluster.world.nodes[leader].call(cluster.propose, leader, NEW)
             cluster.run(0.01)
-            assert [cluster.hosts[leader].pair(node).heartbeat() for node in followers] == shared
-            assert [cluster.group(node, NEW).quiet_under for node in followers] == [leader] * 2
+            assert [cluster.hosts[leader].peer_heartbeat(node).heartbeat() for node in followers] == shared
+            assert [cluster.group(node, NEW).quiesced_under for node in followers] == [leader] * 2
         cluster.run(0.5)
         assert not any(host._active for host in cluster.hosts.values())
         applied = cluster.group(leader, NEW).applied

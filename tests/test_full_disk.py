@@ -12,7 +12,7 @@ import pytest
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rules.messages import AppendReply, Message, MessageKind, VoteReply, decode
 from strandline.node.raft.snapshots.taking import SnapshotTaking
-from strandline.node.raft.wal.raft_log import GroupJournal
+from strandline.node.raft.wal.raft_log import RaftLog
 from tests.small_cluster import BUSY, WAL, SmallCluster
 
 BUSY_GROUPS = (1, 2)
@@ -177,7 +177,7 @@ class Said:
     def look(self, host: RaftHost, message: Message) -> None:
         kind = MessageKind(message.kind)
         journal = host.groups[message.group].journal
-        assert isinstance(journal, GroupJournal)
+        assert isinstance(journal, RaftLog)
         if message.term != journal.getCurrentTerm():
             return
         durable = journal._state_lsn <= host.wal.synced_lsn
@@ -233,7 +233,7 @@ def test_what_waits_for_the_disk_gives_way_to_nothing_of_another_group_peer_or_k
             return send(peer, message)
 
         disk.fill(0, overwrites_count=True)
-        kinds = (MessageKind.APPEND_REPLY, MessageKind.VOTE_REPLY, MessageKind.HERE)
+        kinds = (MessageKind.APPEND_REPLY, MessageKind.VOTE_REPLY, MessageKind.OPENED)
         told = {(peer, group, int(kind)) for peer in peers for group in (1, 2) for kind in kinds}
 
         def tell() -> None:
@@ -244,7 +244,7 @@ def test_what_waits_for_the_disk_gives_way_to_nothing_of_another_group_peer_or_k
                 rest: dict[MessageKind, list[Any]] = {
                     MessageKind.APPEND_REPLY: [False, 0, 0, 0, 0.0],
                     MessageKind.VOTE_REPLY: [False],
-                    MessageKind.HERE: [],
+                    MessageKind.OPENED: [],
                 }
                 host.send_when_synced(peer, decode([group, kind, 0, *rest[MessageKind(kind)]]))
             assert said == set()

@@ -45,7 +45,7 @@ def test_what_all_hold_is_told_at_once() -> None:
     cluster = led()
     index = committed(cluster)
     assert held(cluster, index).result()
-    assert not cluster[1].group.isr.held
+    assert not cluster[1].group.isr.waits
 
 
 @pytest.mark.parametrize("slow", [1, 3])

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.node.raft.entries import Entry, pack_entries, unpack_entries
-from strandline.node.raft.wal.raft_log import GroupJournal, JournalDamaged, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog, RaftLogDamaged, RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind
 
@@ -59,7 +59,7 @@ class Log:
         self.commit = 0
         self.term = 1
         self.model: list[Entry] = [(b"", 0, 0)]
-        self.journal = GroupJournal(self.record, RecoveredLog(GROUP), MAX_RUN)
+        self.journal = RaftLog(self.record, RecoveredLog(GROUP), MAX_RUN)
         self.journal.reset(0, 0, VOTERS, ())
         self.journal.setCurrentTerm(self.term, None)
 
@@ -311,7 +311,7 @@ def test_records_that_contradict_each_other_are_named(name: str) -> None:
             recovered.replay(*record)
         recovered.finish()
 
-    with pytest.raises(JournalDamaged, match=text):
+    with pytest.raises(RaftLogDamaged, match=text):
         replay()
 
 

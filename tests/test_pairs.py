@@ -7,14 +7,14 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.node.raft.rules.peer_heartbeat import Pair, QuietSet, fingerprint
+from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat, QuiescedSet, fingerprint
 
 SETS = st.dictionaries(st.integers(0, 40), st.integers(1, 6), max_size=12)
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(1, 4)), max_size=40)
 
 
-def build(terms: dict[int, int], order: random.Random) -> QuietSet:
-    quiet = QuietSet()
+def build(terms: dict[int, int], order: random.Random) -> QuiescedSet:
+    quiet = QuiescedSet()
     for group in order.sample(sorted(terms), len(terms)):
         quiet.add(group, terms[group])
     return quiet
@@ -30,7 +30,7 @@ def test_digests_are_equal_exactly_when_the_sets_are(
 
 @given(STEPS)
 def test_digest_follows_every_change(steps: list[tuple[bool, int, int]]) -> None:
-    quiet, terms = QuietSet(), dict[int, int]()
+    quiet, terms = QuiescedSet(), dict[int, int]()
     for adds, group, term in steps:
         if adds:
             quiet.add(group, term)
@@ -55,7 +55,7 @@ def test_large_group_ids_and_terms_fit() -> None:
 
 
 def test_swapped_terms_are_told_apart() -> None:
-    one, other = QuietSet(), QuietSet()
+    one, other = QuiescedSet(), QuiescedSet()
     one.add(1, 2)
     one.add(2, 1)
     other.add(1, 1)
@@ -64,7 +64,7 @@ def test_swapped_terms_are_told_apart() -> None:
 
 
 def test_first_group_starts_the_clock_and_later_ones_do_not() -> None:
-    pair = Pair()
+    pair = PeerHeartbeat()
     pair.lead(1, 1, 10.0)
     pair.lead(2, 1, 20.0)
     assert pair.led_changed_at == 10.0
@@ -74,7 +74,7 @@ def test_first_group_starts_the_clock_and_later_ones_do_not() -> None:
 
 
 def test_heartbeat_matches_only_the_same_groups_in_the_same_terms() -> None:
-    leader, follower = Pair(), Pair()
+    leader, follower = PeerHeartbeat(), PeerHeartbeat()
     assert follower.matches(*leader.heartbeat())
     leader.lead(1, 5, 0.0)
     assert not follower.matches(*leader.heartbeat())

@@ -56,12 +56,12 @@ def test_a_promise_lasts_for_the_minimum_timeout_of_the_clock(lost: float) -> No
 def test_a_promise_to_a_leader_that_is_quiet_lasts_as_long(lost: float) -> None:
     follower = heard(lost)
     follower.append(2, 1, (2, 1), commit=2)
-    follower.told(2, MessageKind.QUIET, 1, 2)
-    assert follower.group.quiet_under == 2
+    follower.told(2, MessageKind.QUIESCE, 1, 2)
+    assert follower.group.quiesced_under == 2
     for _ in range(20):
         follower.advance(CONFIG.heartbeat_seconds)
-        led = follower.host.pair(2).followed
-        follower.host.quiet.on_frame(2, [HEARTBEAT, 0.0, len(led.terms), led.digest])
+        led = follower.host.peer_heartbeat(2).followed
+        follower.host.heartbeats.on_frame(2, [HEARTBEAT, 0.0, len(led.terms), led.digest])
     follower.advance(CONFIG.election_min_seconds - SHORT)
     assert follower.group.contact.hears_leader()
     follower.advance(2 * SHORT)
@@ -87,8 +87,8 @@ def test_silence_is_waited_for_by_attention(lost: float, quiet: bool, broken: bo
     follower = heard(lost)
     if quiet:
         follower.append(2, 1, (2, 1), commit=2)
-        follower.told(2, MessageKind.QUIET, 1, 2)
-        assert follower.group.quiet_under == 2
+        follower.told(2, MessageKind.QUIESCE, 1, 2)
+        assert follower.group.quiesced_under == 2
     if broken:
         follower.group.connections.on_disconnect(2)
     elif quiet:
@@ -119,7 +119,7 @@ def test_a_group_that_waits_for_its_turn_asks_again_by_attention(
     lost: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower = heard(lost)
-    monkeypatch.setattr(follower.host, "may_stand", lambda _: False)
+    monkeypatch.setattr(follower.host, "admit_campaign", lambda _: False)
     follower.advance(CONFIG.election_max_seconds + SHORT)
     follower.tick()
     assert not follower.take(MessageKind.PRE_VOTE)

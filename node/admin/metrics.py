@@ -154,7 +154,7 @@ class Metrics:
             roles[_ROLES[group.role]] += 1
             failed += group.failure is not None
             leaderless += group.leader is None and group.role != LEADER
-            quiet += group.quiet_under is not None
+            quiet += group.quiesced_under is not None
             commands += len(group.waiting)
             waiting += group.waiting_bytes
             unapplied += max(group.commit - group.applied, 0)

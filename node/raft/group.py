@@ -41,7 +41,7 @@ from strandline.node.raft.snapshots.host import SnapshotHost
 from strandline.node.raft.snapshots.receiving import SnapshotReceiving
 from strandline.node.raft.snapshots.sending import SnapshotSending
 from strandline.node.raft.snapshots.taking import SnapshotTaking
-from strandline.node.raft.wal.raft_log import GroupJournal
+from strandline.node.raft.wal.raft_log import RaftLog
 from strandline.statemachine.machine import StateMachine
 
 _REGULAR = bytes([EntryKind.REGULAR])
@@ -84,7 +84,7 @@ class RaftGroup(ReplicaState):
         host: SnapshotHost,
         group_id: int,
         machine: StateMachine,
-        journal: GroupJournal,
+        journal: RaftLog,
         configuration: Configuration,
         first_leader: int | None = None,
         rank: Rank = Rank.PARTITION,
@@ -279,7 +279,7 @@ class RaftGroup(ReplicaState):
             "synced": self.journal.synced,
             "log_start": self.journal.base,
             "snapshot": self.snapshot_index,
-            "quiet": self.quiet_under is not None,
+            "quiet": self.quiesced_under is not None,
             "needs_snapshot_from": self.damaged_below,
             "failure": None if self.failure is None else str(self.failure),
             "followers": {

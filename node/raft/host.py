@@ -31,16 +31,16 @@ from strandline.node.raft.mesh.outbox import FRAME_BYTES, Outbox
 from strandline.node.raft.pysyncobj_seam import LEADER, check_internals
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.rules.messages import Message, PreVoteReply, decode
-from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 from strandline.node.raft.rules.progress import NEVER
-from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
+from strandline.node.raft.rules.shared_heartbeats import SharedHeartbeats
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.sweeps import Sweeps
 from strandline.node.raft.wal.after_sync import AfterSync
 from strandline.node.raft.wal.carrying import Carrying, GroupLog
 from strandline.node.raft.wal.format import REPLACE
-from strandline.node.raft.wal.raft_log import JournalDamaged
+from strandline.node.raft.wal.raft_log import RaftLogDamaged
 from strandline.node.raft.wal.segment import was_started
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind, WalConfig, WalError, WalFailed, WriteAheadLog
@@ -190,14 +190,14 @@ class RaftHost:
         )
         self._newcomers: set[int] = set()
         self._outbox = Outbox(self.mesh)
-        self._quiet = QuietHeartbeats(self)
+        self.heartbeats = SharedHeartbeats(self)
 
     # Opening, starting, stopping.
 
     def open(self) -> None:
         """Recover the write-ahead log and find the snapshots; blocking.
 
-        Raises WalError, JournalDamaged or FolderError, naming the file, when what is stored is not to be
+        Raises WalError, RaftLogDamaged or FolderError, naming the file, when what is stored is not to be
         trusted.
         """
         folder, snapshots = self.settings.folder, f"{self.settings.folder}/snapshots"
@@ -211,8 +211,8 @@ class RaftHost:
                 )
         try:
             self._open_log()
-        except JournalDamaged as error:
-            raise JournalDamaged(f"{folder}/wal: {error}; {REPLACE}") from error
+        except RaftLogDamaged as error:
+            raise RaftLogDamaged(f"{folder}/wal: {error}; {REPLACE}") from error
         self.folder = self.mesh.folder = Folder.open(
             self.disk, folder, self.node_id, self.cluster_id, self.rng, logged=self._stored.replayed
         )
@@ -417,7 +417,7 @@ class RaftHost:
         """`now` on a clock that stands still while the loop does; see Attention."""
         return self.attention.clock(self.now())
 
-    def many(self) -> float:
+    def crowd_seconds(self) -> float:
         """Seconds to allow for what takes longer the more groups there are."""
         return len(self.groups) * _MANY_SECONDS
 
@@ -426,16 +426,16 @@ class RaftHost:
         waiting = self.wal.tail_lsn - self.wal.synced_lsn
         return waiting > _CROWDED_RECORDS or len(self._active) > _CROWDED_GROUPS
 
-    def may_stand(self, group: RaftGroup) -> bool:
+    def admit_campaign(self, group: RaftGroup) -> bool:
         """Whether a group may begin an election now; if not it asks again soon."""
         now = self.now()
         return self.campaigns.admit(group.id, group.rank, now, late=now < self._late_until)
 
-    def stood(self, group: RaftGroup) -> None:
+    def campaign_ended(self, group: RaftGroup) -> None:
         """A group's election is over, or never began."""
         self.campaigns.ended(group.id)
 
-    def offered(self, group: int) -> list[int]:
+    def offered_pre_votes(self, group: int) -> list[int]:
         """Peers that offered a pre-vote for this group's first leader before the group was here."""
         return [peer for peer, groups in self._offers.items() if groups.pop(group, self) is None]
 
@@ -451,8 +451,8 @@ class RaftHost:
         """Whether a peer said so of itself when it was last connected."""
         return peer in self._newcomers
 
-    def pair(self, peer: int) -> Pair:
-        return self._quiet.pair(peer)
+    def peer_heartbeat(self, peer: int) -> PeerHeartbeat:
+        return self.heartbeats.pair(peer)
 
     def backlogged(self) -> bool:
         """More waits for the disk than should: new work is refused until some of it is written."""
@@ -557,7 +557,7 @@ class RaftHost:
             self.guard(group, group.work)
         if not self._dirty:
             self._unwritten_bytes = 0
-        self._quiet.tell_changes()
+        self.heartbeats.tell_changes()
         if self.wal.synced_lsn < self.wal.tail_lsn:
             self.wal.flush()
         elif self._after_sync:
@@ -609,7 +609,7 @@ class RaftHost:
         if stalled and not self._stalled:
             self._wake_led()
         self._stalled = stalled
-        self._quiet.tick(now)
+        self.heartbeats.tick(now)
         for group in list(self._first.values()):
             if group.id in self._active:
                 self.guard(group, group.tick, now)
@@ -731,7 +731,7 @@ class RaftHost:
             if taker is not None:
                 taker(peer, payload)
             else:
-                self._quiet.on_frame(peer, payload)
+                self.heartbeats.on_frame(peer, payload)
             return
         if len(payload) != 2 or type(payload[1]) is not list:
             raise BadMessage("frame of messages has a wrong shape")
@@ -758,12 +758,12 @@ class RaftHost:
 
     def _on_disconnect(self, peer: int) -> None:
         self._outbox.drop(peer)
-        self._quiet.forget_untold(peer)
+        self.heartbeats.forget_untold(peer)
         self._offers.pop(peer, None)
         self._sweeps.begin(
             lambda group: self.guard(group, group.connections.on_disconnect, peer), self._by_rank()
         )
-        self._quiet.forget_untold(peer)
+        self.heartbeats.forget_untold(peer)
         for _, disconnected in self._peer_watchers:
             disconnected(peer)
 

@@ -8,7 +8,7 @@ from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.rules.replica_state import Part, ReplicaState
 from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.node.raft.wal.carrying import GroupLog
-from strandline.node.raft.wal.raft_log import GroupJournal
+from strandline.node.raft.wal.raft_log import RaftLog
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class LogKeeping(Part):
 
     __slots__ = ("log", "taking")
 
-    def __init__(self, state: ReplicaState, log: GroupJournal, taking: SnapshotTaking) -> None:
+    def __init__(self, state: ReplicaState, log: RaftLog, taking: SnapshotTaking) -> None:
         super().__init__(state)
         self.log = log
         self.taking = taking

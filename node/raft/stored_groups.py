@@ -14,7 +14,7 @@ from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import Entry, EntryKind
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.wal.carrying import GroupLog
-from strandline.node.raft.wal.raft_log import GroupJournal, Record, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog, Record, RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class StoredGroup:
     """One group's log as it goes on from here; its machine is already restored."""
 
-    journal: GroupJournal
+    journal: RaftLog
     base: Configuration
     memberships: Sequence[Entry]
     """Membership entries above the base."""
@@ -47,7 +47,7 @@ class StoredGroups:
         self._indices: dict[int, list[int]] = {}
 
     def replay(self, group: int, kind: Kind, segment: int, payload: bytes) -> None:
-        """Take in one record of the write-ahead log; raises JournalDamaged."""
+        """Take in one record of the write-ahead log; raises RaftLogDamaged."""
         self.replayed = True
         if kind == Kind.FORGET:
             self._logs.pop(group, None)
@@ -60,7 +60,7 @@ class StoredGroups:
         self._use.note(segment, group, kind, recovered.newest)
 
     def finish(self) -> None:
-        """Check, after the last record, that no group's log lacks its front; raises JournalDamaged."""
+        """Check, after the last record, that no group's log lacks its front; raises RaftLogDamaged."""
         for recovered in self._logs.values():
             recovered.finish()
 
@@ -89,7 +89,7 @@ class StoredGroups:
             return None
         base, term = recovered.entries[0][1:]
         members = Configuration(base, recovered.voters, recovered.learners)
-        return GroupLog(GroupJournal(record, recovered, 0), members, term)
+        return GroupLog(RaftLog(record, recovered, 0), members, term)
 
     def forget(self, group: int) -> bool:
         """Let go of a group; whether it was stored and unclaimed."""
@@ -122,7 +122,7 @@ class StoredGroups:
                 recovered.rebase(document.index, document.term)
                 recovered.voters, recovered.learners = document.voters, document.learners
             machine.restore(document.state)
-        journal = GroupJournal(record, recovered, max_run_bytes)
+        journal = RaftLog(record, recovered, max_run_bytes)
         if document is not None and newer:
             # A crash came between the file and the record that tells of it.
             begin = journal.record_snapshot if len(journal) > 1 else journal.reset

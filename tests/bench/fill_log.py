@@ -15,7 +15,7 @@ from pysyncobj.journal import createJournal
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.entries import EntryKind
-from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
 from strandline.node.raft.wal.write_ahead_log import WalConfig, WriteAheadLog
 from tests.processes.counter import count
 
@@ -35,7 +35,7 @@ async def fill_ours(folder: str, entries: int) -> None:
     Folder.open(RealDisk(), folder, 1, "processes", random.Random(1), logged=False)
     synced = asyncio.Event()
     wal.on_synced = lambda lsn, _: synced.set() if lsn == wal.tail_lsn else None
-    journal = GroupJournal(partial(wal.append, 0), RecoveredLog(0), 1 << 20)
+    journal = RaftLog(partial(wal.append, 0), RecoveredLog(0), 1 << 20)
     journal.reset(0, 0, (1,), ())
     journal.setCurrentTerm(1, 1)
     command = bytes([EntryKind.REGULAR]) + count(_COMMAND_BYTES)

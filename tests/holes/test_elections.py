@@ -17,13 +17,13 @@ from strandline.node.raft.rules.leader_tick import LeaderTick
 from strandline.node.raft.rules.leadership_transfer import LeadershipTransfer
 from strandline.node.raft.rules.lease import Lease
 from strandline.node.raft.rules.messages import AppendReply, MessageKind, Quiesce, VoteReply
-from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 from strandline.node.raft.rules.pre_vote import PreVote
 from strandline.node.raft.rules.progress import NEVER, Progress
 from strandline.node.raft.rules.quiescence import Quiescence
 from strandline.node.raft.rules.read_index import ReadIndex
 from strandline.node.raft.rules.replication import Replication
-from strandline.node.raft.rules.shared_heartbeats import HEARTBEAT, QuietHeartbeats
+from strandline.node.raft.rules.shared_heartbeats import HEARTBEAT, SharedHeartbeats
 from tests.fake_host import FakeHost
 from tests.group_with import group_with
 from tests.holes.hole import hole, hole_in
@@ -295,11 +295,11 @@ def test_follower_of_a_quiet_group_that_is_woken_has_heard_its_leader_by_the_sha
 ) -> None:
     follower = Replica(node=2, terms=[1], group_class=group_class)
     follower.append(1, 1, (1, 1))
-    follower.told(1, MessageKind.QUIET, 1, 1)
+    follower.told(1, MessageKind.QUIESCE, 1, 1)
     for _ in range(10):
         follower.advance(CONFIG.heartbeat_seconds)
-        followed = follower.host.pair(1).followed
-        follower.host.quiet.on_frame(1, [HEARTBEAT, 1.0, len(followed.terms), followed.digest])
+        followed = follower.host.peer_heartbeat(1).followed
+        follower.host.heartbeats.on_frame(1, [HEARTBEAT, 1.0, len(followed.terms), followed.digest])
     assert follower.group.status()["quiet"]
     follower.group.connections.on_disconnect(1)
     assert not follower.group.status()["quiet"]
@@ -353,7 +353,7 @@ def test_quorum_that_falls_silent_in_quiet_is_missed_within_an_election_timeout(
     cluster.advance(1.0)
     assert not cluster[1].host.active, "the pair's heartbeat stands for the group"
     cluster[1].group.lease_allowed = False
-    while cluster[1].host.pair(2).sent_at == cluster.loop.now:
+    while cluster[1].host.peer_heartbeat(2).sent_at == cluster.loop.now:
         cluster.advance(CONFIG.heartbeat_seconds / 2)
     read = cluster[1].read()
     cluster.settle()
@@ -406,8 +406,8 @@ class CountsEarlierHeartbeats(Lease):
         progress = self.state.progress.get(peer)
         if progress is None:
             return NEVER
-        if progress.quiet_since is not None:
-            return max(self.host.pair(peer).acked_sent_at, progress.acked_sent_at)
+        if progress.quiesced_since is not None:
+            return max(self.host.peer_heartbeat(peer).acked_sent_at, progress.acked_sent_at)
         return progress.acked_sent_at
 
 
@@ -420,7 +420,7 @@ def test_heartbeat_sent_before_a_group_fell_quiet_says_nothing_of_it(group_class
     now = leader.host.now()
     for peer in (2, 3):
         leader.group.quiescence.begin_towards(peer, leader.group.progress[peer], now)
-        leader.host.pair(peer).acked_sent_at = now
+        leader.host.peer_heartbeat(peer).acked_sent_at = now
     assert not leader.group.lease.holds()
 
 
@@ -568,30 +568,30 @@ def test_idle_group_sends_nothing(group_class: type[RaftGroup]) -> None:
     assert not any(cluster[node].host.active for node in (1, 2, 3))
 
 
-class AcceptsAnyHeartbeat(QuietHeartbeats):
-    def accepts(self, pair: Pair, count: int, digest: int) -> bool:
+class AcceptsAnyHeartbeat(SharedHeartbeats):
+    def accepts(self, pair: PeerHeartbeat, count: int, digest: int) -> bool:
         return True
 
 
-@hole(QuietHeartbeats, AcceptsAnyHeartbeat)
-def test_heartbeat_of_a_restarted_leader_refreshes_nothing(heartbeats: type[QuietHeartbeats]) -> None:
+@hole(SharedHeartbeats, AcceptsAnyHeartbeat)
+def test_heartbeat_of_a_restarted_leader_refreshes_nothing(heartbeats: type[SharedHeartbeats]) -> None:
     follower = Replica(node=2, terms=[1])
-    follower.host.quiet = heartbeats(follower.host.quiet._host)
+    follower.host.heartbeats = heartbeats(follower.host.heartbeats._host)
     follower.append(1, 1, (1, 1))
-    follower.told(1, MessageKind.QUIET, 1, 1)
-    assert follower.group.quiet_under == 1
+    follower.told(1, MessageKind.QUIESCE, 1, 1)
+    assert follower.group.quiesced_under == 1
     for _ in range(8):  # The leader has restarted: it leads nothing, and says so.
         follower.advance(CONFIG.heartbeat_seconds)
-        follower.host.quiet.on_frame(1, [HEARTBEAT, 1.0, 0, 0])
-        follower.host.quiet.tick(follower.host.now())
-    assert follower.group.quiet_under is None
+        follower.host.heartbeats.on_frame(1, [HEARTBEAT, 1.0, 0, 0])
+        follower.host.heartbeats.tick(follower.host.now())
+    assert follower.group.quiesced_under is None
 
 
 class AgreesToAnything(Quiescence):
     def on_quiesce(self, peer: int, _: Quiesce) -> None:
         self.contact.follow(peer)
-        self.state.quiet_under = peer
-        self.host.pair(peer).follow(self.state.id, self.state.term, self.host.now())
+        self.state.quiesced_under = peer
+        self.host.peer_heartbeat(peer).follow(self.state.id, self.state.term, self.host.now())
         self.host.set_active(self.state, False)
 
 
@@ -599,8 +599,8 @@ class AgreesToAnything(Quiescence):
 def test_follower_that_lacks_an_entry_does_not_fall_quiet(group_class: type[RaftGroup]) -> None:
     follower = Replica(node=2, terms=[1], group_class=group_class)
     follower.append(1, 1, (1, 1))
-    follower.told(1, MessageKind.QUIET, 1, 2)
-    assert follower.group.quiet_under is None
+    follower.told(1, MessageKind.QUIESCE, 1, 2)
+    assert follower.group.quiesced_under is None
     assert follower.host.active
 
 
@@ -620,12 +620,12 @@ def test_group_with_an_uncommitted_entry_is_not_idle(group_class: type[RaftGroup
     leader.advance(2 * CONFIG.heartbeat_seconds)
     leader.acknowledge(2, 3)
     leader.tick()
-    assert leader.take(MessageKind.QUIET) == []
+    assert leader.take(MessageKind.QUIESCE) == []
 
 
 def test_two_sets_of_quiet_groups_are_told_apart() -> None:
     host = FakeHost(1, Replica().host.loop, CONFIG, Replica().host.disk)
-    pair = host.pair(2)
+    pair = host.peer_heartbeat(2)
     pair.lead(GROUP, 3, 0.0)
     ours = pair.heartbeat()
     pair.follow(GROUP, 3, 0.0)

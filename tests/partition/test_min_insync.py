@@ -123,7 +123,7 @@ def test_a_replica_that_hangs_for_long_is_given_up(cluster: PartitionCluster) ->
     assert ended(cluster, waiting, HELD_SECONDS + 1) == AFTER
     answers = cluster.partitions[leader].writer.answers
     assert answers.batches == answers.bytes == 0
-    assert not cluster.group(leader, GROUP).isr.held
+    assert not cluster.group(leader, GROUP).isr.waits
     assert ended(cluster, append(cluster)) == TOO_FEW
     assert high_watermark(cluster) == 3
 

@@ -110,7 +110,7 @@ class Drills(LateDrills, FolderDrills):
         follow = [self.cluster.group(follower, group) for follower in rest]
 
         def quiet() -> bool:
-            return all(replica is not None and replica.quiet_under == node for replica in follow)
+            return all(replica is not None and replica.quiesced_under == node for replica in follow)
 
         if not self._until("idle groups are quiet", quiet, QUIET_SECONDS):
             return

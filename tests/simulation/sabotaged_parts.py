@@ -8,14 +8,14 @@ from collections.abc import Callable
 from strandline.node.raft.data_folder import Folder, FolderKey, Standing
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rules.messages import Message, MessageKind
-from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 from strandline.node.raft.rules.progress import Progress
-from strandline.node.raft.rules.shared_heartbeats import QuietHeartbeats
+from strandline.node.raft.rules.shared_heartbeats import SharedHeartbeats
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.after_sync import AfterSync, Call
 from strandline.node.raft.wal.carrying import Carrying
-from strandline.node.raft.wal.raft_log import GroupJournal, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind, WalFailed, WriteAheadLog
 from strandline.snapshot.document import SnapshotDocument
@@ -63,12 +63,12 @@ class SwallowsDamagedSnapshots(RaftHost):
     stored_class = DamageUnnoticed
 
 
-class TermNotRecorded(GroupJournal):
+class TermNotRecorded(RaftLog):
     def record_state(self) -> None:
         pass
 
 
-class TruncationNotRecorded(GroupJournal):
+class TruncationNotRecorded(RaftLog):
     def deleteEntriesFrom(self, entryFrom: int) -> None:
         record = self._record
         self._record = lambda kind, payload: 0 if kind == Kind.TRUNCATE else record(kind, payload)
@@ -119,8 +119,8 @@ class MovesNextBack(Progress):
         return news
 
 
-class AcceptsAnyHeartbeat(QuietHeartbeats):
-    def accepts(self, pair: Pair, count: int, digest: int) -> bool:
+class AcceptsAnyHeartbeat(SharedHeartbeats):
+    def accepts(self, pair: PeerHeartbeat, count: int, digest: int) -> bool:
         return True
 
 
@@ -145,7 +145,7 @@ class CarriesNothing(Carrying):
         pass
 
 
-class WakesNobody(QuietHeartbeats):
+class WakesNobody(SharedHeartbeats):
     """A follower of quiet groups that hears no heartbeat any more sleeps on."""
 
     def _wake_followed(self, groups: list[int]) -> None:

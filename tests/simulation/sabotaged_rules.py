@@ -171,7 +171,7 @@ class CountsPreVotesOfAnyRound(PreVote):
 
 class ForgetsTheSharedHeartbeat(Quiescence):
     def leave(self) -> None:
-        heard_at, quiet = self.state.heard_at, self.state.quiet_under is not None
+        heard_at, quiet = self.state.heard_at, self.state.quiesced_under is not None
         super().leave()
         if quiet:
             self.state.heard_at = heard_at

@@ -58,13 +58,13 @@ _ALL = (
         "term-not-recorded",
         "terms are not in the log",
         parts.TermNotRecorded,
-        ("stored_groups.GroupJournal",),
+        ("stored_groups.RaftLog",),
     ),
     Sabotage(
         "truncation-not-recorded",
         "deleted entries come back with a restart",
         parts.TruncationNotRecorded,
-        ("stored_groups.GroupJournal",),
+        ("stored_groups.RaftLog",),
     ),
     Sabotage(
         "failed-sync-ignored",
@@ -185,13 +185,13 @@ _ALL = (
         "heartbeat-digest-ignored",
         "a heartbeat refreshes groups its sender does not lead",
         parts.AcceptsAnyHeartbeat,
-        ("host.QuietHeartbeats",),
+        ("host.SharedHeartbeats",),
     ),
     Sabotage(
         "silence-unnoticed",
         "followers of quiet groups sleep on when their leader dies",
         parts.WakesNobody,
-        ("host.QuietHeartbeats",),
+        ("host.SharedHeartbeats",),
     ),
     Sabotage(
         "records-while-full", "a log that cannot be written is tidied each second", parts.MovesLogsWhileFull

@@ -52,7 +52,7 @@ class ElectionTimeout(Part):
         elif first is not None:
             if self.host.connected(first):
                 # Creating many groups keeps a node busy: it is not to be overtaken for that.
-                state.deadline += self.settings.election_max_seconds + self.host.many()
+                state.deadline += self.settings.election_max_seconds + self.host.crowd_seconds()
             if self.election.has_vote():
                 self.host.send_when_synced(
                     first, PreVoteReply(state.id, MessageKind.PRE_VOTE_REPLY, 0, True, 1, 0.0)
@@ -60,7 +60,7 @@ class ElectionTimeout(Part):
         elif state.term:
             # A leader asks a silent follower ever less often: it need not find out by itself.
             for peer in state.peers:
-                self.host.send_when_synced(peer, ReplicaOpened(state.id, MessageKind.HERE, state.term))
+                self.host.send_when_synced(peer, ReplicaOpened(state.id, MessageKind.OPENED, state.term))
 
     def take_offers(self) -> None:
         """Count the pre-votes that came before this group was here; the others say so when they have it."""
@@ -69,7 +69,7 @@ class ElectionTimeout(Part):
             return
         self._stand_again_soon()
         if self.election.may_campaign():
-            offered = (peer for peer in self.host.offered(state.id) if peer in state.voters)
+            offered = (peer for peer in self.host.offered_pre_votes(state.id) if peer in state.voters)
             state.pre_votes = {self.host.node_id, *offered}
             self.pre_vote.check()
 
@@ -90,7 +90,7 @@ class ElectionTimeout(Part):
         """No leader was heard for a whole timeout: find out whether an election could be won."""
         state = self.state
         self.quiescence.leave()
-        if not self.host.may_stand(state):
+        if not self.host.admit_campaign(state):
             state.deadline = self.host.attentive() + self.settings.heartbeat_seconds * self.host.rng.random()
             return
         if self.elected_first() == self.host.node_id:
@@ -126,5 +126,5 @@ class ElectionTimeout(Part):
         turn = (left.index(me) + state.id) % len(left)
         wait = self.settings.heartbeat_seconds * (turn + 0.2 + 0.1 * self.host.rng.random())
         unheard = min(self.host.now() - self.contact.last_heard(), self.settings.election_min_seconds)
-        wait += self.settings.election_min_seconds - unheard + turn * self.host.many()
+        wait += self.settings.election_min_seconds - unheard + turn * self.host.crowd_seconds()
         state.deadline = self.host.attentive() + wait

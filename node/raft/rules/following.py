@@ -60,7 +60,7 @@ class Following(Part):
         state = self.state
         entries = read_run(message) if message.entries else []
         self.contact.follow(peer)
-        if state.quiet_under != peer:
+        if state.quiesced_under != peer:
             self.quiescence.leave()
         if state.damaged_below is not None:
             self.quiescence.leave()

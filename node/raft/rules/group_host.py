@@ -11,7 +11,7 @@ from strandline.node.raft.attention import Attention
 from strandline.node.raft.campaigns import Campaigns
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.rules.messages import Message
-from strandline.node.raft.rules.peer_heartbeat import Pair
+from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 
 
 class Clock(Protocol):
@@ -25,7 +25,7 @@ class Clock(Protocol):
     def attentive(self) -> float:
         """`now` on a clock that stands still while the loop does: deadlines for what must be heard."""
 
-    def many(self) -> float:
+    def crowd_seconds(self) -> float:
         """Seconds to allow for what takes longer the more groups a node has."""
 
 
@@ -34,8 +34,8 @@ class Peers(Protocol):
 
     def connected(self, peer: int) -> bool: ...
     def is_newcomer(self, peer: int) -> bool: ...
-    def pair(self, peer: int) -> Pair: ...
-    def offered(self, group: int) -> list[int]:
+    def peer_heartbeat(self, peer: int) -> PeerHeartbeat: ...
+    def offered_pre_votes(self, group: int) -> list[int]:
         """Peers that offered a pre-vote for this group's first leader before the group was here."""
 
     def send(self, peer: int, message: Message) -> bool: ...
@@ -55,8 +55,8 @@ class Storage(Protocol):
 class Scheduler(Protocol):
     """When a group's turn is."""
 
-    def may_stand(self, group: Any) -> bool: ...
-    def stood(self, group: Any) -> None: ...
+    def admit_campaign(self, group: Any) -> bool: ...
+    def campaign_ended(self, group: Any) -> None: ...
     def guard(self, group: Any, call: Callable[..., object], *args: Any) -> None: ...
     def later(self, seconds: float, group: Any, call: Callable[[], object]) -> None: ...
     def wake(self, group: Any) -> None: ...

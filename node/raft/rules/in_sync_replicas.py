@@ -7,10 +7,10 @@ import logging
 
 from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.node.raft.rules.commitment import Commitment
-from strandline.node.raft.rules.held import Held
 from strandline.node.raft.rules.lease import Lease
 from strandline.node.raft.rules.progress import Phase
 from strandline.node.raft.rules.replica_state import Part, ReplicaState
+from strandline.node.raft.rules.replica_waits import ReplicaWaits
 
 log = logging.getLogger(__name__)
 
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 class InSyncReplicas(Part):
     """The voters that are there, and those who wait for more of them than a majority."""
 
-    __slots__ = ("commitment", "held", "lease")
+    __slots__ = ("commitment", "lease", "waits")
 
     def __init__(self, state: ReplicaState, lease: Lease, commitment: Commitment) -> None:
         super().__init__(state)
         self.lease = lease
         self.commitment = commitment
-        self.held: Held = Held()
+        self.waits: ReplicaWaits = ReplicaWaits()
         """Who waits until more voters than a majority hold an entry."""
 
     def count(self) -> int:
@@ -58,15 +58,15 @@ class InSyncReplicas(Part):
         if self.state.role != LEADER:
             future.set_result(False)
         else:
-            self.held.add(index, count, future)
-            self.held.release(self.commitment.matches())
+            self.waits.add(index, count, future)
+            self.waits.release(self.commitment.matches())
         return future
 
     def release(self) -> None:
         """Tell those who wait for entries that enough voters hold by now."""
-        if self.held:
-            self.held.release(self.commitment.matches())
+        if self.waits:
+            self.waits.release(self.commitment.matches())
 
     def give_up(self, in_sync: int = 0) -> None:
         """Tell those who wait for more voters than these that they will not hold it soon, or never."""
-        self.held.give_up(in_sync)
+        self.waits.give_up(in_sync)

@@ -31,8 +31,8 @@ class LeaderContact(Part):
         if state.role == LEADER:
             return self.host.now()
         heard = state.heard_at
-        if state.quiet_under is not None:
-            heard = max(heard, self.host.pair(state.quiet_under).heard_at)
+        if state.quiesced_under is not None:
+            heard = max(heard, self.host.peer_heartbeat(state.quiesced_under).heard_at)
         return self.still_promised(heard)
 
     def still_promised(self, heard: float) -> float:
@@ -57,5 +57,5 @@ class LeaderContact(Part):
             state.set_role(FOLLOWER)
         if state.leader != peer:
             state.leader = peer
-            self.host.stood(state)
+            self.host.campaign_ended(state)
         state.reset_deadline()

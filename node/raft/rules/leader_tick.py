@@ -63,12 +63,12 @@ class LeaderTick(Part):
         if not self.host.connected(peer):
             return self.quiescence.quorum_is_quiesced()
         self.sending.tick(peer, now)
-        if progress.quiet_since is not None and progress.settled == self.journal.last:
+        if progress.quiesced_since is not None and progress.settled == self.journal.last:
             return True
         if self.quiescence.may_begin(peer, progress, now):
             self.quiescence.begin_towards(peer, progress, now)
-            return progress.quiet_since is not None
-        covered = progress.quiet_since is not None and progress.match == self.journal.last
+            return progress.quiesced_since is not None
+        covered = progress.quiesced_since is not None and progress.match == self.journal.last
         if not covered and now - progress.sent_at >= self.settings.heartbeat_seconds * 0.9:
             self.replication.send_heartbeat(peer, progress, now)
         return False

@@ -114,6 +114,6 @@ class LeadershipTransfer(Part):
         """Whether a peer may vote and its disk takes its vote, as far as is known. It says so in answers to
         the heartbeat of quiet groups; where it has entries to write that it cannot write, it falls behind.
         """
-        said_at = self.host.pair(peer).no_votes_at
+        said_at = self.host.peer_heartbeat(peer).no_votes_at
         unable = self.host.now() - said_at <= 3 * self.settings.heartbeat_seconds
         return not unable and not self.host.is_newcomer(peer)

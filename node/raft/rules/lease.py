@@ -25,10 +25,10 @@ class Lease(Part):
         progress = self.state.progress.get(peer)
         if progress is None or self.host.is_newcomer(peer):
             return NEVER
-        if progress.quiet_since is not None:
-            shared = self.host.pair(peer).acked_sent_at
+        if progress.quiesced_since is not None:
+            shared = self.host.peer_heartbeat(peer).acked_sent_at
             # One that left at this very time may have left in the same tick before, without this group.
-            if shared > progress.quiet_since:
+            if shared > progress.quiesced_since:
                 return max(shared, progress.acked_sent_at)
         return progress.acked_sent_at
 
@@ -49,5 +49,5 @@ class Lease(Part):
     def lost_quorum(self) -> bool:
         """Check-quorum (thesis §6.2): a leader that no majority answers for an election timeout is none."""
         heard = max(self.quorum_heard_at(), self.state.leader_since)
-        now, patience = self.host.now(), self.settings.election_min_seconds + self.host.many()
+        now, patience = self.host.now(), self.settings.election_min_seconds + self.host.crowd_seconds()
         return now - heard > patience and self.host.attention.since(heard, now) > patience

@@ -30,9 +30,9 @@ class MessageKind(IntEnum):
     TIMEOUT_NOW = 7
     SNAPSHOT = 8
     SNAPSHOT_REPLY = 9
-    QUIET = 10
+    QUIESCE = 10
     NEED_SNAPSHOT = 11
-    HERE = 12
+    OPENED = 12
 
 
 class Append(NamedTuple):
@@ -151,7 +151,7 @@ class Quiesce(NamedTuple):
     """The leader says that all is committed up to `last`, its last entry, and will be silent."""
 
     group: int
-    kind: Literal[MessageKind.QUIET]
+    kind: Literal[MessageKind.QUIESCE]
     term: int
     last: int
 
@@ -170,7 +170,7 @@ class ReplicaOpened(NamedTuple):
     """A follower's process has the group from now on; what it was sent before is lost."""
 
     group: int
-    kind: Literal[MessageKind.HERE]
+    kind: Literal[MessageKind.OPENED]
     term: int
 
 
@@ -199,9 +199,9 @@ CLASSES: Final[dict[int, type[Message]]] = {
     MessageKind.TIMEOUT_NOW: TimeoutNow,
     MessageKind.SNAPSHOT: SnapshotChunk,
     MessageKind.SNAPSHOT_REPLY: SnapshotReply,
-    MessageKind.QUIET: Quiesce,
+    MessageKind.QUIESCE: Quiesce,
     MessageKind.NEED_SNAPSHOT: NeedSnapshot,
-    MessageKind.HERE: ReplicaOpened,
+    MessageKind.OPENED: ReplicaOpened,
 }
 FIELDS: Final[dict[int, tuple[type, ...]]] = {
     kind: tuple(get_type_hints(cls).values())[3:] for kind, cls in CLASSES.items()

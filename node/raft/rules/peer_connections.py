@@ -58,8 +58,8 @@ class PeerConnections(Part):
         progress = state.progress.get(peer)
         if state.role == LEADER and progress is not None:
             self._restart(peer, progress)
-            self.isr.held.give_up(self.isr.count())
-        if state.quiet_under == peer:
+            self.isr.waits.give_up(self.isr.count())
+        if state.quiesced_under == peer:
             self.quiescence.leave()
         if state.role == FOLLOWER and state.leader == peer:
             self.timeouts.stand_in_turn(peer)

@@ -22,7 +22,7 @@ def fingerprint(group: int, term: int) -> int:
     return bits ^ (bits >> 31)
 
 
-class QuietSet:
+class QuiescedSet:
     """Groups with their terms, and a digest of them that costs the same to keep however many there are."""
 
     __slots__ = ("digest", "terms")
@@ -42,7 +42,7 @@ class QuietSet:
             self.digest = (self.digest - fingerprint(group, term)) & _MASK
 
 
-class Pair:
+class PeerHeartbeat:
     """This node and one peer: the quiet groups it leads there, and those it follows from there."""
 
     __slots__ = (
@@ -51,8 +51,8 @@ class Pair:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.led = QuietSet()
-        self.followed = QuietSet()
+        self.led = QuiescedSet()
+        self.followed = QuiescedSet()
         self.heard_at = NEVER
         """When a heartbeat last came that named exactly what this node follows."""
         self.acked_sent_at = NEVER

@@ -35,7 +35,7 @@ class Progress:
         "phase",
         "probe_pause",
         "probe_sent_at",
-        "quiet_since",
+        "quiesced_since",
         "sent_at",
         "settled",
     )
@@ -51,7 +51,7 @@ class Progress:
         self.probe_sent_at = NEVER
         self.probe_pause = 0.0
         """Seconds until the next probe; grows with each that is not answered, 0 after an answer."""
-        self.quiet_since: float | None = None
+        self.quiesced_since: float | None = None
         """Since when the shared heartbeat of the pair stands for this group; None: it does not."""
         self.settled = NOTHING
         """Index of the last entry when the follower was last told that all is committed."""

@@ -60,27 +60,27 @@ class Quiescence(Part):
 
     def _is_quiesced(self, peer: int) -> bool:
         progress = self.state.progress.get(peer)
-        return progress is not None and progress.quiet_since is not None
+        return progress is not None and progress.quiesced_since is not None
 
     def begin_towards(self, peer: int, progress: Progress, now: float) -> None:
         """From now on the pair's heartbeat stands for the group, until the leadership ends or the follower
         objects; new entries do not change that. Told again, it says that all up to here is committed.
         """
         state = self.state
-        if self.host.send(peer, Quiesce(state.id, MessageKind.QUIET, state.term, self.journal.last)):
+        if self.host.send(peer, Quiesce(state.id, MessageKind.QUIESCE, state.term, self.journal.last)):
             progress.settled = self.journal.last
-            if progress.quiet_since is None:
-                progress.quiet_since = now
-                self.host.pair(peer).lead(state.id, state.term, now)
+            if progress.quiesced_since is None:
+                progress.quiesced_since = now
+                self.host.peer_heartbeat(peer).lead(state.id, state.term, now)
 
     def end_towards(self, peer: int, progress: Progress) -> None:
         state = self.state
-        if progress.quiet_since is not None:
+        if progress.quiesced_since is not None:
             # What the shared heartbeat proved stays proven, or the next tick would find the quorum lost.
             progress.acked_sent_at = self.lease.acked_at(peer)
-            progress.quiet_since = None
+            progress.quiesced_since = None
             progress.settled = NOTHING
-            self.host.pair(peer).unlead(state.id)
+            self.host.peer_heartbeat(peer).unlead(state.id)
             self.host.set_active(state, True)
 
     def on_refused(self, peer: int) -> None:
@@ -97,26 +97,26 @@ class Quiescence(Part):
         self.contact.follow(peer)
         if state.damaged_below is not None or self.journal.last != last or self.journal.unsynced:
             self.leave()
-            self.host.pair(peer).refuse(state.id)
+            self.host.peer_heartbeat(peer).refuse(state.id)
             return
         state.commit = max(state.commit, last)
         if state.applied < state.commit:
             self.host.wake(state)
-        if state.quiet_under != peer:
+        if state.quiesced_under != peer:
             self.leave()
-            state.quiet_under = peer
-        self.host.pair(peer).follow(state.id, state.term, self.host.now())
+            state.quiesced_under = peer
+        self.host.peer_heartbeat(peer).follow(state.id, state.term, self.host.now())
         self.host.set_active(state, False)
 
     def leave(self) -> None:
         """A follower goes back to its own timer, counted from when the leader was last heard."""
         state = self.state
-        if state.quiet_under is None:
+        if state.quiesced_under is None:
             return
         state.heard_at = self.contact.last_heard()
         now = self.host.now()
-        self.host.pair(state.quiet_under).unfollow(state.id)
-        state.quiet_under = None
+        self.host.peer_heartbeat(state.quiesced_under).unfollow(state.id)
+        state.quiesced_under = None
         silent = self.host.attention.since(state.heard_at, now)
         state.deadline = self.host.attentive() - silent + state._SyncObj__generateRaftTimeout()
         self.host.set_active(state, True)

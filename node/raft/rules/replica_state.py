@@ -86,7 +86,7 @@ class ReplicaState(SeamedSyncObj):
         """Elections in a row in which this node stood and nobody won, as far as it knows; at most 4."""
 
         # A follower's.
-        self.quiet_under: int | None = None
+        self.quiesced_under: int | None = None
         """The leader whose shared heartbeat stands for this group, at a follower."""
         self.heard_at = host.now() if journal.getCurrentTerm() else NEVER
         """When a leader was last heard. A restarted node cannot know, so it assumes: just now."""
@@ -137,7 +137,9 @@ class ReplicaState(SeamedSyncObj):
 
     def reset_deadline(self) -> None:
         """Start a new randomized election timeout (Raft §5.2), of time in which this node listens."""
-        self.deadline = self.host.attentive() + self._SyncObj__generateRaftTimeout() + self.host.many()
+        self.deadline = (
+            self.host.attentive() + self._SyncObj__generateRaftTimeout() + self.host.crowd_seconds()
+        )
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         low, high = self.settings.election_min_seconds, self.settings.election_max_seconds

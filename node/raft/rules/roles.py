@@ -42,7 +42,7 @@ class Roles(Part):
             state.set_role(FOLLOWER)
         state.reset_deadline()
         self.host.set_active(state, True)
-        self.host.stood(state)
+        self.host.campaign_ended(state)
         if was_leader:
             state.leader = None
             self._end_leadership()
@@ -50,8 +50,8 @@ class Roles(Part):
     def _end_leadership(self) -> None:
         state = self.state
         for peer, progress in state.progress.items():
-            if progress.quiet_since is not None:
-                self.host.pair(peer).unlead(state.id)
+            if progress.quiesced_since is not None:
+                self.host.peer_heartbeat(peer).unlead(state.id)
         state.progress.clear()
         state.transfer_target = None
         for end in self.leadership_ends:
@@ -63,7 +63,7 @@ class Roles(Part):
         state = self.state
         now = self.host.now()
         state.set_role(LEADER)
-        self.host.stood(state)
+        self.host.campaign_ended(state)
         state.lost_campaigns = 0
         state.leader = self.host.node_id
         state.leader_since = now

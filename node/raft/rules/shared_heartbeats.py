@@ -7,15 +7,19 @@ finds what was lost on the way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from strandline.node.raft.attention import Attention
 from strandline.node.raft.bad_message import BadMessage
-from strandline.node.raft.rules.peer_heartbeat import Pair
-
-if TYPE_CHECKING:
-    from strandline.node.raft.host import RaftHost
+from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.rank import Rank
+from strandline.node.raft.rules.leader_tick import LeaderTick
+from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
+from strandline.node.raft.rules.quiescence import Quiescence
+from strandline.node.raft.rules.read_index import ReadIndex
 
 HEARTBEAT = 1  # sent at, number of groups, digest
 HEARTBEAT_REPLY = 2  # sent at, whether it matched, whether the disk takes votes
@@ -36,17 +40,48 @@ before most of its groups have gone to an election."""
 CHECKED_AT_ONCE: Final = 256
 
 
-class QuietHeartbeats:
+class Frames(Protocol):
+    """The way of a frame to a peer."""
+
+    def send(self, peer: int, payload: Any) -> bool: ...
+
+
+class Group(Protocol):
+    """What a heartbeat, or its absence, concerns of a group."""
+
+    id: int
+    rank: Rank
+    reads: ReadIndex
+    leader_tick: LeaderTick
+    quiescence: Quiescence
+
+
+class HeartbeatHost(Protocol):
+    """The node."""
+
+    config: RaftConfig
+    attention: Attention
+    reading: dict[int, Any]
+
+    @property
+    def mesh(self) -> Frames: ...
+    @property
+    def groups(self) -> Mapping[int, Group]: ...
+    def now(self) -> float: ...
+    def disk_stalled(self) -> bool: ...
+
+
+class SharedHeartbeats:
     """The pairs of one node."""
 
-    def __init__(self, host: RaftHost) -> None:
+    def __init__(self, host: HeartbeatHost) -> None:
         self._host = host
-        self._pairs: dict[int, Pair] = {}
+        self._pairs: dict[int, PeerHeartbeat] = {}
 
-    def pair(self, peer: int) -> Pair:
+    def pair(self, peer: int) -> PeerHeartbeat:
         pair = self._pairs.get(peer)
         if pair is None:
-            pair = self._pairs[peer] = Pair()
+            pair = self._pairs[peer] = PeerHeartbeat()
         return pair
 
     def tick(self, now: float) -> None:
@@ -115,11 +150,11 @@ class QuietHeartbeats:
         else:
             raise BadMessage("list of groups holds something else")
 
-    def accepts(self, pair: Pair, count: int, digest: int) -> bool:
+    def accepts(self, pair: PeerHeartbeat, count: int, digest: int) -> bool:
         """A heartbeat counts only if its sender leads exactly what this node follows from it."""
         return pair.matches(count, digest)
 
-    def _on_groups(self, peer: int, pair: Pair, led: dict[int, int]) -> None:
+    def _on_groups(self, peer: int, pair: PeerHeartbeat, led: dict[int, int]) -> None:
         followed = pair.followed.terms
         self._wake_followed([group for group, term in followed.items() if led.get(group) != term])
         unknown = [group for group, term in led.items() if followed.get(group) != term]
@@ -130,7 +165,7 @@ class QuietHeartbeats:
         for group in list(self._host.reading.values()):
             group.reads.confirm()
 
-    def _check_led(self, pair: Pair) -> None:
+    def _check_led(self, pair: PeerHeartbeat) -> None:
         """Those led quietly go on as long as a majority is heard; a part of them is looked at each time."""
         for group_id in list(islice(pair.led.terms, CHECKED_AT_ONCE)):
             # To the end of the line, so that the next look is at others.
@@ -145,7 +180,7 @@ class QuietHeartbeats:
             if group is not None:
                 group.quiescence.on_refused(peer)
 
-    def _wake_silent(self, peer: int, pair: Pair) -> None:
+    def _wake_silent(self, peer: int, pair: PeerHeartbeat) -> None:
         """Give a silent leader's groups up, those first that others wait for, a part in each tick."""
         groups = [group for each in pair.followed.terms if (group := self._host.groups.get(each)) is not None]
         if len(groups) > WOKEN_AT_ONCE:

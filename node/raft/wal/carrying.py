@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.node.raft.configuration import Configuration
-from strandline.node.raft.wal.raft_log import GroupJournal
+from strandline.node.raft.wal.raft_log import RaftLog
 
 LONGER: Final = 3
 """By how often what is carried the log may be longer. Of a log with one part in three carried, one is written
@@ -28,7 +28,7 @@ again each time round for two that are new."""
 class GroupLog:
     """The log of one group as it stands: `base` is what a durable snapshot, or the beginning, stands for."""
 
-    journal: GroupJournal
+    journal: RaftLog
     base: Configuration
     base_term: int
 

@@ -33,7 +33,7 @@ Record = Callable[[Kind, bytes], int]
 """Appends one record of this group to the write-ahead log and returns its LSN."""
 
 
-class JournalDamaged(ValueError):
+class RaftLogDamaged(ValueError):
     """The records of a group contradict each other: the write-ahead log lost or invented something."""
 
 
@@ -61,7 +61,7 @@ class RecoveredLog:
         """Whether the newest element is known to be the log's last entry, so that the next follows it."""
 
     def replay(self, kind: Kind, payload: bytes) -> None:
-        """Apply one record; raises JournalDamaged when it does not follow from those before it."""
+        """Apply one record; raises RaftLogDamaged when it does not follow from those before it."""
         if kind == Kind.ENTRIES:
             self._extend(unpack_entries(payload))
         elif kind == Kind.TRUNCATE:
@@ -87,7 +87,7 @@ class RecoveredLog:
         elif kind == Kind.CARRIED:
             self._carried(*msgpack.unpackb(payload))
         else:
-            raise JournalDamaged(f"group {self.group}: a record of kind {kind} has no place in a group's log")
+            raise RaftLogDamaged(f"group {self.group}: a record of kind {kind} has no place in a group's log")
 
     @property
     def newest(self) -> int:
@@ -96,9 +96,9 @@ class RecoveredLog:
         return max(self.entries[-1][1], carried)
 
     def finish(self) -> None:
-        """Check, after the last record, that nothing is missing at the front; raises JournalDamaged."""
+        """Check, after the last record, that nothing is missing at the front; raises RaftLogDamaged."""
         if not self.based and self.entries[0][1] > 0:
-            raise JournalDamaged(
+            raise RaftLogDamaged(
                 f"group {self.group}: the log begins at entry {self.entries[0][1] + 1} and no snapshot covers"
                 " what came before: a segment of the write-ahead log is missing"
             )
@@ -108,7 +108,7 @@ class RecoveredLog:
         position = index - self.entries[0][1]
         if position < 0:
             if self.based:
-                raise JournalDamaged(
+                raise RaftLogDamaged(
                     f"group {self.group}: snapshot {index} lies below the log's start {self.entries[0][1]}"
                 )
             return
@@ -124,7 +124,7 @@ class RecoveredLog:
         if not self._anchored and first > self.entries[-1][1] + 1:
             self._float(first - 1)
         if first != self.entries[-1][1] + 1:
-            raise JournalDamaged(
+            raise RaftLogDamaged(
                 f"group {self.group}: entry {first} follows entry {self.entries[-1][1]} in the log"
             )
         self.entries.extend(entries)
@@ -138,7 +138,7 @@ class RecoveredLog:
         elif (position > 0 and not self._anchored) or (position <= 0 and not self.based):
             self._float(index - 1)
         else:
-            raise JournalDamaged(f"group {self.group}: truncation at {index} outside the log")
+            raise RaftLogDamaged(f"group {self.group}: truncation at {index} outside the log")
 
     def _carried(
         self,
@@ -154,7 +154,7 @@ class RecoveredLog:
         entries = [entry for entry in self._carry if index < entry[1] <= last]
         self._carry = []
         if entries and entries[-1][1] != last:
-            raise JournalDamaged(
+            raise RaftLogDamaged(
                 f"group {self.group}: carried along up to entry {last}, and {entries[-1][1]} is the last"
             )
         if not entries and last > index:
@@ -176,7 +176,7 @@ class RecoveredLog:
         self.based = self._anchored = False
 
 
-class GroupJournal(Journal):
+class RaftLog(Journal):
     """PySyncObj's journal interface on the node's write-ahead log."""
 
     def __init__(self, record: Record, recovered: RecoveredLog, max_run_bytes: int) -> None:

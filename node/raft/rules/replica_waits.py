@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 
-class Held:
+class ReplicaWaits:
     """The waits of one leader, in one term: a queue for each number of replicas that is waited for."""
 
     __slots__ = ("_queues",)
