@@ -71,7 +71,7 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 5.0
-"""How long answers under way may take when the node stops."""
+"""Time limit for requests in progress when the node stops."""
 LEAVE_SECONDS: Final = 0.5
 
 
@@ -115,7 +115,7 @@ class Broker:
         )
         self.boot_id = boot_id
         self.admin_port = config.admin.port
-        """Where the HTTP API listens; whoever starts it says so before `start`, if it took a free one."""
+        """Port of the HTTP API; its server sets it before `start` if it took a free one."""
         self.clock = ClusterClock(self.node_id, len(config.cluster.nodes), wall_ms, loop=loop)
         self._on_fatal = on_fatal
         self._registration: Registration | None = None
@@ -363,7 +363,7 @@ class Broker:
     # Replicas.
 
     def _create_replica(self, place: PartitionGroup) -> None:
-        """Host a partition, of records or of a coordinator: with what is stored of it, or anew.
+        """Host a partition, of records or of a coordinator: from its stored state, or as a new one.
 
         Raises what `RaftHost.create_group` does.
         """

@@ -60,7 +60,7 @@ STORE_THREADS: Final = 16
 STOP_SECONDS: Final = 20.0
 """More than the parts of a clean stop may take together, unless a disk or the object store hangs."""
 LEFT_SECONDS: Final = 3.0
-"""How long a process that has to end waits for its threads."""
+"""Time limit for the threads of a process that has to end."""
 NODE_FILE: Final = "node.json"
 _SYSTEM: Final = random.SystemRandom()
 _REFUSED: Final = (ForeignStorage, CannotListen, MeshListenError, AdminListenError, WalLocked, WalMismatch)
@@ -202,7 +202,7 @@ class _Process:
 
 
 def _disk_failure(error: OSError, config: NodeConfig) -> str:
-    """Which file, why, and what to do; half a line."""
+    """The file, the cause and the cure; half a line."""
     where = error.filename or f"a file below node.data ({config.node.data})"
     todo = _DISK_CURES.get(error.errno or 0, "see that the disk works, then start it again")
     return f"{where}: {error.strerror or error}: {todo}"
@@ -261,7 +261,7 @@ def _write_node_file(config: NodeConfig, broker: Broker) -> None:
 
 
 def _remove_node_file(config: NodeConfig) -> None:
-    """Nobody listens here any more, however the process ends, by a disk that fails as well."""
+    """Remove the file at every end of the process, also after a disk failure."""
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(config.node.data, NODE_FILE))
 

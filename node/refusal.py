@@ -1,4 +1,4 @@
-"""Why something was refused: the value that every layer below Kafka's requests answers with."""
+"""Reasons of a refusal: the value that every layer below Kafka's requests answers with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 
 class Failure(NamedTuple):
-    """Why one topic, partition or resource of a request was not served."""
+    """The reason why one topic, partition or resource of a request was not served."""
 
     code: ErrorCode
     message: str | None

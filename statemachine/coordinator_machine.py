@@ -40,7 +40,7 @@ class CoordinatorCommand(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Hand this entry's state to whoever publishes it, on every replica. Result: the entry's index."""
+    """Hand this entry's state to the publisher, on every replica. Result: the entry's index."""
 
     kind: ClassVar[int] = CHECKPOINT
 
@@ -52,7 +52,7 @@ class CoordinatorMachine:
     """A coordinator's state; see StateMachine for what the log asks of it.
 
     `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
-    state as of that very entry; when entries are applied anew after a restart it gets the same again. A
+    state as of that very entry; when entries are applied again after a restart it gets the same again. A
     subclass's constructor takes the same and nothing else: a snapshot is loaded into a new instance.
     """
 

@@ -1,4 +1,4 @@
-"""What an operator may configure of one node: a TOML file, variables and flags, all checked first.
+"""Configuration of one node: a TOML file, environment variables and flags, all checked before the start.
 
 Every mistake (an unknown key, a bad unit, an address that would expose an unprotected port) stops the node
 with one line that names where the value stands, which key it is, what is wrong, and what to write instead.
@@ -26,7 +26,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NodeSection:
-    """Who this node is and where it keeps its log."""
+    """This node's id, and the folder of its log."""
 
     id: int
     data: str
@@ -35,7 +35,7 @@ class NodeSection:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSection:
-    """What all nodes of a cluster have in common."""
+    """Values that are equal on all nodes of a cluster."""
 
     id: str
     secret: str
@@ -48,7 +48,7 @@ class ClusterSection:
 
 @dataclass(frozen=True, slots=True)
 class MeshSection:
-    """Where the mesh listens; what is left out is taken from this node's entry in cluster.nodes."""
+    """Address of the mesh; default: this node's entry in cluster.nodes."""
 
     host: str
     port: int
@@ -56,19 +56,19 @@ class MeshSection:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSection:
-    """Where Kafka clients connect. Port 0 takes a free one."""
+    """Address for Kafka clients. Port 0 takes a free one."""
 
     host: str = "127.0.0.1"
     port: int = 9092
     advertised_host: str = ""
-    """What clients are told; empty: the host."""
+    """Host that clients are told to connect to; empty: the host."""
     advertised_port: int = 0
     """0: the port it listens on."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSection:
-    """Where the HTTP API and the metrics are served. Port 0 takes a free one."""
+    """Address of the HTTP API and the metrics. Port 0 takes a free one."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -78,7 +78,7 @@ class AdminSection:
 
 @dataclass(frozen=True, slots=True)
 class StorageSection:
-    """Where objects are kept: a folder that all nodes see, or an object store."""
+    """Place of the objects: a folder that all nodes see, or an object store."""
 
     url: str
     options: dict[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class TopicsSection:
     leader_rebalance: bool = True
     """Whether leadership goes back to a partition's first replica by itself once that is well again."""
     leader_rebalance_seconds: float = 5.0
-    """How long that node must have been well before; also the time between two looks."""
+    """Time that the preferred leader must have been healthy before; also the time between two looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,12 @@ class CheckpointsSection:
 
 @dataclass(frozen=True, slots=True)
 class LevelOneSection:
-    """How partitions' records are lifted out of level zero into objects of their own. Sizes are bytes."""
+    """Reconciliation of partitions' records from level zero into objects of their own. Sizes are bytes."""
 
     target_bytes: int = 64 * MIB
     """So much of a partition is one object; a partition that has it is reconciled at once."""
     job_bytes: int = 128 * MIB
-    """What one pass over level-zero objects lifts at most: the memory it takes."""
+    """Maximum bytes of one pass over level-zero objects: the memory it takes."""
     block_bytes: int = 256 * KIB
     """Distance of the entries in an object's index; the least that is read and checked."""
     reconcile_seconds: float = 60.0
@@ -137,7 +137,7 @@ class LevelOneSection:
 
 @dataclass(frozen=True, slots=True)
 class CollectorSection:
-    """How level-zero objects that nobody needs are deleted."""
+    """Garbage collection of level-zero objects."""
 
     grace_seconds: float = 60.0
     """Objects are deleted by what could be deleted so long ago."""
@@ -157,7 +157,7 @@ class RetentionSection:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSection:
-    """How groups and transactions are spread over the nodes."""
+    """Distribution of groups and transactions over the nodes."""
 
     partitions: int = 16
     """Of each internal topic, in how many its keys are; decided once, when the topic is created."""
@@ -165,12 +165,12 @@ class CoordinatorSection:
 
 @dataclass(frozen=True, slots=True)
 class GroupsSection:
-    """What consumer groups may do. Times are seconds."""
+    """Limits of consumer groups. Times are seconds."""
 
     initial_rebalance_delay_seconds: float = 0.05
-    """How long a group that was empty waits for more members before it first has an assignment, and again as
-    long as they come: without it the members of one that starts would each cost all others a rebalance.
-    Kafka's 3 s are for clients that start over minutes; whoever comes later costs one rebalance there too."""
+    """Time that a group that was empty waits for more members before its first assignment, and again as long
+    as members arrive: without it each member of a starting group would cost all others a rebalance. Kafka's 3
+    s are for clients that start over minutes; a later member costs one rebalance there too."""
     min_session_seconds: float = 6.0
     max_session_seconds: float = 1800.0
     """The bounds of a classic member's session timeout."""
@@ -178,26 +178,26 @@ class GroupsSection:
     """Members of one group."""
     consumer_session_seconds: float = 45.0
     consumer_heartbeat_seconds: float = 5.0
-    """What members of the KIP-848 protocol are told, and judged by."""
+    """Heartbeat interval that members of the KIP-848 protocol are told."""
     consumer_migration_policy: str = "bidirectional"
     """Which groups with members may change their protocol: Kafka's group.consumer.migration.policy."""
     offset_retention_seconds: float = 7 * 24 * 3600.0
-    """How long an empty group's offsets are kept."""
+    """Retention of an empty group's offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionsSection:
-    """What transactional producers may do. Times are seconds."""
+    """Limits of transactional producers. Times are seconds."""
 
     max_timeout_seconds: float = 900.0
     """The longest timeout that a producer may ask for."""
     id_expiration_seconds: float = 7 * 24 * 3600.0
-    """How long a transactional id that is not used is remembered."""
+    """Retention of an unused transactional id."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSection:
-    """What the process writes to its standard error."""
+    """Log that the process writes to its standard error."""
 
     level: str = "info"
     format: str = "text"
@@ -226,7 +226,7 @@ class NodeConfig:
     groups: GroupsSection = GroupsSection()
     transactions: TransactionsSection = TransactionsSection()
     notes: tuple[str, ...] = ()
-    """What an operator should know of how it was read; for the log."""
+    """Notes about the configuration for the operator's log."""
 
 
 def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> NodeConfig:
@@ -276,7 +276,7 @@ class _Value(NamedTuple):
 
 
 class _Given:
-    """What was given for each key, the last word of it."""
+    """The last value that was given for each key."""
 
     def __init__(self) -> None:
         self.values: dict[str, _Value] = {}
@@ -333,7 +333,7 @@ def _take_variable(given: _Given, variable: str, text: str) -> None:
 
 
 def parsed(text: str) -> Any:
-    """A TOML value; text that is none stands for itself, so that nobody has to quote in a shell."""
+    """A TOML value; text that is none stands for itself, so that a shell needs no quotes."""
     try:
         value = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -1,7 +1,7 @@
-"""What a value of the configuration must look like: for each key a reader, which says what is wrong with it.
+"""Readers of configuration values, one for each key.
 
-A reader takes what TOML gave and returns what the node works with, in seconds and bytes, or raises ValueError
-with the cause and the cure in half a line; `strandline.node.config.node_config` says where the value stood.
+A reader takes TOML's value and returns the node's, in seconds and bytes, or raises ValueError with the cause
+and the cure in half a line; `strandline.node.config.node_config` adds the place of the value.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _hosts(value: Any) -> tuple[str, ...]:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether it stands for all addresses of a machine, so that nobody can connect to it."""
+    """Whether it stands for all addresses of a machine, so that no client can connect to it."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which environment variables are configuration: what an operator meant, and what just has the same name.
+"""Environment variables that are configuration, told apart from others with the same prefix.
 
 `STRANDLINE_<SECTION>_<KEY>` of a key that exists is. A slip of the pen must not go unnoticed, so a name that
 is nearly such a key is an error. But images and unit files set names like STRANDLINE_HOME for themselves, and

@@ -1,8 +1,8 @@
-"""What reading level one keeps in memory: each thing loaded once for all who want it, bounded in bytes.
+"""Cache of level-one blocks and indexes: each is loaded once for all its readers, bounded in bytes.
 
-What is here goes in the order in which it came, used or not; what was read ahead and not asked for yet is
-spared once. Whoever catches up wants each stretch once or twice and then never again, so keeping the most
-recently used would throw out, of all things, what is about to be used. Only indexes, which every read needs,
+Blocks are evicted in the order of their arrival, used or not; a block that was read ahead and not requested
+yet is spared once. A consumer that catches up reads each block once or twice and then never again, so keeping
+the most recently used would evict the blocks that are about to be used. Only indexes, which every read needs,
 may be kept by use.
 """
 
@@ -29,7 +29,7 @@ class Sized(Protocol):
 
     @property
     def sound(self) -> bool:
-        """Whether it is worth keeping; whoever waits for it gets it all the same."""
+        """Whether it is worth keeping; its readers get it in any case."""
 
 
 T = TypeVar("T", bound=Sized)
@@ -52,7 +52,7 @@ class BlockCache(Generic[T]):
         """Of the misses, those whose load was under way already."""
         self.evicted = 0
         self.wasted = 0
-        """Of the evicted, those read ahead that nobody ever asked for."""
+        """Evicted entries that were read ahead and never requested."""
         self.ahead_bytes = 0
         """Read ahead, here or on its way, and not asked for yet."""
         self._loop = loop
@@ -68,11 +68,11 @@ class BlockCache(Generic[T]):
         return len(self._present)
 
     def peek(self, key: Key) -> T | None:
-        """What is here, without counting as a use."""
+        """The cached entry, without counting as a use."""
         return self._present.get(key)
 
     def get(self, key: Key, load: Callable[[], Awaitable[T]]) -> T | asyncio.Future[Loaded[T]]:
-        """What is here; or, by a future, what a load gives that is started unless one is under way.
+        """The cached entry, or a future of its load, which is started unless one is in progress.
 
         The future's result is the thing or the StoreError or BadObject that `load` raised: see `arrived`.
         """
@@ -127,7 +127,7 @@ class BlockCache(Generic[T]):
                 self.wasted += 1
 
     async def close(self) -> None:
-        """End the loads under way; whoever waits for them gets an error."""
+        """End the loads in progress; their readers get an error."""
         self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -170,9 +170,9 @@ class BlockCache(Generic[T]):
 
 
 async def arrived(wanted: T | asyncio.Future[Loaded[T]]) -> T:
-    """What `BlockCache.get` gave, once it is here; raises the StoreError or BadObject it ended with.
+    """The result of `BlockCache.get`, once it is loaded; raises the StoreError or BadObject of the load.
 
-    Who stops waiting takes nothing from the others.
+    A reader that stops waiting does not disturb the others.
     """
     if not isinstance(wanted, asyncio.Future):
         return wanted

@@ -1,8 +1,8 @@
-"""Makes level-one objects: out of what lies in level zero, or out of smaller level-one objects.
+"""Builds level-one objects from batches in level zero, or from smaller level-one objects.
 
-Whoever asks decides names and contents and replicates the result; a builder only reads, checks, stamps and
-stores. So it may run in another process, die, and be asked again, under a new name, without harm. What is
-wrong with a source fails the outputs that need it and no others.
+The caller decides names and contents and replicates the result; a builder only reads, checks, stamps and
+stores. So it may run in another process, die, and be called again, under a new name, without harm. A bad
+source fails the outputs that need it and no others.
 """
 
 from __future__ import annotations
@@ -279,12 +279,12 @@ class StoreBuilder(LevelOneBuilder):
 
 
 def failure(error: StoreError | BadObject) -> BuildFailed:
-    """What an error means to whoever asked: stored bytes do not get better by reading them again."""
+    """The failure that the caller gets for an error: damaged bytes are not worth another read."""
     return BuildFailed(str(error), retriable=isinstance(error, StoreError) and error.retriable)
 
 
 def _wrong(extent: Extent, data: memoryview) -> BadObject:
-    """What is wrong with a batch that is not what its extent says."""
+    """The difference between a batch and its extent."""
     if isinstance(extent, InlineExtent):
         name, position = f"of the log, inline batch at offset {extent.base_offset}", 0
     else:

@@ -1,4 +1,4 @@
-"""Plain numbers about what a builder does; whoever publishes metrics reads them."""
+"""Counters of a builder, read by the metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class BuilderMeasures:
-    """What a builder did since it was made."""
+    """A builder's counters since it was made."""
 
     objects: int = 0
     """Stored, those of merges included."""

@@ -13,11 +13,11 @@ from strandline.snapshot.object_frame import BadObject
 
 _LAYOUT_BYTES = 1000
 _BLOCK_BYTES = 400
-"""What a row of the index costs in memory, as a tuple of numbers."""
+"""Memory of a row of the index, as a tuple of numbers."""
 _BASE_OFFSET = struct.Struct(">q")
 """The first field of a batch."""
 _BATCH_BYTES = 16
-"""What knowing where a batch ends costs: an offset and a position."""
+"""Memory of a batch's end: an offset and a position."""
 
 
 class Layout:
@@ -118,7 +118,7 @@ class Chunk:
         return position, self._base_at(position)
 
     def batch_end(self, number: int, position: int, end: int, max_bytes: int) -> tuple[int, int]:
-        """Where to stop within a block, reading from a position: the position, and the offset after it.
+        """End of a read within a block, from a position: the position, and the offset after it.
 
         The batches up to there hold offsets below `end` and have `max_bytes`, or it is one larger batch. The
         one at the position begins below `end`.

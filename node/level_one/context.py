@@ -1,7 +1,8 @@
-"""What the upkeep of level one needs of its node: the broker satisfies it as it is.
+"""The node as the upkeep of level one needs it: the broker satisfies it as it is.
 
-A leader's work takes seconds, and leadership may end and begin anew meanwhile. So each piece of work belongs
-to the term it was begun in, and whoever replicates its result asks `leads_in` in the same turn of the loop.
+A leader's work takes seconds, and leadership may end and begin again meanwhile. So each piece of work belongs
+to the term it was begun in, and the code that replicates its result asks `leads_in` in the same turn of the
+loop.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Clock(Protocol):
 
 
 class LevelOneContext(Protocol):
-    """What the upkeep needs of its node."""
+    """A node, as the upkeep needs it."""
 
     config: NodeConfig
     loop: asyncio.AbstractEventLoop
@@ -108,7 +109,7 @@ def leads_in(replica: Replica, term: int) -> bool:
 
 
 def configs_of(context: LevelOneContext, replica: Replica) -> Configs | None:
-    """What the replica's topic sets itself; None when the topic is gone."""
+    """The configurations that the replica's topic sets; None if the topic is gone."""
     topic = context.controller.machine.topic_by_id(replica.topic_id)
     return None if topic is None else topic.configs
 

@@ -1,4 +1,4 @@
-"""What a node and its level-one worker say to each other: frames of msgpack over a pipe, none of them large.
+"""Messages between a node and its level-one worker: small frames of msgpack over a pipe.
 
 A job may have hundreds of thousands of extents. They go in slices, so that neither side holds a large frame
 and the node's loop is never busy with one for long.
@@ -45,7 +45,7 @@ def framed(message: Sequence[Any]) -> bytes:
 
 
 def length_of(head: bytes | bytearray) -> int:
-    """How many bytes follow the head of a frame; raises BadFrame."""
+    """Number of bytes behind the head of a frame; raises BadFrame."""
     [length] = LENGTH.unpack(head)
     if length > MAX_FRAME_BYTES:
         raise BadFrame(f"a frame of {length} bytes is above {MAX_FRAME_BYTES}")

@@ -18,13 +18,14 @@ from strandline.snapshot.object_frame import BadObject
 
 
 class Destination:
-    """Where pieces gather; complete when all came or one failed. `place` gives the memory for some bytes."""
+    """Destination of pieces; complete when all arrived or one failed. `place` gives the memory for some
+    bytes."""
 
     def __init__(self, place: Callable[[int, int], memoryview]) -> None:
         self.place = place
         self.complete = asyncio.Event()
         self.error: StoreError | BadObject | None = None
-        """What went wrong first."""
+        """The first error."""
         self._missing = 0
         self._all_known = False
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Merging:
-    """What is remembered of one partition that is led here."""
+    """State of one partition that is led here."""
 
     trouble: Trouble
     nothing_in: tuple[int, int, int] | None = None
@@ -56,7 +56,7 @@ class Merger:
         """Group of the last merge: the others come first."""
 
     def error(self, group: int) -> str | None:
-        """Why the last merge of a partition failed, if it did."""
+        """Error of a partition's last merge, if it failed."""
         merging = self._mergings.get(group)
         return merging.trouble.error if merging is not None else None
 
@@ -85,7 +85,7 @@ class Merger:
         return False
 
     def _run(self, replica: Replica, merging: _Merging) -> Sequence[LevelOneExtent]:
-        """What to merge of a partition; looked for only when its objects are others than the last time."""
+        """Objects of a partition to merge; computed only if its objects changed since the last time."""
         level_one = replica.machine.level_one
         state = (replica.leader_epoch, len(level_one), level_one.end_offset)
         config = self._context.config.level_one

@@ -42,7 +42,7 @@ def _payload(one: LevelOneExtent) -> int:
 
 
 def _bounds(count: int, most: int) -> list[int]:
-    """Where each class but the first begins; what may not become larger than `most` has no class above."""
+    """Lower bound of each size class but the first; there is no class above `most`."""
     bounds = [count]
     while bounds[-1] * count <= most:
         bounds.append(bounds[-1] * count)

@@ -26,7 +26,7 @@ from strandline.statemachine.partition.partition_commands import (
 
 
 class Fate(Enum):
-    """What became of a command that names objects."""
+    """Outcome of a command that names objects."""
 
     NAMED = "named"
     REFUSED = "refused"

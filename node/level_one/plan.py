@@ -1,8 +1,8 @@
-"""Decides which partitions' batches are lifted out of level zero next, and how they are cut into objects.
+"""Decides which partitions' batches are reconciled next, and how they are cut into objects.
 
-One object in level zero holds batches of many partitions, so partitions that are lifted together share the
-reading of it. But a job takes memory for all that it lifts, so it has a bound, and within it nobody may keep
-the others waiting. Functions on numbers only: the state and the clock are the reconciler's.
+One object in level zero holds batches of many partitions, so partitions that are reconciled together share
+the reading of it. But a job takes memory for all its batches, so it has a bound, and within it no partition
+may keep the others waiting. Functions on numbers only: the state and the clock are the reconciler's.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def cut(extents: Iterable[Extent], object_bytes: int) -> list[list[Extent]]:
 
 
 class Grain(NamedTuple):
-    """How large an object of a partition may be: retention removes whole ones."""
+    """Maximum size of a partition's objects: retention removes whole objects."""
 
     bytes: int
     span_ms: int | None
@@ -146,7 +146,7 @@ class Grain(NamedTuple):
 
 
 def grain(configs: Configs, config: LevelOneSection) -> Grain:
-    """What a topic's retention allows: a `merge_count`-th of what it keeps, in bytes and in time."""
+    """The size that a topic's retention allows: a `merge_count`-th of what it keeps, in bytes and in time."""
     size, span = config.target_bytes, None
     if "delete" in CLEANUP_POLICY.of(configs):
         keep_bytes, keep_ms = RETENTION_BYTES.of(configs), RETENTION_MS.of(configs)

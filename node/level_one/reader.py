@@ -39,7 +39,7 @@ class LevelOneReaderConfig:
     """One get: so many blocks as fit, or one larger block. Objects up to this size are read whole."""
 
     ahead_bytes: int = 4 * MIB
-    """What is loaded for the next reads of whoever reads on from a block's beginning."""
+    """Bytes that are read ahead for a reader that continues from a block's start."""
 
     max_gets: int = 16
     """Gets under way; more wait their turn."""
@@ -51,13 +51,13 @@ class LevelOneReaderConfig:
 
 @dataclass(slots=True)
 class LevelOneReaderMeasures:
-    """What a reader did since it was made."""
+    """A reader's counters since it was made."""
 
     gets: int = 0
     bytes_read: int = 0
     """Of ranges fetched: chunks and indexes."""
     bytes_given: int = 0
-    """Of batches, to whoever read them."""
+    """Bytes of batches given to readers."""
     failed: int = 0
     """Gets that failed."""
     bad: int = 0
@@ -66,7 +66,7 @@ class LevelOneReaderMeasures:
 
 
 class Place(NamedTuple):
-    """Whose objects are read; the partition's state has the rest of their names."""
+    """The partition whose objects are read; its state has the rest of their names."""
 
     topic_id: bytes
     partition: int
@@ -244,7 +244,7 @@ class LevelOneReader:
     def _read_ahead(
         self, place: Place, layout: Layout, number: int, following: LevelOneExtent | None
     ) -> None:
-        """Load from a chunk on what the same client will want next; nobody waits for it here."""
+        """Load the chunks that the same client will read next, without waiting for them."""
         room = self._config.ahead_bytes
         while room > 0:
             if number == layout.chunks:

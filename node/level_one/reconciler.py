@@ -47,16 +47,16 @@ PAGE_EXTENTS: Final = 512
 """Extents that are read in one turn of the loop."""
 FIRST_RETRY_SECONDS: Final = 2.0
 MOST_RETRY_SECONDS: Final = 30.0
-"""Where the store may come back at any time."""
+"""Longest pause while the store fails, which may end at any time."""
 MOST_LASTING_RETRY_SECONDS: Final = 300.0
-"""Where bytes are damaged or lost, and somebody has to see to it."""
+"""Longest pause while bytes are damaged or lost, which an operator has to repair."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Lifting:
-    """What is remembered of one replica here."""
+    """State of one replica here."""
 
     seen: FirstSeen
     trouble: Trouble
@@ -94,10 +94,10 @@ class Reconciler:
         self._measures = measures
         self._liftings: dict[int, Lifting] = {}
         self._filled: list[tuple[int, Replica, Lifting]] = []
-        """What had something in level zero at the last look."""
+        """Replicas with batches in level zero at the last look."""
 
     def lifting(self, replica: Replica) -> Lifting | None:
-        """What is known of a replica since it was first looked at."""
+        """State of a replica since its first look."""
         return self._liftings.get(replica.group.id)
 
     async def run(self) -> None:
@@ -137,7 +137,7 @@ class Reconciler:
         return bool(shares) or merged
 
     async def look(self) -> None:
-        """Note what came into level zero, on every replica here: whoever leads next knows how old it is."""
+        """Note new batches in level zero, on every replica here: the next leader then knows their age."""
         now, period = self._context.loop.time(), self._context.config.level_one.reconcile_seconds
         known, liftings, filled = self._liftings, dict[int, Lifting](), list[tuple[int, Replica, Lifting]]()
         async for replica in in_slices(self._context.partitions):
@@ -196,7 +196,7 @@ class Reconciler:
             log.warning(message, failing[0], f"; {len(failing) - 1} more partitions" if failing[1:] else "")
 
     async def _works(self, shares: Sequence[Share]) -> list[_Work]:
-        """What to build; a partition whose state moved on while it was read is left for the next job."""
+        """The work of a job; a partition whose state changed while it was read is left for the next job."""
         by_group = {group: replica for group, replica, _ in self._led()}
         works: list[_Work] = []
         room = MAX_JOB_EXTENTS
@@ -262,7 +262,7 @@ class Reconciler:
         return None
 
     def _note(self, replica: Replica, lifting: Lifting, first: int, failed: BuildFailed) -> str | None:
-        """Wait, and say so: at once where somebody has to see to it, else return what is new."""
+        """Schedule a retry and log the error: at once if an operator has to act, else return the message."""
         most = MOST_RETRY_SECONDS if failed.retriable else MOST_LASTING_RETRY_SECONDS
         before = lifting.trouble.failed(self._context.loop.time(), failed.reason, most)
         if failed.retriable:

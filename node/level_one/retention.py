@@ -1,7 +1,7 @@
-"""Moves the start offset of the partitions led here as their topics' retention says.
+"""Moves the start offset of the partitions led here by their topics' retention.
 
-Only the start offset: what lies below it then leaves the state, and is deleted when no checkpoint that
-somebody reads names it. Whole objects and batches go, from the front, as Kafka's segments do; a
+Only the start offset moves: objects below it then leave the state, and are deleted when no leased checkpoint
+names them. Whole objects and batches go, from the front, as Kafka's segments do; a
 `merge_count`-th of what a topic keeps is as large as an object gets. The time is the leader's own, as the
 cluster has it, and where the nodes do not agree on it nothing is removed by time: what is deleted by a wrong
 clock does not come back.
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
-    """What a topic's configs say is kept; None for everything."""
+    """Limits of a topic's retention; None for no limit."""
 
     ms: int | None
     bytes: int | None
@@ -81,7 +81,7 @@ def wanted_start(
 
 
 def stretches_of(machine: PartitionStateMachine) -> Iterator[Stretch]:
-    """What a partition has, from the front, as far as one check looks."""
+    """Objects and batches of a partition, from the front, as far as one check looks."""
     for one in machine.level_one:
         yield Stretch(one.end_offset, one.max_timestamp, one.size)
     for extent in islice(machine.extents, MAX_BATCHES):

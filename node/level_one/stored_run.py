@@ -1,4 +1,4 @@
-"""What reads of level one give: batches that are final, in long pieces, and single ones looked up by time."""
+"""Results of level-one reads: final batches, in long pieces, and single ones found by time."""
 
 from __future__ import annotations
 

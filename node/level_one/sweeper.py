@@ -1,9 +1,9 @@
-"""Deletes the level-one objects of the partitions led here that nobody can read any more.
+"""Deletes the level-one objects of the partitions led here that no reader can need.
 
-What a partition named once stands in its state as removed, with the log index at which that was; it goes when
-no leased checkpoint is older, and is then forgotten by a command. What was never named is found by listing:
-only the partition's leader can tell an orphan from an object that may yet be named. By its own age no object
-is ever deleted.
+A partition's state keeps each object that it no longer refers to as removed, with the log index of its
+removal. The sweeper deletes it when no leased checkpoint is older; a command then forgets it. Objects that
+were never registered are found by listing: only the partition's leader can tell an orphan from an object that
+may yet be registered. No object is ever deleted by its age.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Sweeping:
-    """What is remembered of a partition that is led here."""
+    """State of a partition that is led here."""
 
     term: int
     sweep_at: float
@@ -57,7 +57,7 @@ class Sweeper:
         """Whether it was said that the store fails; once, until something works."""
 
     def sweeping(self, replica: Replica) -> Sweeping | None:
-        """What is known of a partition since it is led here."""
+        """State of a partition since it is led here."""
         return self._sweepings.get(replica.group.id)
 
     async def run(self) -> None:
@@ -109,10 +109,11 @@ class Sweeper:
                 sweeping.sweep_at = loop.time()
 
     async def delete_removed(self, replica: Replica) -> None:
-        """Delete what the partition named once and nobody is promised any more. Raises StoreError.
+        """Delete removed objects that no lease protects. Raises StoreError.
 
-        That the state says so is enough, whoever leads by now: a removed object is never named again, and a
-        lease that has ended is not renewed. Deleted and not forgotten it is deleted again, by any leader.
+        The state alone decides, even if leadership has moved: a removed object is never named again, and an
+        ended lease is not renewed. An object that is deleted and not forgotten is deleted again, by any
+        leader.
         """
         gone = replica.machine.removable()[:MAX_DELETE]
         if not gone:

@@ -1,7 +1,7 @@
-"""What went wrong with one partition's upkeep, and when it is tried again.
+"""Back-off of one partition's upkeep after an error.
 
-A partition whose object is damaged, or a store that is away, fails at every attempt. It must neither be tried
-all the time nor fill the log, and whoever looks at the node must see it.
+A partition with a damaged object, or with a store that is away, fails at every attempt. The retries must not
+be constant nor fill the log, and the node's status must show the error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Trouble:
 
     first_delay: float
     error: str | None = None
-    """Why the last attempt failed; None after one that did not."""
+    """Error of the last attempt; None after a success."""
     failures: int = 0
     """Attempts in a row that failed."""
     retry_at: float = 0.0

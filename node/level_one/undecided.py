@@ -14,7 +14,7 @@ class Undecided:
     """Unique bytes of objects, from before their uploads begin until their fate is definite."""
 
     def __init__(self, rng: random.Random) -> None:
-        """`rng` must be seeded anew in every process: names are unique by 80 of its bits and a counter."""
+        """`rng` must have its own seed in every process: names are unique by 80 of its bits and a counter."""
         self._boot = rng.getrandbits(80).to_bytes(10, "big")
         self._made = 0
         self._open: dict[bytes, tuple[int, int]] = {}

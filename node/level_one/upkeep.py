@@ -39,12 +39,12 @@ class PartitionUpkeep:
     """No longer named, and kept until no leased checkpoint may name them and they are deleted."""
     removed_bytes: int
     errors: tuple[str, ...]
-    """Why the last attempt of a kind of work failed, for each that did."""
+    """Errors of the last attempts, one for each kind of work that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepStatus:
-    """What a node does for level one at this moment."""
+    """A node's current work for level one."""
 
     partitions: tuple[PartitionUpkeep, ...]
     undecided_objects: int
@@ -83,7 +83,7 @@ class LevelOneUpkeep:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def status(self) -> UpkeepStatus:
-        """What a moment's look says; costs a little for each partition that is led here."""
+        """The current status; its cost grows with the partitions that are led here."""
         return UpkeepStatus(
             tuple(self.partition(replica) for replica in self._context.partitions if replica.leads),
             len(self._undecided),

@@ -1,4 +1,4 @@
-"""Plain numbers about what a node does for level one; whoever publishes metrics reads them."""
+"""Counters of a node's work for level one, read by the metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.node.level_zero.measures import SECONDS, Histogram
 
 @dataclass(slots=True)
 class UpkeepMeasures:
-    """What the upkeep did since it was made."""
+    """The upkeep's counters since it was made."""
 
     jobs: int = 0
     """Passes over level zero, each for one or more partitions."""

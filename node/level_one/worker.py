@@ -1,9 +1,8 @@
-"""The process that makes a node's level-one objects, so that the node's loop is there for its clients.
+"""The process that builds a node's level-one objects, so that the node's loop is free for its clients.
 
-It is nicer than the node, has a store client of its own, does one job at a time for whoever holds the other
-end of its standard input, and ends where it is when that end closes, whatever the reason: an unfinished
-object has no name yet, and nobody will ever use one that lands late.
-`python -m strandline.node.level_one.worker` starts it.
+It runs at a lower priority than the node, has a store client of its own, does one job at a time for its
+parent, and ends at once when its standard input closes: an unfinished object has no name yet, and an object
+that lands late is never used. `python -m strandline.node.level_one.worker` starts it.
 """
 
 from __future__ import annotations

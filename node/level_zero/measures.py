@@ -67,7 +67,7 @@ class BatcherMeasures:
 
 @dataclass(slots=True)
 class ReaderMeasures:
-    """What a reader did since it was made."""
+    """A reader's counters since it was made."""
 
     gets: int = 0
     bytes_read: int = 0

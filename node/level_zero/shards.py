@@ -15,16 +15,16 @@ from strandline.statemachine.object_names import parse_object_name, shard_prefix
 
 
 class NotThisCluster(Exception):
-    """What lies in a shard was not written by this cluster as it is now."""
+    """A shard has objects that this cluster, as it is now, did not write."""
 
 
 class Page(NamedTuple):
-    """What some names of a shard, in their order, are."""
+    """Classification of some names of a shard, in their order."""
 
     names: list[str]
     """Objects that may go."""
     foreign: int
-    """How many names are something else's."""
+    """Number of unknown names."""
     front: str
     """The last of those that come before any object; empty when none does."""
     ended: bool
@@ -47,7 +47,7 @@ def shards_of(
 
 
 def collectable(names: Sequence[str], bound: int) -> Page:
-    """What may go of a page of a shard's names, up to the epoch `bound`."""
+    """Collectable names of a page of a shard's names, up to the epoch `bound`."""
     going: list[str] = []
     foreign, front = 0, ""
     for name in names:
@@ -65,15 +65,15 @@ def collectable(names: Sequence[str], bound: int) -> Page:
 
 
 def behind_epoch(shard: int, epoch: int) -> str:
-    """What comes behind all names of a shard up to this epoch, and before all later ones: "0" follows "/"."""
+    """A key behind all names of a shard up to this epoch, and before all later ones: "0" follows "/"."""
     return f"{shard_prefix(shard)}{epoch:020d}0"
 
 
 def check_epochs(names: Sequence[str], newest: int) -> None:
     """Raise NotThisCluster if one of the names has an epoch that this cluster has not come to yet.
 
-    Such a name is another cluster's in the same storage, or this one's from before it lost its log; and
-    whoever wrote it has others, with lower epochs, that cannot be told from garbage.
+    Such a name is another cluster's in the same storage, or this one's from before it lost its log; its
+    writer has other objects, with lower epochs, that cannot be told from garbage.
     """
     for name in names:
         with contextlib.suppress(ValueError):

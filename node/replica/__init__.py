@@ -1,1 +1,1 @@
-"""What every replica on this node has in common, whatever its state machine."""
+"""Common parts of every replica on this node, for any state machine."""

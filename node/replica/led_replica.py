@@ -17,16 +17,16 @@ from strandline.statemachine.controller.controller import PartitionGroup
 
 
 class LedReplica:
-    """What follows the leadership of one Raft group's replica here. Belongs to one event loop.
+    """Follows the leadership of one Raft group's replica here. Belongs to one event loop.
 
-    A subclass says what it does in `_begin_term` and `_end_term`; `attach` gives it the log, `close` ends it.
+    A subclass implements `_begin_term` and `_end_term`; `attach` gives it the log, `close` ends it.
     """
 
     group: RaftGroup
     """The replica's log; there from `attach` on."""
 
     def __init__(self, place: PartitionGroup, what: str, loop: asyncio.AbstractEventLoop) -> None:
-        """`what` is led, in a word, for whoever is told that it is no more."""
+        """`what` is led, in a word, for the message to callers after leadership was lost."""
         self._what = what
         self._loop = loop
         self._watchers = Watchers(loop, f"{place.topic}-{place.partition}")

@@ -1,8 +1,7 @@
-"""A state machine as this node gives it to Raft: the plain one, and word of what it applied.
+"""A state machine as this node gives it to Raft: the pure one, with notification of applied entries.
 
-The plain machines are pure and tell nobody. This one forwards to one of them, hands every entry to the
-replica's recorder, and says that something was applied. It decides nothing, so replicas stay equal whatever
-listens.
+The pure machines notify no other part. This one forwards to one of them, hands every entry to the replica's
+recorder, and signals each applied entry. It decides nothing, so replicas stay equal.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Plain = TypeVar("Plain", bound=StateMachine)
 
 
 class Recorder(Protocol):
-    """Who keeps the applied entries between two checkpoints, and publishes what a checkpoint captured."""
+    """Keeps the applied entries between two checkpoints, and publishes the captured state."""
 
     def begin_term(self, index: int, term: int, node: int) -> None: ...
 

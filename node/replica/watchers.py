@@ -1,4 +1,4 @@
-"""Who is to hear that something changed, and that they hear it once however much changed at a time."""
+"""Callbacks for a change; many changes in one turn of the loop cause one call."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the process gives every part: event loop and threads, memory, logs, and turns that stay short."""
+"""Runtime of every part: event loop and threads, memory, logs, and short turns."""

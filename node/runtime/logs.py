@@ -1,7 +1,7 @@
-"""How a node logs: one line a record, JSON for machines, text for people.
+"""A node's log: one line a record, JSON for machines, text for people.
 
-What a stranger sends ends up in log lines, and so does what an operator configured: control characters cannot
-break a line in two, lengths are bounded, and secrets are masked whatever brought them there.
+Log lines contain bytes of strangers and values of the configuration. So control characters cannot break a
+line in two, lengths are bounded, and secrets are masked everywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ESCAPED_BUT_LINES: Final = {code: text for code, text in _ESCAPED.items() if co
 
 
 class _Formatter(logging.Formatter):
-    """What both formats share: the record's text, its extras and its traceback, made safe to print."""
+    """Common part of both formats: the record's text, its extras and its traceback, made safe to print."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Formatter(logging.Formatter):
             return self.safe(_text(record.msg))
 
     def extras(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What was given as `extra`, in plain values."""
+        """The values of `extra`, as plain values."""
         return {
             name: self._plain(name, value)
             for name, value in vars(record).items()
@@ -142,8 +142,8 @@ def configure(
 ) -> None:
     """Log from `level` (see LEVELS) up as `format` (see FORMATS) to `stream`, by default standard error.
 
-    Replaces what was configured before. Exceptions that nobody caught are logged too: those of the
-    interpreter here, those of callbacks and tasks by their event loop. `secrets` never appear in a line.
+    Replaces the earlier configuration. Uncaught exceptions are logged too: those of the interpreter here,
+    those of callbacks and tasks by their event loop. `secrets` never appear in a line.
     Raises ValueError for a level or a format that there is not.
     """
     if level not in LEVELS:

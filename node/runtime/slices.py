@@ -1,4 +1,4 @@
-"""How often a node looks at all its partitions for work that may have come up in any of them.
+"""Intervals of a node's looks at all its partitions for new work.
 
 Most looks find nothing. So that thousands of idle partitions cost no more than hundreds do, the time between
 two looks grows with their number; and a look is cut into slices, so that nothing else waits for all of it.

@@ -1,4 +1,4 @@
-"""Which nodes get a new partition: deterministic, and even within one topic to a difference of one.
+"""Placement of a new partition's replicas: deterministic, and even within one topic to a difference of one.
 
 A topic's load is what a user sees and tunes, so its own partitions are spread evenly first, both the
 replicas and the preferred leaders; what the nodes hold of other topics only breaks ties. Nothing is moved:
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Load(NamedTuple):
-    """What a node holds: partitions it is the preferred leader of, and replicas in all."""
+    """Load of a node: partitions it is the preferred leader of, and all its replicas."""
 
     leaders: int
     replicas: int

@@ -55,7 +55,7 @@ from strandline.statemachine.machine import Captured, Corruption
 
 _NO_CONFIGS: Configs = {}
 Result = Topic | NodeRegistration | ProducerIdBlock | int | str | Refused
-"""What an entry gives; each command says which of them is its answer."""
+"""Result of an entry; each command says which type is its answer."""
 
 
 class PartitionGroup(NamedTuple):
@@ -72,7 +72,7 @@ class PartitionGroup(NamedTuple):
 
 
 class GroupChanges(NamedTuple):
-    """What a node has to do to host what it should, by group id."""
+    """Replicas that a node has to create and remove, by group id."""
 
     create: tuple[PartitionGroup, ...]
     remove: tuple[int, ...]
@@ -82,7 +82,7 @@ class Controller:
     """The controller's state machine; see StateMachine for what the log asks of it.
 
     `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
-    state as of that very entry; when entries are applied anew after a restart it gets the same again.
+    state as of that very entry; when entries are applied again after a restart it gets the same again.
     """
 
     kind = "controller"
@@ -193,7 +193,7 @@ class Controller:
     # What a node asks.
 
     def validate(self, command: TopicCommand) -> Topic | Refused:
-        """What applying the command now would give; changes nothing (Kafka's validate_only)."""
+        """The result that applying the command now would give; changes nothing (Kafka's validate_only)."""
         return controller_topics.plan(self._state, self._state.applied_index + 1, command)
 
     def validate_group(self, command: GroupCommand) -> Configs | Refused:
@@ -201,7 +201,7 @@ class Controller:
         return controller_groups.plan(self._state.group_configs, command)
 
     def group_configs(self, group_id: str) -> Configs:
-        """What a consumer group sets itself."""
+        """The configurations that a consumer group sets."""
         return self._state.group_configs.get(group_id, _NO_CONFIGS)
 
     @property
@@ -210,7 +210,7 @@ class Controller:
         return tuple(self._state.group_configs)
 
     def group_changes(self, node: int, hosted: Collection[int]) -> GroupChanges:
-        """What `node`, whose replicas are those of the groups `hosted`, has to create and remove.
+        """Replicas that `node`, which has those of the groups `hosted`, has to create and remove.
 
         A group that this replica of the controller has not heard of yet is left alone: a node that comes
         back may host groups its controller, still catching up, does not know.
@@ -254,7 +254,7 @@ class Controller:
 
     @property
     def incarnation(self) -> str | None:
-        """Which life of the cluster this is; None until Bootstrap is applied."""
+        """The cluster's incarnation; None until Bootstrap is applied."""
         return self._state.incarnation
 
     @property
@@ -306,14 +306,14 @@ class Controller:
         return self._state.topics.get(topic_id)
 
     def place_of(self, group: int) -> PartitionPlace | None:
-        """Which partition a group replicates; None for a group that is gone or not a partition's."""
+        """The partition that a group replicates; None for a group that is gone or not a partition's."""
         return self._state.places.get(group)
 
     def topic_is_gone(self, topic_id: bytes) -> bool:
         """Whether a topic of this id was deleted; to be asked once it is certain that it was created.
 
-        An id nobody knows counts as deleted only once there are deletions that were forgotten: until then,
-        this cluster never had a topic of that id.
+        An unknown id counts as deleted only once some deletions were forgotten: until then, this cluster
+        never had a topic of that id.
         """
         state = self._state
         return topic_id in state.deleted or (topic_id not in state.topics and state.forgotten_index > 0)

@@ -157,7 +157,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateInternalTopic:
-    """Create a topic of coordinators, if it is not there. Result: the Topic, whoever created it.
+    """Create a topic of coordinators, if it does not exist. Result: the Topic, created now or before.
 
     Several nodes may find at the same time that it is missing, each with other counts in its configuration:
     the first of them decides, and the others get what it made.
@@ -261,7 +261,7 @@ class RaiseFeatureLevel:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Hand this entry's state to whoever publishes it, on every replica. Result: the entry's index."""
+    """Hand this entry's state to the publisher, on every replica. Result: the entry's index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ Command = (
 
 
 class ProducerIdBlock(NamedTuple):
-    """Producer ids `first .. first + size - 1`, given to nobody else, ever."""
+    """Producer ids `first .. first + size - 1`, given out only once, ever."""
 
     first: int
     size: int

@@ -1,4 +1,4 @@
-"""What may become of a group's configs: a pure look at the state, with Kafka's answers to what may not."""
+"""Changes of a group's configurations: pure functions of the state, with Kafka's answers to refused ones."""
 
 from __future__ import annotations
 

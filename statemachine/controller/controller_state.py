@@ -1,8 +1,8 @@
-"""What the controller knows, how it is looked up, and how a snapshot holds it.
+"""State of the controller, its look-ups, and its snapshot.
 
 Topics, partitions and nodes are immutable values: a change puts another one in their place, so a node can
 tell by identity whether what it cached is still true, and a reader keeps a consistent picture. The lookups
-beside them are derived, never stored, and built anew from a snapshot.
+beside them are derived, never stored, and rebuilt from a snapshot.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class NodeFolder(NamedTuple):
     """The data folder that is in force for a node."""
 
     generation: int
-    """How many folders the node has had; 1 for its first."""
+    """Number of folders that the node has had; 1 for its first."""
     folder: int
     """The identity that the folder drew when it was made."""
 
@@ -90,7 +90,7 @@ class Replacement(NamedTuple):
 
 
 class PartitionPlace(NamedTuple):
-    """Which partition a Raft group replicates."""
+    """The partition that a Raft group replicates."""
 
     topic_id: bytes
     partition: int
@@ -102,7 +102,7 @@ class ControllerState:
     def __init__(self) -> None:
         self.cluster_id: str | None = None
         self.incarnation: str | None = None
-        """Which life of the cluster this is: what its storage says too."""
+        """The cluster's incarnation, which its storage names too."""
         self.feature_level = 1
         self.cluster_epoch = 1
         self.next_group = CONTROLLER_GROUP + 1
@@ -136,7 +136,7 @@ class ControllerState:
         self.hosted: dict[int, set[int]] = {}
         """Groups each node has a replica of."""
         self.led: dict[int, int] = {}
-        """How many partitions each node is the preferred leader of."""
+        """Number of partitions that each node is the preferred leader of."""
 
     def put_topic(self, topic: Topic) -> None:
         """Add a topic, or put its successor in its place; partitions it already has stay as they are."""
@@ -163,7 +163,7 @@ class ControllerState:
             self.forgotten_index = self.deleted.pop(next(iter(self.deleted)))
 
     def put_node(self, registration: NodeRegistration) -> None:
-        """Add or replace a node's registration; whoever reads the nodes keeps the picture it has."""
+        """Add or replace a node's registration; a reader of the nodes keeps its consistent picture."""
         self.nodes = dict(sorted({**self.nodes, registration.node: registration}.items()))
 
     def live_nodes(self) -> list[int]:
@@ -171,7 +171,7 @@ class ControllerState:
         return [node for node, registration in self.nodes.items() if not registration.fenced]
 
     def loads(self) -> dict[int, Load]:
-        """What each registered node holds."""
+        """Load of each registered node."""
         return {node: Load(self.led.get(node, 0), len(self.hosted.get(node, ()))) for node in self.nodes}
 
     def capture(self) -> bytes:
@@ -231,7 +231,7 @@ def _replacement_row(replacement: Replacement) -> list[Any]:
 
 
 def metric_name(name: str) -> str:
-    """Where Kafka's metrics cannot tell '.' from '_', two topic names are one."""
+    """A topic's name in Kafka's metrics, which cannot tell '.' from '_'."""
     return name.replace(".", "_")
 
 

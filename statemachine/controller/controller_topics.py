@@ -1,4 +1,4 @@
-"""What may become of a topic: each plan is a pure look at the state, with Kafka's answers to what may not.
+"""Changes of a topic: each plan is a pure function of the state, with Kafka's answers to refused ones.
 
 A plan gives the topic as it would be, or the refusal, and changes nothing. So the same code answers a
 request that only asks for validation, and a plan that gives the very topic that is there changed nothing.
@@ -37,7 +37,7 @@ TopicCommand = CreateTopic | CreateInternalTopic | CreatePartitions | AlterTopic
 
 
 def invalid_name(name: str) -> str | None:
-    """Why Kafka takes no topic of this name; None when it does."""
+    """The reason why Kafka refuses a topic of this name; None if it does not."""
     if name == "":
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -80,10 +80,10 @@ def plan(state: ControllerState, index: int, command: TopicCommand) -> Topic | R
 def existing(
     state: ControllerState, command: CreatePartitions | DeleteTopic | AlterTopicConfigs | ReplaceTopicConfigs
 ) -> Topic | Refused:
-    """The topic that somebody wants to change, which may be any but an internal one.
+    """The topic of a change, which may be any but an internal one.
 
-    What its partitions coordinate is found by their number: one more and every key would be elsewhere, and
-    with the topic all groups and transactions would be forgotten.
+    The number of an internal topic's partitions decides the place of each key: with one more, every key would
+    be elsewhere, and with the topic all groups and transactions would be forgotten.
     """
     topic = state.topics.get(command.topic_id)
     if topic is None:

@@ -1,7 +1,8 @@
 """The configs of a group (KIP-848): Kafka's names, types and limits, for members of the consumer protocol.
 
-What a group does not set is as its coordinator is configured. So the defaults here are told by nobody; that
-values lie within what brokers allow is judged where the request comes in, by that node's configuration.
+A group's unset configurations are those of its coordinator's node. So the defaults here are never reported.
+The node that receives the request checks by its own configuration that the values are within the brokers'
+limits.
 """
 
 from __future__ import annotations

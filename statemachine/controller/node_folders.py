@@ -1,4 +1,4 @@
-"""Which data folder each node has, and how another one takes its place: `strandline node replace`.
+"""Data folders of the nodes, and the replacement of a lost one: `strandline node replace`.
 
 A node's promises (its votes, the entries it acknowledged) lie in its folder, so another folder under the same
 id is another voter (Raft §6; KIP-853 tells voters apart by id and directory). While a folder is replaced,
@@ -79,7 +79,7 @@ def joined(state: ControllerState, index: int, command: ReplicasJoined) -> int |
 
 
 def forget_groups(state: ControllerState, groups: Sequence[int]) -> None:
-    """A topic is gone, and nobody waits for its groups."""
+    """Forget the groups of a deleted topic: the replacement does not wait for them."""
     present = state.replacement
     if present is not None:
         gone = set(groups)

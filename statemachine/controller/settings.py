@@ -1,4 +1,4 @@
-"""What a config is, of a topic or a group: its name, type, default and limits, and how many become one set.
+"""A configuration of a topic or a group: its name, type, default and limits, and the building of a set.
 
 Values are kept as text in one canonical form, because that is what Kafka's protocol carries and because
 equal settings must give equal snapshots. Types, limits and error texts are those of Kafka's ConfigDef.
@@ -16,7 +16,7 @@ from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 T = TypeVar("T")
 Configs = Mapping[str, str]
-"""What a topic or group sets itself, by name, in the order of the names; values are canonical."""
+"""Configurations that a topic or group sets, by name, in the order of the names; values are canonical."""
 
 
 class InvalidConfig(ValueError):

@@ -57,7 +57,7 @@ class PartitionStateMachine(PartitionState):
     """One partition and its log; see StateMachine for what the log asks of it.
 
     `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
-    state as of that very entry; when entries are applied anew after a restart it gets the same again.
+    state as of that very entry; when entries are applied again after a restart it gets the same again.
     """
 
     kind = "partition"

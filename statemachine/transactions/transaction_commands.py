@@ -1,9 +1,8 @@
-"""What the coordinator of transactions writes into its log, and what applying it answers.
+"""Commands of the coordinator of transactions, and their results.
 
-Every command names whom it is about by transactional id, and who asks by producer id and epoch: what was true
-when the leader looked may not be true any more when the entry is applied, so it is judged there. A command
-that is applied a second time, because nobody knew what became of it, answers as the first time wherever that
-can be told.
+Every command names its subject by transactional id, and its caller by producer id and epoch. Its conditions
+may have changed between the leader's look and the apply of the entry, so apply checks them. A command that is
+applied a second time, because its outcome was unknown, answers as the first time wherever that can be told.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Kind(IntEnum):
 
 
 class TopicPartition(NamedTuple):
-    """A partition by the id of its topic: one that is deleted and created anew is another."""
+    """A partition by the id of its topic: a topic that is deleted and created again has another id."""
 
     topic_id: bytes
     partition: int
@@ -43,8 +42,8 @@ class TopicPartition(NamedTuple):
 class InitializeProducer:
     """A producer of this transactional id starts, or recovers (`producer_id`, `epoch`: what it has, KIP-360).
 
-    `new_producer_id` is one that nobody ever had, or NO_PRODUCER_ID: it is used when the id is new here, or
-    its epochs are used up. Result: Initialized, Prepared (a transaction was open: the epoch is raised, it
+    `new_producer_id` is a fresh one, or NO_PRODUCER_ID: it is used if the id is new here, or its epochs are
+    used up. Result: Initialized, Prepared (a transaction was open: the epoch is raised, it
     aborts, ask again when it is complete), ProducerIdNeeded, or Refused.
     """
 
@@ -158,7 +157,7 @@ TransactionCommand = InitializeProducer | Enlist | End | Abort | Complete | Expi
 
 
 class Initialized(NamedTuple):
-    """What the producer is to use from now on."""
+    """Producer id and epoch for the producer from now on."""
 
     producer_id: int
     epoch: int

@@ -1,7 +1,7 @@
-"""What the coordinator knows of one transactional id, and how a snapshot holds it.
+"""State of one transactional id at its coordinator, and its row of a snapshot.
 
-One row for each id, in every state of its transaction: who its producer is, which number the newest
-transaction has, what is in it, and what its markers say. docs/transactions.md draws the states.
+One row for each id, in every state of its transaction: its producer, the number of its newest transaction,
+the partitions and groups in it, and its markers. docs/transactions.md draws the states.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Transaction:
     timeout_ms: int
     former_producer_id: int = NO_PRODUCER_ID
     former_epoch: int = NO_EPOCH
-    """What the producer had before it was given the present one at its own request: a retry still has it.
-    Nobody's once the present one was used, or when somebody else raised the epoch: then it is fenced."""
+    """The producer's epoch before it was given the present one at its own request: a retry still has it.
+    Cleared once the present one was used, or if another process raised the epoch: then it is fenced."""
     state: State = State.EMPTY
     number: int = 0
     """Of the newest transaction; it only grows, also when the producer id changes."""
     marker_producer_id: int = NO_PRODUCER_ID
     marker_epoch: int = NO_EPOCH
-    """What the markers of the newest decided transaction carry."""
+    """Epoch in the markers of the newest decided transaction."""
     started: int = -1
     """When the newest transaction began; -1 for none."""
     updated: int = 0
@@ -76,7 +76,7 @@ class Transaction:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What the producer has, or is to get."""
+        """Producer id and epoch that the producer has, or will get."""
         return self.producer_id, self.epoch
 
     def was(self, identity: tuple[int, int]) -> bool:
@@ -117,7 +117,7 @@ class Transaction:
         self.marker_producer_id, self.marker_epoch = self.producer_id, self.epoch
 
     def remember(self, identity: tuple[int, int]) -> None:
-        """Whoever asks again with this identity gets the answer of the first time."""
+        """Remember an identity: a retry with it gets the answer of the first time."""
         self.former_producer_id, self.former_epoch = identity
 
     def complete(self) -> None:
@@ -150,7 +150,7 @@ class Transaction:
 
 
 def transaction_from(row: Sequence[Any]) -> Transaction:
-    """What `row` gave; raises ValueError for what no machine has written."""
+    """Inverse of `row`; raises ValueError for a row that no machine has written."""
     (
         transactional_id,
         producer_id,
@@ -190,7 +190,7 @@ def transaction_from(row: Sequence[Any]) -> Transaction:
 
 
 def problem(transaction: Transaction) -> str | None:
-    """What no sequence of commands brings about; None for a sound row."""
+    """The broken invariant of a row; None for a sound row."""
     one = transaction
     holds = bool(one.partitions or one.groups)
     if one.producer_id < 0 or not 0 <= one.epoch <= LAST_EPOCH:

@@ -1,11 +1,11 @@
-"""The state machine of a coordinator of transactions: who may do what, and what became of each transaction.
+"""The state machine of a coordinator of transactions: permissions, and the outcome of each transaction.
 
 It decides everything that must not be forgotten or decided twice: producer ids and epochs, the numbers of
 transactions, what is in them, their outcome. Sending markers and waiting is the leader's, and leaves no trace
 here but the Complete at its end. docs/transactions.md tells the states and the reasons.
 
 Raise first, then abort: an abort against its producer raises the epoch in the same entry, and its markers
-carry the raised one. In between nobody can begin a transaction with the old epoch.
+carry the raised one. In between no producer can begin a transaction with the old epoch.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class TransactionsMachine(CoordinatorMachine):
     # Commands.
 
     def _changed(self, transactional_id: str) -> Transaction | None:
-        """What is known of an id, to be changed."""
+        """The row of an id, to be changed."""
         one = self._transactions.get(transactional_id)
         if one is not None and one.age != self._age:
             one = self._transactions[transactional_id] = one.copy(self._age)
@@ -169,7 +169,7 @@ class TransactionsMachine(CoordinatorMachine):
     def _abort_of_predecessor(
         self, one: Transaction, asking: tuple[int, int], new_id: int
     ) -> Prepared | ProducerIdNeeded:
-        """Whoever starts, or starts over, ends what is open: its own, or that of the process it replaces."""
+        """A starting producer ends the open transaction: its own, or that of the process it replaces."""
         if asking != _NOBODY and one.is_exhausted and new_id == NO_PRODUCER_ID:
             return ProducerIdNeeded()
         one.raise_epoch(new_id)
@@ -317,7 +317,7 @@ class TransactionsMachine(CoordinatorMachine):
 
 
 def _foreign(one: Transaction, producer_id: int, epoch: int) -> Refused | None:
-    """Why this is not the producer of the transactional id; None when it is."""
+    """The reason why this is not the producer of the transactional id; None if it is."""
     if producer_id != one.producer_id:
         return _UNKNOWN_PRODUCER
     # The last epoch is nobody's: it was raised to against the producer that had the one before.
@@ -325,7 +325,7 @@ def _foreign(one: Transaction, producer_id: int, epoch: int) -> Refused | None:
 
 
 def _decided(one: Transaction, commit: bool) -> Prepared | Refused:
-    """The answer to whoever ends a transaction again: that of the first time, or that it ended otherwise."""
+    """The answer to a repeated end of a transaction: that of the first time, or that it ended otherwise."""
     if one.commits == commit:
         return Prepared(one.number, *one.identity)
     return Refused(
