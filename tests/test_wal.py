@@ -217,11 +217,14 @@ def test_a_full_disk_holds_writes_back_until_there_is_space(size: int) -> None:
                 await asyncio.sleep(0.005)
         assert len(opened.stalls) == 1, "reported once"
         assert opened.stalls[0].errno == errno.ENOSPC
+        assert opened.log.full is opened.stalls[0]
         assert opened.log.stalled_since == since
         assert opened.log.synced_lsn == 1
         assert open_log(disk.killed(), executor).replayed == [entry(1, 900)]
         disk.full = False
         await opened.until_synced(3)
+        assert opened.log.full is None
+        assert opened.spaces == 1
         assert opened.failures == []
         expected = [entry(1, 900), entry(2, size), entry(3, size)]
         assert open_log(disk.power_cut(), executor).replayed == expected

@@ -182,10 +182,13 @@ class Opened:
         self.synced: list[tuple[int, int]] = []
         self.failures: list[Exception] = []
         self.stalls: list[OSError] = []
+        self.spaces = 0
+        """How often it was told that the disk has space again."""
         self.changed = asyncio.Event()
         log.on_synced = self._on_synced
         log.on_failed = self._on_failed
         log.on_stall = self._on_stall
+        log.on_space = self._on_space
 
     def _on_synced(self, lsn: int, segment: int) -> None:
         assert self.log.synced_lsn == lsn
@@ -199,6 +202,9 @@ class Opened:
     def _on_stall(self, error: OSError) -> None:
         self.stalls.append(error)
         self.changed.set()
+
+    def _on_space(self) -> None:
+        self.spaces += 1
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):

@@ -96,7 +96,7 @@ def problems(source: AdminSource) -> list[Problem]:
     away = _away(source, controller)
     broken = source.collector.broken
     found = {
-        "log_stalled": _once(host.disk_stalled()),
+        "log_stalled": _told(_stall(host) if host.disk_stalled() else None),
         "groups_failed": _about(group.id for group in groups if group.failure is not None),
         "groups_damaged": _about(group.id for group in groups if group.damaged_below is not None),
         "folder_refused": _told(source.keeper.disowned()),
@@ -135,6 +135,14 @@ def _away(source: AdminSource, controller: RaftGroup | None) -> dict[int, str]:
     if controller is not None and source.registered:
         away |= dict.fromkeys(set(controller.voters) - nodes.keys(), "never registered")
     return away
+
+
+def _stall(host: RaftHost) -> str:
+    wal = host.wal
+    if wal.full is not None:
+        return f"write-ahead log: {wal.full}: the disk is full: free space; the node then continues by itself"
+    since = 0.0 if wal.stalled_since is None else host.loop.time() - wal.stalled_since
+    return f"write-ahead log in {host.settings.folder}: a write takes {since:.0f} s already: check the disk"
 
 
 def _nodes(away: dict[int, str]) -> str:

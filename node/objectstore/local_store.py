@@ -208,6 +208,8 @@ class LocalStore(ObjectStore):
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._disk.unlink(temporary)
+            if isinstance(error, FileNotFoundError):
+                self._check_there("put", key)
             raise NotDone("put", key, describe(error), retriable=True, cure=cure(error)) from error
         try:
             self._disk.sync_dir(folder)

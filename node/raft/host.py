@@ -237,6 +237,9 @@ class RaftHost:
         self.wal.on_stall = lambda error: log.error(
             "write-ahead log: %s: the disk is full: free space; the node then continues by itself", error
         )
+        self.wal.on_space = lambda: log.warning(
+            "write-ahead log: the disk has space again: the node continues"
+        )
         self._stored.finish()
 
     async def start(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import socket
 import time
@@ -208,6 +209,23 @@ async def test_health_names_what_is_wrong_the_worst_first(tmp_path: Path) -> Non
         ]
         failed = (await client.get("/api/groups?after=2&limit=1"))["groups"][0]
         assert failed["failure"] == "broken"
+
+
+@on_loop
+async def test_a_disk_that_is_full_is_told_with_its_file_and_one_that_hangs_with_the_time(
+    tmp_path: Path,
+) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        wal = node.host.wal
+        with patch.object(node.host, "disk_stalled", lambda: True):
+            wal.full = OSError(errno.ENOSPC, "No space left on device", "/data/wal/wal-1.log")
+            full = (await client.ask("GET", "/health")).json()["problems"][0]
+            wal.full, wal.stalled_since = None, node.host.loop.time() - 7
+            slow = (await client.ask("GET", "/health")).json()["problems"][0]
+        wal.stalled_since = None
+        assert full["reason"] == slow["reason"] == "log_stalled"
+        assert "'/data/wal/wal-1.log': the disk is full: free space" in full["detail"]
+        assert "a write takes 7 s already: check the disk" in slow["detail"]
 
 
 @on_loop

@@ -212,7 +212,7 @@ def test_a_store_that_is_moved_away_during_a_put_is_not_begun_anew(tmp_path: Pat
                 loop=asyncio.get_running_loop(),
                 executor=executor,
             )
-            with pytest.raises(NotDone):
+            with pytest.raises(NotDone, match="the store's folder is missing"):
                 await store.put("l0/1/x", [b"x"])
             await store.close()
 

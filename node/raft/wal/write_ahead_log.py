@@ -102,11 +102,13 @@ class WriteAheadLog:
         writing_lsn: number of the newest record in the batch that is being written, or was written last.
         buffered_bytes: of the records appended and not yet durable.
         stalled_since: `loop.time()` at which the running disk job, or the wait for space, began; else None.
+        full: why the disk takes no more, while it is full; else None.
         first_segment: number of the oldest segment on disk.
         current_segment: number of the segment last written to.
         on_synced: called with (synced_lsn, segment) after a job; what it made durable lies in that segment.
         on_failed: called once, when the disk failed: everything after is refused, the node must stop.
         on_stall: called once for each time that the disk is full, with the error.
+        on_space: called once it takes writes again.
     """
 
     def __init__(
@@ -127,11 +129,13 @@ class WriteAheadLog:
         self.writing_lsn = 0
         self.buffered_bytes = 0
         self.stalled_since: float | None = None
+        self.full: OSError | None = None
         self.first_segment = recovered.first
         self.current_segment = recovered.header.sequence
         self.on_synced: Callable[[int, int], None] = _ignore
         self.on_failed: Callable[[Exception], None] = _ignore
         self.on_stall: Callable[[OSError], None] = _ignore
+        self.on_space: Callable[[], None] = _ignore
         self._disk = disk
         self._folder = folder
         self._loop = loop
@@ -151,7 +155,6 @@ class WriteAheadLog:
         )
         self._drop_before = recovered.first
         self._busy = False
-        self._full = False
         self._retry: asyncio.TimerHandle | None = None
         self._refusal: str | None = None
         self._failed = False
@@ -284,13 +287,15 @@ class WriteAheadLog:
         error = WalFailed("the executor was shut down") if future.cancelled() else future.exception()
         if error is None:
             self._busy = False
-            self._full = False
+            if self.full is not None:
+                self.full = None
+                self.on_space()
             done()
         elif isinstance(error, OSError) and error.errno in NO_SPACE:
             self._retry = self._loop.call_later(self._config.full_retry_seconds, self._run, job, done)
             self._wake()
-            if not self._full:
-                self._full = True
+            if self.full is None:
+                self.full = error
                 self.on_stall(error)
         else:
             self._fail(error)
