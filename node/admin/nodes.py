@@ -73,6 +73,8 @@ class NodesApi:
         source = self._source
         if node == source.host.node_id:
             return refusal(503, f"this is node {node} itself, and it takes another node to let its folder in")
+        if (why := source.keeper.disowned() or source.keeper.waits_for()) is not None:
+            return refusal(503, f"node {source.host.node_id} cannot let another in: {why}")
         if folder is None:
             stranger = source.host.mesh.knocking().get(node)
             if stranger is None:
