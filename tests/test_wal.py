@@ -217,7 +217,7 @@ def test_a_full_disk_holds_writes_back_until_there_is_space(size: int) -> None:
                 await asyncio.sleep(0.005)
         assert len(opened.stalls) == 1, "reported once"
         assert opened.stalls[0].errno == errno.ENOSPC
-        assert opened.log.full is opened.stalls[0]
+        assert opened.stalls == [opened.log.full]
         assert opened.log.stalled_since == since
         assert opened.log.synced_lsn == 1
         assert open_log(disk.killed(), executor).replayed == [entry(1, 900)]
