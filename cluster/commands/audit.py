@@ -11,6 +11,7 @@ import typer
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.output import Json, escaped, progress, show, table
 from strandline.cluster.target import Cluster, described
+from strandline.snapshot.extras import ExtraMissing, require
 
 if TYPE_CHECKING:
     from strandline.snapshot.spark.audits.result import AuditRun
@@ -53,6 +54,12 @@ def audit(
       strandline checkpoint && strandline audit --html audit.html
       strandline audit --storage s3://bucket/prefix --cluster-id prod --option region=eu-west-1
     """
+    try:
+        require("spark")
+        if html is not None:
+            require("report")
+    except ExtraMissing as error:
+        raise CommandFailed(error.cause, error.cure, MISUSED) from None
     url, name = _where(storage, cluster_id, cluster)
     pairs = dict(_pair(option) for option in options or ())
     with progress(as_json) as tell:
@@ -88,7 +95,7 @@ def _run(
             str(error), "take one with `strandline checkpoint`, or correct --storage", MISUSED
         ) from None
     except NoJava as error:
-        raise CommandFailed(str(error), "scripts/setup finds or installs one", MISUSED) from None
+        raise CommandFailed(error.cause, error.cure, MISUSED) from None
     if html is not None:
         try:
             write_report(run, html=html)

@@ -35,7 +35,12 @@ _SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class NoJava(Exception):
-    """Spark needs Java and there is none, or one that is too old: one line with the cure."""
+    """Spark needs Java and there is none, or one that is too old; `str()` is one line: `cause`, `cure`."""
+
+    def __init__(self, cause: str, cure: str) -> None:
+        super().__init__(f"{cause}: {cure}")
+        self.cause = cause
+        self.cure = cure
 
 
 def session(
@@ -75,14 +80,13 @@ def check_java() -> None:
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     cure = f"install a JRE of version {OLDEST_JAVA} or later (Debian: openjdk-17-jre-headless)"
     if java is None:
-        raise NoJava(f"Spark needs Java and there is none on the PATH: {cure}")
+        raise NoJava("Spark needs Java and there is none on the PATH", cure)
+    cure += ", or set JAVA_HOME"
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoJava(
-            f"Spark needs Java, and {java} cannot be run ({error}): {cure}, or set JAVA_HOME"
-        ) from error
+        raise NoJava(f"Spark needs Java, and {java} cannot be run ({error})", cure) from error
     version = _VERSION.search(told.stderr + told.stdout)
     if version is None or int(version[1]) < OLDEST_JAVA:
         found = f"version {version[1]}" if version else "of an unknown version"
-        raise NoJava(f"Spark needs Java {OLDEST_JAVA}, {java} is {found}: {cure}, or set JAVA_HOME")
+        raise NoJava(f"Spark needs Java {OLDEST_JAVA}, {java} is {found}", cure)

@@ -1,7 +1,7 @@
 """Audits of what a cluster published: each a question about its storage, answered by a Spark job.
 
 `run_audits` asks them all, `write_report` writes the answers down, and
-`python -m strandline.snapshot.spark.audits` does both. docs/audits.md tells what each of them looks at
+`python -m strandline.audit` does both. docs/audits.md tells what each of them looks at
 and what a finding means.
 """
 

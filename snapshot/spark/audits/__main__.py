@@ -1,4 +1,4 @@
-"""Audit one cluster's storage: `python -m strandline.snapshot.spark.audits`.
+"""Audit one cluster's storage: `python -m strandline.audit`.
 
 Exits 1 on a finding, 2 on bad input.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from strandline.snapshot.extras import ExtraMissing, require
 from strandline.snapshot.spark.audits.collecting import GRACE_MS, Grace
 from strandline.snapshot.spark.audits.result import AuditRun, Verdict
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
@@ -21,7 +22,7 @@ from strandline.snapshot.spark.session import NoJava, session
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Audit, print a line for each audit, write the reports asked for. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m strandline.snapshot.spark.audits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m strandline.audit", description=__doc__)
     parser.add_argument("--url", required=True, help="the cluster's storage: a folder or a bucket's URL")
     parser.add_argument("--cluster", required=True, help="the cluster's id")
     parser.add_argument(
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     options = dict(option.partition("=")[::2] for option in chosen.option)
     try:
+        if chosen.html is not None:
+            require("report")
         check_input(chosen.url, options, chosen.cluster)
         running = SparkSession.getActiveSession()
         spark = running or session("strandline audit", chosen.master, short_jobs=True)
@@ -51,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if running is None:
                 spark.stop()
         write_report(run, json=chosen.json, html=chosen.html)
-    except (NothingToAudit, NoJava, OSError) as error:
+    except (NothingToAudit, NoJava, ExtraMissing, OSError) as error:
         print(f"audit: {error}", file=sys.stderr)
         return 2
     for line in lines(run):

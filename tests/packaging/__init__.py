@@ -1,0 +1,1 @@
+"""What is built and installed, as another project gets it."""

@@ -1,0 +1,62 @@
+"""What may be imported without what: a node without Spark, a reader without a node's libraries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strandline.snapshot import extras
+from strandline.snapshot.spark.audits.result import AuditRun, Figures
+from strandline.snapshot.spark.report import write_report
+from tests.cluster_cli.command import strandline
+
+BROKER = "pysyncobj kio uvloop starlette uvicorn h11 typer rich confluent_kafka"
+SPARK = "pyspark pyarrow numpy pandas matplotlib"
+
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in sys.argv[1].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def without(libraries: str, program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT + program, libraries],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_needs_none_of_a_nodes_libraries() -> None:
+    without(f"{BROKER} matplotlib", "import strandline.spark, strandline.audit")
+
+
+def test_a_node_and_the_command_need_nothing_of_spark() -> None:
+    without(SPARK, "import strandline.node.process, strandline.cluster.command_line")
+
+
+def test_the_package_itself_imports_next_to_nothing() -> None:
+    listed = "import sys; before = set(sys.modules); import strandline; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"strandline", "__future__"}
+
+
+def test_a_page_without_the_extra_for_plots_is_refused_before_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "matplotlib" else object())
+    done = strandline(capfd, monkeypatch, "audit", "--storage", "/x", "--cluster-id", "y", "--html", "page")
+    cure = "a report with plots needs matplotlib; pip install 'strandline[report]'"
+    assert (done.status, done.err) == (2, f"strandline: {cure}\n")
+    run = AuditRun("/x", "y", [], Figures([], [], []), 0.0)
+    with pytest.raises(ImportError, match=r"matplotlib: pip install 'strandline\[report\]'"):
+        write_report(run, html=tmp_path / "page.html")
+    write_report(run, json=tmp_path / "page.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.json"]

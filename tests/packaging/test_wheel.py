@@ -1,0 +1,130 @@
+"""The wheel in an environment of its own: what is in it, and that it works beside a user's own modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.packaging.built import ROOT, Uv
+
+pytestmark = pytest.mark.timeout(300)  # an index and a disk that others use too
+FOLDERS = ("cluster", "node", "snapshot", "statemachine")
+OTHER_FILES = {"strandline/py.typed", "strandline/snapshot/spark/log4j2.properties"}
+"""All there is but Python and the wheel's own description."""
+MISSING = "reading with Spark needs pyspark, pyarrow, numpy, pandas"
+CURE = "pip install 'strandline[spark]'"
+
+
+class Built(NamedTuple):
+    """What a release would upload, and the wheel that is built without the sdist."""
+
+    sdist: Path
+    wheel: Path
+    from_tree: Path
+
+
+@pytest.fixture(scope="module")
+def uv() -> Uv:
+    return Uv()
+
+
+@pytest.fixture(scope="module")
+def built(uv: Uv, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("built")
+    wheel = uv.build(folder / "release")
+    (sdist,) = (folder / "release").glob("*.tar.gz")
+    return Built(sdist, wheel, uv.build(folder / "tree", "--wheel"))
+
+
+@pytest.fixture(scope="module")
+def python(uv: Uv, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of an environment with the wheel and no extra."""
+    return uv.install(Path(sys.executable), tmp_path_factory.mktemp("installed") / "venv", built.wheel)
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {entry.filename: entry.CRC for entry in archive.infolist()}
+
+
+def tracked() -> set[str]:
+    """The package's files as git has them, by the name they are imported under."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "strandline", *FOLDERS],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    files = {name for name in listed if (ROOT / name).is_file()}
+    return {name if name.startswith("strandline/") else f"strandline/{name}" for name in files}
+
+
+def run(python: Path, *arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_wheel_is_the_packages_files_whether_from_the_tree_or_from_the_sdist(built: Built) -> None:
+    found = contents(built.wheel)
+    assert contents(built.from_tree) == found
+    package = {name for name in found if ".dist-info/" not in name}
+    assert package == tracked()
+    assert {name for name in package if not name.endswith(".py")} == OTHER_FILES
+
+
+def test_an_sdist_has_no_link_and_no_cache(built: Built) -> None:
+    with tarfile.open(built.sdist) as archive:
+        assert [entry.name for entry in archive if not entry.isfile()] == []
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert tracked() <= names
+    others = {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "PKG-INFO", ".gitignore"}
+    assert {name.partition("/")[0] for name in names} == {"strandline", "docs", *others}
+
+
+def test_a_users_own_modules_of_the_same_names_break_nothing(python: Path, tmp_path: Path) -> None:
+    for name in FOLDERS:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py was imported')\n")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('{name}/ was imported')\n")
+    (tmp_path / "script.py").write_text(
+        "import strandline.cluster.command_line, strandline.node.process, strandline.snapshot.storage\n"
+        "print(strandline.__version__, strandline.__file__)\n"
+    )
+    done = run(python, "script.py", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(python.parent.parent) in done.stdout
+    assert run(python, "-m", "strandline", "--version", folder=tmp_path).stdout.startswith("strandline ")
+
+
+def test_what_an_extra_brings_is_named_where_it_is_missing(python: Path, tmp_path: Path) -> None:
+    audit = run(python, "-m", "strandline", "audit", folder=tmp_path)
+    assert (audit.returncode, audit.stdout, audit.stderr) == (2, "", f"strandline: {MISSING}; {CURE}\n")
+    for name in ("spark", "audit"):
+        done = run(python, "-c", f"import strandline.{name}", folder=tmp_path)
+        assert done.stderr.endswith(
+            "needs pyspark, pyarrow, numpy, pandas: pip install 'strandline[spark]'\n"
+        )
+
+
+def test_a_type_checker_sees_the_types(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import strandline\n\nversion: str = strandline.__version__\nnone = strandline.no_such_name\n"
+    )
+    checked = run(
+        Path(sys.executable),
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-executable",
+        python,
+        "program.py",
+        folder=tmp_path,
+    )
+    assert checked.stdout.splitlines()[0] == (
+        'program.py:4: error: Module has no attribute "no_such_name"  [attr-defined]'
+    )
