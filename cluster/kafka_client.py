@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
 from strandline.cluster.kafka_errors import error_of, failed, is_internal, reach
@@ -81,6 +81,16 @@ class Topics:
             )
             for name, topic in sorted(found.items())
         }
+
+    def create(self, name: str, partitions: int, replicas: int | None, configs: Mapping[str, str]) -> None:
+        """One topic; `replicas` of None are as many as the cluster is configured for."""
+        what = f"topic {name} cannot be created"
+
+        def request() -> Mapping[str, Future[None]]:
+            new = NewTopic(name, partitions, -1 if replicas is None else replicas, config=dict(configs))
+            return self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)
+
+        self.result(what, refused(self.where, what, request)[name], topic=name)
 
     def describe(self, name: str) -> TopicDescription:
         """One topic's partitions."""

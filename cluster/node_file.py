@@ -73,7 +73,7 @@ class NodeFile:
         for section, values in document.items():
             if section:
                 lines += ["", f"[{section}]"]
-            lines += [f"{_key(name)} = {_toml(value)}" for name, value in values.items()]
+            lines += [f"{_key(name)} = {toml(value)}" for name, value in values.items()]
         return "\n".join(lines) + "\n"
 
     def check(self, settings: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -131,15 +131,16 @@ def _key(name: str) -> str:
     return name if _BARE_KEY.fullmatch(name) else _quoted(name)
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """A value as TOML has it, in one line."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(name)} = {_toml(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(name)} = {toml(each)}" for name, each in value.items()) + "}"
     return str(value)  # numbers and times are written as TOML writes them
 
 

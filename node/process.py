@@ -1,8 +1,8 @@
 """One node as a process: what cannot be simulated, and nothing else.
 
 The wall clock, the system's randomness, threads, signals, files outside the data's format, and the exit code:
-2 when the configuration or an address cannot be used, 1 when the node had to stop by itself, 0 after a clean
-stop. `python -m strandline.node.process --config FILE`.
+2 when the configuration or an address cannot be used, 1 when the node had to stop by itself, 3 when its
+--parent is gone, 0 after a clean stop. `python -m strandline.node.process --config FILE`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from strandline.node.runtime import logs
 from strandline.node.runtime.allocator import keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.node.runtime.garbage import Garbage
+from strandline.node.runtime.parent import end_with
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SECTION.KEY=VALUE",
         help="overrides the file and the variables",
     )
+    parser.add_argument(
+        "--parent",
+        type=int,
+        metavar="PID",
+        help="end at once when this process is gone, which must be the one that starts the node",
+    )
     options = parser.parse_args(arguments)
+    if options.parent is not None:
+        end_with(options.parent)
     try:
         config = load(options.config, os.environ, options.set)
     except ConfigError as error:

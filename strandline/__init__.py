@@ -8,14 +8,14 @@ Importing this package imports nothing else: what it names is imported when it i
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+__all__ = ["ClusterError", "TemporaryCluster", "__version__", "local_cluster"]
 
-__version__: str
+TYPE_CHECKING = False  # type checkers go by the name; importing typing would take longer than all of this
+if TYPE_CHECKING:
+    from strandline.cluster.temporary import ClusterError, TemporaryCluster, local_cluster
 
-TYPE_CHECKING = (
-    False  # for type checkers, which go by the name; importing typing takes longer than all of this
-)
-if not TYPE_CHECKING:  # they would take every name for one that is there
+    __version__: str
+else:  # not for type checkers, which would take every name for one that is there
 
     def __getattr__(name: str) -> object:
         """Import what is asked for the first time (PEP 562); the version is that of the installation."""
@@ -23,6 +23,10 @@ if not TYPE_CHECKING:  # they would take every name for one that is there
             from importlib.metadata import version
 
             found = version("strandline")
+        elif name in __all__:
+            from strandline.cluster import temporary
+
+            found = getattr(temporary, name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found

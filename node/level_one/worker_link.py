@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Final, cast
 
-import strandline
+from strandline import node
 from strandline.node.level_one.builder import (
     BuilderConfig,
     BuildFailed,
@@ -40,7 +40,7 @@ from strandline.node.objectstore.opening import StorePlace
 
 log = logging.getLogger(__name__)
 
-PROGRAM: Final = (sys.executable, "-m", "strandline.node.level_one.worker")
+PROGRAM: Final = (sys.executable, "-P", "-m", "strandline.node.level_one.worker")
 END_SECONDS: Final = 5.0
 """How long a process may take to end once it has been told to."""
 MAX_SAID_BYTES: Final = 64 * 1024
@@ -252,6 +252,6 @@ async def _listen(process: asyncio.subprocess.Process) -> None:
 
 def _environment() -> dict[str, str]:
     """This process's, and where the program is: it may have been found by the folder we were started in."""
-    [folder] = {os.path.dirname(os.path.abspath(path)) for path in strandline.__path__}
-    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    package = os.path.dirname(os.path.abspath(node.__path__[0]))
+    paths = [os.path.dirname(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -20,6 +20,21 @@ OTHER_FILES = {"strandline/py.typed", "strandline/snapshot/spark/log4j2.properti
 MISSING = "reading with Spark needs pyspark, pyarrow, numpy, pandas"
 CURE = "pip install 'strandline[spark]'"
 
+CLUSTER = """
+import confluent_kafka
+import strandline
+
+with strandline.local_cluster() as cluster:
+    client = {"bootstrap.servers": cluster.bootstrap}
+    producer = confluent_kafka.Producer(client)
+    producer.produce("greetings", b"hello")
+    assert producer.flush(30) == 0
+    consumer = confluent_kafka.Consumer({**client, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["greetings"])
+    print([message.value() for message in consumer.consume(1, timeout=30)])
+    consumer.close()
+"""
+
 
 class Built(NamedTuple):
     """What a release would upload, and the wheel that is built without the sdist."""
@@ -128,3 +143,9 @@ def test_a_type_checker_sees_the_types(python: Path, tmp_path: Path) -> None:
     assert checked.stdout.splitlines()[0] == (
         'program.py:4: error: Module has no attribute "no_such_name"  [attr-defined]'
     )
+
+
+def test_a_cluster_runs_without_any_extra(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CLUSTER)
+    done = run(python, "program.py", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "[b'hello']\n"), done.stderr

@@ -1,0 +1,48 @@
+"""pytest finds `strandline_cluster` by itself, in another project's tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+USES_IT = """
+import strandline
+from confluent_kafka import Producer
+
+seen = []
+
+def test_one(strandline_cluster: strandline.TemporaryCluster) -> None:
+    seen.append(strandline_cluster.bootstrap)
+    producer = Producer({"bootstrap.servers": strandline_cluster.bootstrap})
+    producer.produce("orders", b"one")
+    assert producer.flush(30) == 0
+
+def test_all_tests_have_the_same(strandline_cluster: strandline.TemporaryCluster) -> None:
+    assert seen == [strandline_cluster.bootstrap]
+"""
+DOES_NOT = """
+import sys
+
+def test_nothing_but_the_plugin_is_imported() -> None:
+    found = {name for name in sys.modules if name.partition(".")[0] == "strandline"}
+    assert found == {"strandline", "strandline.pytest_plugin"}
+"""
+
+
+def pytest_on(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_program.py").write_text(program)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "test_program.py"],
+        cwd=folder, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+
+
+def test_all_tests_of_a_run_share_one_cluster(tmp_path: Path) -> None:
+    done = pytest_on(tmp_path, USES_IT)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_tests_that_do_not_use_it_import_nothing(tmp_path: Path) -> None:
+    done = pytest_on(tmp_path, DOES_NOT)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
