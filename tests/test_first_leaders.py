@@ -7,6 +7,7 @@ from itertools import permutations
 import pytest
 
 from strandline.node.raft.host import RaftHost
+from strandline.node.raft.outcome import Applied
 from strandline.node.raft.rules.messages import Message, MessageKind
 from tests.register_map import RegisterMap
 from tests.small_cluster import SmallCluster
@@ -16,6 +17,8 @@ LATER = 0.05
 """Seconds from one node to the next; shorter than any election timeout."""
 ROUNDS = 0.02
 """A pre-vote, a vote and their syncs, with room; less than a heartbeat."""
+STEP = 0.0002
+"""Between two looks; less than a sync."""
 
 
 def create(cluster: SmallCluster, node: int, first_leader: int, *, group: int = NEW) -> None:
@@ -55,6 +58,26 @@ def test_it_leads_as_soon_as_a_majority_has_the_group(order: tuple[int, ...]) ->
         cluster.run(1)
         assert leaders(cluster) == [first]
         assert cluster.group(first, NEW).term == 1
+
+
+@pytest.mark.parametrize("order", list(permutations((1, 2, 3))))
+def test_it_is_ready_as_soon_as_its_first_entry_is_applied(order: tuple[int, ...]) -> None:
+    """A reader that asks after the leader's first message left waits for no other message either."""
+    with SmallCluster() as cluster:
+        cluster.serve()
+        first = 3
+        for node in order:
+            cluster.world.call_later(LATER * order.index(node), create, cluster, node, first)
+        assert cluster.world.run_until(lambda: leaders(cluster) == [first], timeout=1, step=STEP)
+        elected = cluster.world.now
+        group = cluster.group(first, NEW)
+        assert not group.is_ready, "its first entry is on no disk yet"
+        reading = cluster.world.nodes[first].spawn(group.barrier())
+        assert cluster.world.run_until(lambda: group.is_ready, timeout=1)
+        assert cluster.world.now < elected + ROUNDS
+        assert cluster.world.run_until(reading.done, timeout=1)
+        assert isinstance(reading.result(), Applied)
+        assert cluster.world.now < elected + ROUNDS
 
 
 def test_an_offer_that_is_lost_is_made_up_for_within_a_few_heartbeats() -> None:

@@ -1,8 +1,10 @@
 """Leaders of all partitions' groups, also of groups without a replica on this node.
 
-A replica knows its leader by itself. Of the other groups a node learns from those that lead them: each tells
-what it leads when that changes, when a connection comes about, and all of it every few seconds, so that a
-message that was lost does no lasting harm. The highest term is believed.
+A leader is named once it is ready, that is, once it has applied all of earlier terms: before that it refuses
+what a client sends, the client pauses, and what it sent with acks=0 is lost. A replica knows its leader by
+itself. Of the other groups a node learns from those that lead them: each tells what it leads when it gets
+ready, when a connection comes about, and all of it every few seconds, so that a message that was lost does no
+lasting harm. The highest term is believed.
 
 A node whose connection has just broken is most often dead, and its followers will have elected another before
 long. Until then no leader is named: a client without a leader asks again soon (librdkafka after 0.1 s), and a
@@ -70,14 +72,16 @@ class LeaderTable:
 
     def watch(self, group: RaftGroup) -> None:
         """Follow the leadership of a group that this node has a replica of."""
-        group.on_leadership(lambda leading, term: self._on_leadership(group.id, leading, term))
+        group.on_ready(partial(self._on_ready, group.id))
+        group.on_leadership(partial(self._on_leadership, group.id))
 
     def forget(self, group: int) -> None:
         """The group is gone."""
         self._told.pop(group, None)
 
     def leader_of(self, group: int) -> Leader | None:
-        """The leader of a partition's group; None while none is known, or the one that was has gone away."""
+        """The leader of a partition's group; None while none is known to be ready, or the one that was has
+        gone away."""
         leader = self._believed(group)
         if leader is not None and self._lost.get(leader.node, 0.0) > self._loop.time():
             return None
@@ -88,11 +92,10 @@ class LeaderTable:
         told = self._told.get(group)
         if replica is None or replica.failure is not None:
             return told
-        if replica.is_leader:
-            return Leader(self._host.node_id, replica.term)
-        if replica.leader is not None and (told is None or told.term <= replica.term):
-            return Leader(replica.leader, replica.term)
-        # A leader of this very term, or a later one, made itself known before its first message came.
+        ready = replica.ready_leader
+        if ready is not None and (told is None or told.term <= replica.term):
+            return Leader(ready, replica.term)
+        # A leader of this very term, or a later one, made itself known before this replica heard of it.
         return told if told is not None and told.term >= replica.term else None
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -102,11 +105,12 @@ class LeaderTable:
 
     # Telling.
 
-    def _on_leadership(self, group: int, leading: bool, term: int) -> None:
-        if leading:
-            self._changed[group] = term
-        else:
-            self._changed.pop(group, None)
+    def _on_ready(self, group: int, term: int) -> None:
+        self._changed[group] = term
+        self._wake()
+
+    def _on_leadership(self, group: int, _leading: bool, _term: int) -> None:
+        self._changed.pop(group, None)
         self._wake()
 
     def _wake(self) -> None:
@@ -133,7 +137,7 @@ class LeaderTable:
         return [
             (group.id, group.term)
             for group in self._host.groups.values()
-            if group.is_leader and group.id != CONTROLLER_GROUP
+            if group.is_ready and group.id != CONTROLLER_GROUP
         ]
 
     def _on_connect(self, peer: int) -> None:

@@ -90,11 +90,6 @@ class CoordinatorReplica(LedReplica, Generic[M]):
         """Whether this node believes that it leads and has applied everything of earlier terms."""
         return self.term != 0
 
-    @property
-    def loading(self) -> bool:
-        """Whether it was elected and does not lead yet: earlier terms are still to be applied."""
-        return self.term == 0 and not self._closed and self.group.is_leader
-
     # What can be asked of it.
 
     async def execute(self, command: CoordinatorCommand) -> Any | NotDone:

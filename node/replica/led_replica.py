@@ -1,7 +1,7 @@
 """When a replica on this node begins and ceases to lead, the same for partitions and for coordinators.
 
 An elected node does nothing yet: what earlier leaders put into the log has to be applied here before anything
-is decided upon it. So a term begins here when the log's barrier has passed, and only once; it ends with the
+is decided upon it. So a term begins here when its first entry is applied, and only once; it ends with the
 leadership, or because the replica goes.
 """
 
@@ -30,10 +30,14 @@ class LedReplica:
         self._what = what
         self._loop = loop
         self._watchers = Watchers(loop, f"{place.topic}-{place.partition}")
-        self._taking_up: asyncio.Task[None] | None = None
         self._closed = False
 
     # What a subclass does.
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node believes that it leads and has applied everything of earlier terms."""
+        raise NotImplementedError
 
     def _begin_term(self, term: int) -> None:
         """This node leads from now on, with all of earlier terms applied."""
@@ -44,6 +48,11 @@ class LedReplica:
         raise NotImplementedError
 
     # What others use.
+
+    @property
+    def loading(self) -> bool:
+        """Whether it was elected and does not lead yet: earlier terms are still to be applied."""
+        return not self._closed and self.group.is_leader and not self.leads
 
     async def confirm(self) -> bool:
         """Wait until this node is known to lead, with all applied that was committed before the call."""
@@ -62,9 +71,10 @@ class LedReplica:
     def attach(self, group: RaftGroup) -> None:
         """Follow this replica's leadership from now on."""
         self.group = group
+        group.on_ready(self._on_ready)
         group.on_leadership(self._on_leadership)
-        if group.is_leader:
-            self._on_leadership(True, group.term)
+        if group.is_ready:
+            self._on_ready(group.term)
 
     def close(self) -> None:
         """The replica goes, or the node stops: everything pending ends, nothing new is taken."""
@@ -74,23 +84,15 @@ class LedReplica:
 
     # Leadership.
 
-    def _on_leadership(self, leading: bool, term: int) -> None:
-        if self._closed:
-            return
-        if leading:
-            self._taking_up = self._loop.create_task(self._take_up(term))
-        else:
-            self._stop(f"this node does not lead the {self._what} any more")
-
-    async def _take_up(self, term: int) -> None:
-        # Should the term end meanwhile, this task is cancelled.
-        if isinstance(await self.group.barrier(), Applied):
+    def _on_ready(self, term: int) -> None:
+        if not self._closed:
             self._begin_term(term)
             self._watchers.changed()
 
+    def _on_leadership(self, leading: bool, _term: int) -> None:
+        if not leading and not self._closed:
+            self._stop(f"this node does not lead the {self._what} any more")
+
     def _stop(self, reason: str) -> None:
-        if self._taking_up is not None:
-            self._taking_up.cancel()
-            self._taking_up = None
         self._end_term(reason)
         self._watchers.changed()

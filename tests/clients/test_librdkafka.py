@@ -46,23 +46,6 @@ def create(cluster: RealCluster, *topics: str, **config: str) -> None:
     done(admin.create_topics([NewTopic(topic, PARTITIONS, 3, config=config) for topic in topics]))
 
 
-def await_leaders(cluster: RealCluster, topic: str) -> None:
-    """With acks=0 a client is not told of a leader that is not ready yet; one that tells its offsets is."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": topic})
-    waiting, deadline = list(range(PARTITIONS)), time.monotonic() + 20
-    try:
-        while waiting:
-            try:
-                place = confluent_kafka.TopicPartition(topic, waiting[0])
-                consumer.get_watermark_offsets(place, timeout=5)
-                waiting.pop(0)
-            except confluent_kafka.KafkaException:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-    finally:
-        consumer.close()
-
-
 def produce(cluster: RealCluster, topic: str, written: list[Written], **settings: Any) -> list[Any]:
     """Write, and the errors there were."""
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 10} | settings)
@@ -96,7 +79,6 @@ def test_every_compression_idempotent(cluster: RealCluster) -> None:
 def test_not_idempotent(cluster: RealCluster, acks: str) -> None:
     topic = f"rd-acks-{acks}"
     create(cluster, topic)
-    await_leaders(cluster, topic)
     assert produce(cluster, topic, records(topic), acks=acks) == []
     check_topic(cluster.bootstrap, topic, records(topic))
     assert not idempotent(cluster.bootstrap, topic)

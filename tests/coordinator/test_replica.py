@@ -106,35 +106,26 @@ def lone() -> Lone:
 
 
 def test_it_leads_once_it_has_applied_all_of_earlier_terms(lone: Lone) -> None:
-    lone.log.confirmed = False
+    lone.log.catches_up = False
     assert not lone.replica.loading
     lone.log.lead(3)
     assert (lone.replica.leads, lone.replica.loading, lone.replica.term) == (False, True, 0)
     assert lone.told == []
     assert not_done(lone.execute()) == (ErrorCode.not_coordinator, False)
     assert lone.log.proposed == []
-    lone.log.pass_barriers()
-    lone.loop.run()
+    lone.log.catch_up()
     assert (lone.replica.leads, lone.replica.loading, lone.replica.term) == (True, False, 3)
     assert lone.told == [3]
 
 
 def test_a_term_that_ends_while_it_is_taken_up_never_began(lone: Lone) -> None:
-    lone.log.confirmed = False
+    lone.log.catches_up = False
     lone.log.lead(3)
     lone.log.lose()
     assert (lone.replica.leads, lone.replica.loading, lone.told) == (False, False, [])
-    lone.log.confirmed = True
+    lone.log.catches_up = True
     lone.log.lead(5)
     assert lone.told == [5]
-
-
-def test_a_term_that_ends_in_the_turn_in_which_its_barrier_passed_never_began(lone: Lone) -> None:
-    lone.log.confirmed = False
-    lone.log.lead(3)
-    lone.log.pass_barriers()
-    lone.log.lose()
-    assert (lone.replica.leads, lone.told) == (False, [])
 
 
 def test_each_term_is_told_once_and_its_end_too(lone: Lone) -> None:

@@ -95,10 +95,18 @@ class Group:
         self.is_leader = False
         self.overloaded = False
         self._callbacks: list[Callable[[bool, int], None]] = []
+        self._ready_callbacks: list[Callable[[int], None]] = []
         log.groups.append(self)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_leader
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         self._callbacks.append(callback)
+
+    def on_ready(self, callback: Callable[[int], None]) -> None:
+        self._ready_callbacks.append(callback)
 
     def replicate(self, command: bytes, term: int) -> asyncio.Future[Outcome]:
         if self.is_leader and term == self.term and not self.overloaded:
@@ -116,6 +124,9 @@ class Group:
         self.is_leader, self.term = leads, term
         for callback in self._callbacks:
             callback(leads, term)
+        if leads:
+            for ready in self._ready_callbacks:
+                ready(term)
 
 
 class Sent(NamedTuple):

@@ -98,6 +98,7 @@ class FakePartition:
     def __init__(self, term: int = TERM) -> None:
         self.replica = Replica(term=term)
         self.leads = True
+        self.loading = False
         self.group_id = 0
         self.hold = False
         """Appends wait for `settle`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,23 +175,6 @@ def test_no_client_is_sent_to_a_node_that_is_fenced_or_unknown() -> None:
         node.controller.hear()
         node.leaders.others[place.raft_group] = Leader(2, 3)
         assert (await find(node, 6, GROUP, "g"))[0].node_id == 2
-
-    run(test)
-
-
-def test_a_node_that_is_still_loading_does_not_name_itself() -> None:
-    async def test() -> None:
-        node = Node()
-        place = await node.coordinators.group_place("g")
-        assert isinstance(place, CoordinatorPlace)
-        node.leaders.others[place.raft_group] = Leader(node.node_id, 3)
-        replica = SimpleNamespace(leads=False)
-        node.coordinators.by_group = lambda group: replica  # type: ignore[method-assign,assignment,return-value]
-        asked = asyncio.ensure_future(find(node, 6, GROUP, "g"))
-        await asyncio.sleep(LEADER_SECONDS / 2)
-        assert not asked.done()
-        replica.leads = True
-        assert (await asked)[0].node_id == node.node_id
 
     run(test)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from strandline.node.controller.leaders import LOST_SECONDS, TELL_ALL_SECONDS, Leader
-from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.controller_commands import CreateTopic, DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
 from tests.node_controller.brokers import Brokers
+
+STEP = 0.0005
+"""Seconds between two looks; less than a leader takes to get ready."""
 
 
 def believed(brokers: Brokers, topic: Topic) -> list[set[Leader | None]]:
@@ -67,6 +70,43 @@ def test_a_new_leader_is_known_everywhere_and_a_late_word_of_the_old_one_changes
         told = brokers.brokers[outsider].leaders
         brokers.run(outsider, told._on_led(old.node, [False, [[group, old.term]]]))
         assert told.leader_of(group) == truth(brokers, topic)[0]
+
+
+def test_a_leader_is_named_only_once_it_is_ready() -> None:
+    """New partitions, then those of a dead node: every node that is named serves, if it still leads."""
+    named: set[tuple[int, int, Leader]] = set()
+    with Brokers() as brokers:
+
+        def every_named_leader_serves(topic: Topic) -> bool:
+            for broker in brokers.brokers.values():
+                for number, partition in enumerate(topic.partitions):
+                    leader = broker.leaders.leader_of(partition.group)
+                    if leader is None or leader.node not in brokers.brokers:
+                        continue
+                    replica = brokers.brokers[leader.node].partitions.get(topic.topic_id, number)
+                    if replica is not None and replica.group.is_leader and replica.group.term == leader.term:
+                        assert replica.leads, f"node {broker.node_id} names {leader} of partition {number}"
+                        named.add((broker.node_id, number, leader))
+                led = [group for group, _ in broker.leaders._led()]
+                assert all(broker.host.groups[group].is_ready for group in led), (
+                    "a node that connects is told"
+                )
+            return agreed(brokers, topic)
+
+        topic_id, made_at = b"t" * 16, brokers.brokers[1].controller.machine.applied_index
+        command = CreateTopic(topic_id, "t", 6, 3, None, [], made_at)
+        task = brokers.world.nodes[1].spawn(brokers.brokers[1].controller.submit(command, 10.0))
+        machine = brokers.brokers[1].controller.machine
+        assert brokers.world.run_until(lambda: machine.topic("t") is not None, timeout=1, step=STEP)
+        topic = machine.topic("t")
+        assert topic is not None
+        assert brokers.world.run_until(lambda: every_named_leader_serves(topic), timeout=2, step=STEP)
+        assert task.done()
+        assert len(named) == 18, "each of three nodes named each of six leaders"
+        first = truth(brokers, topic)
+        brokers.crash(next(leader.node for leader in first if leader.node != brokers.leader()))
+        assert brokers.world.run_until(lambda: every_named_leader_serves(topic), timeout=5, step=STEP)
+        assert truth(brokers, topic) != first
 
 
 def test_a_leader_that_is_gone_is_not_named_until_there_is_another() -> None:

@@ -84,6 +84,9 @@ class HandGroup:
     def __init__(self, loop: ManualLoop, partition: Partition) -> None:
         self.term = 0
         self.is_leader = False
+        self.is_ready = False
+        self.catches_up = True
+        """Whether a new leader is ready at once."""
         self.refusal: NotLeader | Overloaded | None = None
         self.full = False
         self.proposed: list[Entry] = []
@@ -97,9 +100,13 @@ class HandGroup:
         self._loop = loop
         self._machine = partition.machine_for_group
         self._callbacks: list[Callable[[bool, int], None]] = []
+        self._ready_callbacks: list[Callable[[int], None]] = []
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         self._callbacks.append(callback)
+
+    def on_ready(self, callback: Callable[[int], None]) -> None:
+        self._ready_callbacks.append(callback)
 
     def replicate(self, command: bytes, term: int) -> asyncio.Future[Outcome]:
         future: asyncio.Future[Outcome] = self._loop.create_future()
@@ -147,17 +154,26 @@ class HandGroup:
             self.barriers.pop().set_result(Applied(None, self.index, self.term))
 
     def lead(self, term: int) -> None:
-        """Elected; the entries before are applied and the barrier, if it is confirmed, passes."""
+        """Elected; what was there before is applied if it catches up."""
         self.commit()
         self.term, self.is_leader = term, True
-        self.index += 1
-        self._machine.begin_term(self.index, term, 1)
         for callback in self._callbacks:
             callback(True, term)
+        if self.catches_up:
+            self.catch_up()
+        self._loop.run()
+
+    def catch_up(self) -> None:
+        """The term's first entry is applied."""
+        self.index += 1
+        self._machine.begin_term(self.index, self.term, 1)
+        self.is_ready = True
+        for callback in self._ready_callbacks:
+            callback(self.term)
         self._loop.run()
 
     def lose(self) -> None:
-        self.is_leader = False
+        self.is_leader = self.is_ready = False
         while self.barriers:
             self.barriers.pop().set_result(NotLeader(2))
         for callback in self._callbacks:

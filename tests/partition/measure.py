@@ -43,7 +43,7 @@ class OneNodeGroup:
 
     id = 1
     term = 1
-    is_leader = True
+    is_leader = is_ready = True
 
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
         self._machine = partition.machine_for_group
@@ -53,6 +53,9 @@ class OneNodeGroup:
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """It leads for ever."""
+
+    def on_ready(self, callback: Callable[[int], None]) -> None:
+        """It was ready before anybody asked."""
 
     async def barrier(self) -> Outcome:
         return Applied(None, 1, 1)

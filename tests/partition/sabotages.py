@@ -15,6 +15,7 @@ from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Lane, Pending
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.writer import Writer
+from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader, Unknown
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch, Verdict
 from strandline.statemachine.partition.partition_commands import Appended
@@ -124,9 +125,19 @@ def _unknown_is_refusal(outcome: Any) -> Any:
     return not_replicated(NotLeader(None) if isinstance(outcome, Unknown) else outcome)
 
 
-async def _opens_at_once(self: Partition, term: int) -> None:
-    """No barrier: earlier terms may not be applied yet."""
-    self.fence.open(EpochWindow.recovered(term, self.machine.max_applied_epoch))
+def _opens_at_once(self: Partition, group: RaftGroup) -> None:
+    """A term begins with the election: earlier terms may not be applied yet."""
+    self.writer.group = self.group = group
+
+    def elected(leading: bool, term: int) -> None:
+        if self._closed:
+            return
+        if leading:
+            self.fence.open(EpochWindow.recovered(term, self.machine.max_applied_epoch))
+        else:
+            self._stop("this node does not lead the partition any more")
+
+    group.on_leadership(elected)
 
 
 def _answers_early(self: Writer) -> None:
@@ -163,7 +174,7 @@ CLUSTER: dict[str, AbstractContextManager[Any]] = {
     "fails-alone": patch.object(Writer, "_fail", _fails_alone),
     "gaps-forgotten": patch.object(Gaps, "refusal", lambda *_: None),
     "unknown-is-refusal": patch.object(answers, "not_replicated", _unknown_is_refusal),
-    "no-barrier": patch.object(Partition, "_take_up", _opens_at_once),
+    "no-barrier": patch.object(Partition, "attach", _opens_at_once),
     "answers-early": patch.object(Writer, "_write", _answers_early),
 }
 """Found by the simulated cluster."""

@@ -45,34 +45,32 @@ def ends(lone: Lone) -> tuple[int, int | None, int | None] | None:
 
 def test_leads_only_once_all_of_earlier_terms_is_applied() -> None:
     with Lone(leading=False) as lone:
-        lone.group.confirmed = False
+        lone.group.catches_up = False
         lone.group.lead(1)
         assert not lone.partition.leads
         lone.append("early", producer=1, sequence=0)
         assert lone.codes() == {"early": "not_leader_or_follower"}
         lone.append("behind", producer=1, sequence=1)
-        lone.group.pass_barriers()
-        lone.loop.run()
+        lone.group.catch_up()
         assert (lone.partition.leads, lone.partition.leader_epoch) == (True, 1)
         lone.append("gap", producer=1, sequence=1)
         assert lone.codes()["gap"] == "not_leader_or_follower", "the first one is still missing"
 
 
-def test_a_barrier_that_passes_as_the_term_ends_opens_nothing() -> None:
+def test_a_term_that_ends_before_its_leader_has_caught_up_opens_nothing() -> None:
     with Lone(leading=False) as lone:
-        lone.group.confirmed = False
+        lone.group.catches_up = False
         lone.group.lead(1)
-        lone.group.pass_barriers()
         lone.group.lose()
         assert not lone.partition.leads
-        lone.group.confirmed = True
+        lone.group.catches_up = True
         lone.group.lead(2)
         assert lone.partition.leader_epoch == 2
 
 
 def test_a_leader_at_the_time_it_is_attached_leads() -> None:
     with Lone(leading=False) as lone:
-        lone.group._callbacks.clear()
+        lone.group._ready_callbacks.clear()
         lone.group.lead(1)
         assert not lone.partition.leads
         lone.partition.attach(lone.partition.group)

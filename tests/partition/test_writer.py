@@ -43,7 +43,7 @@ def test_a_batch_is_uploaded_logged_applied_and_answered() -> None:
         lone.group.commit()
         assert future.result() == Appended(0)
         assert (lone.partition.high_watermark, lone.partition.writer.answers.batches) == (3, 0)
-        assert lone.loop.tasks == 1, "the barrier's; the hot path makes none"
+        assert lone.loop.tasks == 0, "the hot path makes none"
 
 
 def test_a_batch_is_in_memory_before_anybody_can_hear_of_it() -> None:

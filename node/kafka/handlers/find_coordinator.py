@@ -79,11 +79,9 @@ async def _find(
 
 
 def _leader(context: BrokerContext, group: int) -> NodeRegistration | None:
-    """The node that leads, if clients can be sent to it: this one once it is ready, others at once, because
-    nobody says of them whether they are."""
+    """The node that leads, if clients can be sent to it."""
     leader = context.leaders.leader_of(group)
-    replica = context.coordinators.by_group(group)
-    if leader is None or (leader.node == context.node_id and replica is not None and not replica.leads):
+    if leader is None:
         return None
     node = context.controller.machine.nodes.get(leader.node)
     return None if node is None or node.fenced else node

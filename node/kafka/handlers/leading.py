@@ -84,7 +84,7 @@ class LeaderHints:
         if leader is None:
             return {}
         if leader.node == self._context.node_id and code is ErrorCode.not_leader_or_follower:
-            # Elected, and not yet ready: a client sent back here would ask again without a pause.
+            # The replica is going: a client sent back here would ask again without a pause.
             return {}
         node = self._context.controller.machine.nodes.get(leader.node)
         if node is None:

@@ -153,8 +153,8 @@ def _of_none(topic: Topic, asked: Any) -> _Answer:
 
 def _elected(context: BrokerContext, topic: Topic, number: int) -> bool:
     """Whether this node is the leader and has yet to catch up with its predecessors (KIP-207)."""
-    leader = context.leaders.leader_of(topic.partitions[number].group)
-    return leader is not None and leader.node == context.node_id
+    partition = context.partitions.get(topic.topic_id, number)
+    return partition is not None and partition.loading
 
 
 async def _look_up(partition: Partition, timestamp: int, committed: bool) -> _Answer:

@@ -112,7 +112,7 @@ async def until(context: BrokerContext, deadline: float, done: Callable[[], bool
 
 
 async def led(context: BrokerContext, topics: Sequence[Topic], deadline: float) -> None:
-    """Wait until every partition has a leader that this node knows, LEADER_SECONDS at most.
+    """Wait until every partition has a leader that is ready and that this node knows, LEADER_SECONDS at most.
 
     Kafka answers when the controller has committed. So does this, but a client's very next request then is
     Metadata, and one that says LEADER_NOT_AVAILABLE costs it a back-off longer than an election.

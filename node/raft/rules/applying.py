@@ -43,7 +43,7 @@ class Applying(Part):
         if state.applied >= state.commit or state.damaged_below is not None:
             return
         count = min(state.commit - state.applied, self.settings.max_apply_per_turn)
-        machine = state.machine
+        machine, was_ready = state.machine, state.is_ready
         for command, index, term in self.journal.after(state.applied, count):
             state._SyncObj__raftLastApplied = index  # `applied`, without the cost of the property
             state.bytes_since_snapshot += len(command)
@@ -61,6 +61,8 @@ class Applying(Part):
             if waiting is not None:
                 self.commands.resolve(waiting, result, index, term)
         state.idle_since = self.host.now()
+        if not was_ready and state.is_ready:
+            state.tell_ready()
         self.reads.release()
         if self.taking.due():
             self.taking.take()

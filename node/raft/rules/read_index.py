@@ -50,11 +50,15 @@ class ReadIndex(Part):
         return await future
 
     def confirm(self) -> None:
-        """Let the readers go on that asked before the newest round a majority answered was sent."""
+        """Let the readers go on that asked before the newest round a majority answered was sent.
+
+        An older round gives a lease, which serves all of them: as long as it lasts, no other node leads. A
+        new leader's first message leaves before anything is asked of it, and the next a heartbeat later.
+        """
         state = self.state
         if not state.readers:
             return
-        heard = self.lease.quorum_heard_at()
+        heard = self.host.now() if self.lease.holds() else self.lease.quorum_heard_at()
         while state.readers and state.readers[0][0] <= heard:
             _, index, future = state.readers.popleft()
             self._await_applied(index, future)

@@ -24,6 +24,7 @@ class SafetyViolation(RuntimeError):
 
 
 LeadershipCallback = Callable[[bool, int], None]
+ReadyCallback = Callable[[int], None]
 
 
 class ReplicaState(SeamedSyncObj):
@@ -100,6 +101,7 @@ class ReplicaState(SeamedSyncObj):
         self.bytes_since_snapshot = 0
 
         self._leadership_callbacks: list[LeadershipCallback] = []
+        self._ready_callbacks: list[ReadyCallback] = []
         super().__init__(host.node_id, journal)
         self.reset_deadline()
         self.note_members()
@@ -177,6 +179,22 @@ class ReplicaState(SeamedSyncObj):
         """Whether this node believes that it leads; only `barrier()` proves it."""
         return self.role == LEADER
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether this node believes that it leads, and has applied all of earlier terms.
+
+        It has once its own term's first entry is applied (Raft §8). Until then it cannot judge a command.
+        """
+        return self.role == LEADER and self.applied >= self.term_start
+
+    @property
+    def ready_leader(self) -> int | None:
+        """The leader of this term, once it is known here to be ready: this node, or another of which this
+        replica has heard that it committed an entry of its own term."""
+        if self.role == LEADER:
+            return self.host.node_id if self.is_ready else None
+        return self.leader if self.journal.term_at(self.commit) == self.term else None
+
     def not_leader(self) -> NotLeader:
         """The rejection for a request that only the leader may take."""
         return NotLeader(None if self.role == LEADER else self.leader)
@@ -188,6 +206,14 @@ class ReplicaState(SeamedSyncObj):
     def tell_leadership(self, leading: bool) -> None:
         for callback in self._leadership_callbacks:
             callback(leading, self.term)
+
+    def on_ready(self, callback: ReadyCallback) -> None:
+        """Call `callback(term)` whenever `is_ready` becomes true."""
+        self._ready_callbacks.append(callback)
+
+    def tell_ready(self) -> None:
+        for callback in self._ready_callbacks:
+            callback(self.term)
 
 
 class Part:

@@ -287,7 +287,7 @@ _ALL = (
     Sabotage(
         "no-barrier",
         "a term begins before all of earlier ones is applied",
-        lambda: (patch.object(Partition, "_take_up", of_partition._opens_at_once),),
+        lambda: (patch.object(Partition, "attach", of_partition._opens_at_once),),
     ),
     Sabotage(
         "judged-only-once",
