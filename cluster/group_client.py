@@ -9,6 +9,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     ConsumerGroupType,
     IsolationLevel,
+    KafkaException,
     Node,
     TopicPartition,
 )
@@ -16,8 +17,8 @@ from confluent_kafka.admin._group import ConsumerGroupDescription, ListConsumerG
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
 from strandline.cluster.failure import MISUSED, CommandFailed
-from strandline.cluster.kafka_client import REQUEST_SECONDS, Topics
-from strandline.cluster.kafka_errors import error_of
+from strandline.cluster.kafka_client import ANSWER_SECONDS, REQUEST_SECONDS, Topics
+from strandline.cluster.kafka_errors import PASSING, error_of
 from strandline.cluster.target import Target
 
 _AT: Any = OffsetSpec
@@ -81,21 +82,28 @@ class Groups:
 
     def all(self) -> list[Listed]:
         """Every group, by name; an error of any broker ends it, as its groups would be missing."""
-        future = self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS)
-        found: ListConsumerGroupsResult = self._topics.result("the groups cannot be listed", future)
-        for error in found.errors or ():
-            raise CommandFailed(
-                f"the groups cannot be listed: {error_of(error).str()}",  # type: ignore[arg-type]
-                "try again; if it stays, see the nodes with `strandline cluster status`",
-            )
+
+        def ask() -> ListConsumerGroupsResult:
+            future = self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS)
+            found: ListConsumerGroupsResult = future.result(ANSWER_SECONDS)
+            for error in found.errors or ():
+                raise KafkaException(error_of(error))  # type: ignore[arg-type]
+            return found
+
+        found = self._topics.read("the groups cannot be listed", ask)
         return sorted(
             Listed(group.group_id, _protocol(group.type), _state(group.state)) for group in found.valid or ()
         )
 
     def describe(self, name: str) -> Described:
         """One group; CommandFailed when it is not there."""
-        future = self._admin.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS)[name]
-        found: ConsumerGroupDescription = self._topics.result(f"group {name} cannot be described", future)
+
+        def ask() -> ConsumerGroupDescription:
+            futures = self._admin.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS)
+            described: ConsumerGroupDescription = futures[name].result(ANSWER_SECONDS)
+            return described
+
+        found = self._topics.read(f"group {name} cannot be described", ask)
         if _state(found.state) == "Dead":
             # A broker that does not say so in an error (before KIP-1043).
             raise CommandFailed(
@@ -121,11 +129,14 @@ class Groups:
 
     def positions(self, name: str) -> list[Position]:
         """The group's position in every partition with a committed offset."""
-        asked = ConsumerGroupTopicPartitions(name)
-        future = self._admin.list_consumer_group_offsets([asked], request_timeout=REQUEST_SECONDS)[name]
-        committed: ConsumerGroupTopicPartitions = self._topics.result(
-            f"group {name}'s offsets cannot be read", future
-        )
+
+        def ask() -> ConsumerGroupTopicPartitions:
+            asked = [ConsumerGroupTopicPartitions(name)]
+            futures = self._admin.list_consumer_group_offsets(asked, request_timeout=REQUEST_SECONDS)
+            committed: ConsumerGroupTopicPartitions = futures[name].result(ANSWER_SECONDS)
+            return committed
+
+        committed = self._topics.read(f"group {name}'s offsets cannot be read", ask)
         rows = {_place(row): row.offset for row in committed.topic_partitions or ()}
         known = self._topics.names()
         there = [place for place in rows if place.partition < known.get(place.topic, (0, 0))[0]]
@@ -176,14 +187,21 @@ class Groups:
     def set(self, name: str, offsets: Mapping[Place, int]) -> None:
         """Commit them for the group."""
         rows = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-        asked = ConsumerGroupTopicPartitions(name, rows)
-        future = self._admin.alter_consumer_group_offsets([asked], request_timeout=REQUEST_SECONDS)[name]
         what = f"group {name}'s offsets cannot be set"
-        done: ConsumerGroupTopicPartitions = self._topics.result(what, future)
-        for row in done.topic_partitions or ():
-            if row.error is not None:
+
+        def ask() -> None:
+            asked = [ConsumerGroupTopicPartitions(name, rows)]
+            futures = self._admin.alter_consumer_group_offsets(asked, request_timeout=REQUEST_SECONDS)
+            done: ConsumerGroupTopicPartitions = futures[name].result(ANSWER_SECONDS)
+            for row in done.topic_partitions or ():
+                if row.error is None:
+                    continue
+                if row.error.code() in PASSING:
+                    raise KafkaException(row.error)
                 place = f"{row.topic}-{row.partition}"
                 raise CommandFailed(f"{what}: {place}: {row.error.str()}", "stop the group's members, if any")
+
+        self._topics.read(what, ask)
 
     def trim(self, topic: str, ends: Mapping[Place, int]) -> None:
         """Delete the records of a topic's partitions below these offsets."""
@@ -198,16 +216,20 @@ class Groups:
     def _offsets(self, asked: Mapping[Place, OffsetSpec]) -> dict[Place, int]:
         if not asked:
             return {}
-        futures = self._admin.list_offsets(
-            {TopicPartition(*place): spec for place, spec in asked.items()},
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=REQUEST_SECONDS,
-        )
-        results: Iterable[tuple[TopicPartition, ListOffsetsResultInfo]] = [
-            (row, self._topics.result(f"the offsets of {row.topic} cannot be read", future))
-            for row, future in futures.items()
-        ]
-        return {_place(row): result.offset for row, result in results}
+
+        def ask() -> dict[Place, int]:
+            futures = self._admin.list_offsets(
+                {TopicPartition(*place): spec for place, spec in asked.items()},
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=REQUEST_SECONDS,
+            )
+            found: Iterable[tuple[TopicPartition, ListOffsetsResultInfo]] = [
+                (row, future.result(ANSWER_SECONDS)) for row, future in futures.items()
+            ]
+            return {_place(row): result.offset for row, result in found}
+
+        topics = ", ".join(dict.fromkeys(place.topic for place in asked))
+        return self._topics.read(f"the offsets of {topics} cannot be read", ask)
 
 
 def _place(row: TopicPartition) -> Place:

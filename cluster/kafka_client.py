@@ -15,11 +15,13 @@ from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
-from strandline.cluster.kafka_errors import error_of, failed, is_internal, reach
+from strandline.cluster.kafka_errors import error_of, failed, is_internal, patiently, reach
 from strandline.cluster.target import Target
 
 REQUEST_SECONDS: Final = 20.0
 _CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = REQUEST_SECONDS + _CONNECT_SECONDS
+"""How long the future of a request is waited for."""
 _SET: Final = AlterConfigOpType.SET
 _DELETE: Final = AlterConfigOpType.DELETE
 
@@ -142,8 +144,18 @@ class Topics:
 
     def result(self, what: str, future: Future[Value], *, topic: str = "") -> Value:
         """The result of an admin request; `topic` is the topic that it concerned, if any."""
+        return self._told(what, lambda: future.result(ANSWER_SECONDS), topic)
+
+    def read(self, what: str, ask: Callable[[], Value]) -> Value:
+        """The result of `ask`, which makes requests that may be made twice and waits for their futures.
+
+        It is called again while a leader or a coordinator is being elected (`patiently`).
+        """
+        return self._told(what, lambda: patiently(ask), "")
+
+    def _told(self, what: str, ask: Callable[[], Value], topic: str) -> Value:
         try:
-            return future.result(REQUEST_SECONDS + _CONNECT_SECONDS)
+            return ask()
         except TimeoutError:
             raise failed(self.where, what, KafkaError(KafkaError._TIMED_OUT)) from None
         except KafkaException as error:

@@ -7,8 +7,10 @@ The cause is read from the nodes' /health, where their addresses are known.
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -16,6 +18,8 @@ from strandline.cluster.admin_client import AdminClient, Answer, Unreachable
 from strandline.cluster.failure import CommandFailed, one_line
 from strandline.cluster.target import Target
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+
+Value = TypeVar("Value")
 
 _REACH_SECONDS: Final = 2.0
 _HEALTH_SECONDS: Final = 1.0
@@ -28,13 +32,26 @@ _TIMED_OUT: Final = frozenset(
         KafkaError._TIMED_OUT_QUEUE,
     )
 )
-_LEADERLESS: Final = frozenset(
+PASSING: Final = frozenset(
     (
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
     )
 )
+"""A leader or a coordinator is being elected: what Kafka's own clients ask again after (RetriableException),
+and librdkafka's admin client gives back."""
+PASSING_SECONDS: Final = 10.0
+"""How long it may take; an election takes one or two."""
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_LAST_PAUSE_SECONDS: Final = 0.5
 
 _STORED: Final = frozenset((KafkaError.KAFKA_STORAGE_ERROR, KafkaError.INVALID_MSG))
 """The store takes or gives nothing; what it gives is not what was stored, or is gone."""
@@ -59,7 +76,7 @@ def failed(where: Target, what: str, error: KafkaError) -> CommandFailed:
     code = error.code()
     if code in _NO_BROKER | _TIMED_OUT and not _answers(where.bootstrap):
         return unreachable(where)
-    if code in _NO_BROKER | _TIMED_OUT | _LEADERLESS | _STORED:
+    if code in _NO_BROKER | _TIMED_OUT | PASSING | _STORED:
         told = troubles(where)
         name = "" if code in _NO_BROKER | _TIMED_OUT else f" ({error.name()})"
         if told is not None:
@@ -96,6 +113,23 @@ def troubles(where: Target) -> str | None:
     if away:
         texts.append(f"no node answers at {', '.join(away)}")
     return one_line("; ".join(texts[:3])) if texts else None
+
+
+def patiently(ask: Callable[[], Value]) -> Value:
+    """The result of `ask`, which is called again for up to PASSING_SECONDS while it raises one of PASSING.
+
+    Raises the last KafkaException. Only for what may be asked twice.
+    """
+    until, pause = time.monotonic() + PASSING_SECONDS, _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            left = until - time.monotonic()
+            if error_of(error).code() not in PASSING or left <= 0:
+                raise
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LAST_PAUSE_SECONDS)
 
 
 def error_of(exception: KafkaException) -> KafkaError:

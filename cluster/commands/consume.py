@@ -10,6 +10,7 @@ import re
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -295,9 +296,9 @@ def _assign(
     consumer: Consumer, where: Target, topic: str, wanted: list[int] | None, start: tuple[str, int]
 ) -> _Progress:
     """Assign the partitions; each one's end, of those that have anything to read. Raises KafkaException."""
-    from confluent_kafka import OFFSET_END, TopicPartition
+    from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
-    from strandline.cluster.kafka_errors import failed
+    from strandline.cluster.kafka_errors import PASSING, failed, patiently
 
     there = _partitions(consumer, where, topic)
     missing = set(wanted or ()) - set(there)
@@ -308,9 +309,10 @@ def _assign(
             MISUSED,
         )
     numbers = sorted(set(wanted or there))
+    places = {number: TopicPartition(topic, number) for number in numbers}
     bounds: dict[int, Any] = {
-        number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_REQUEST_SECONDS)
-        for number in numbers
+        number: patiently(partial(consumer.get_watermark_offsets, place, timeout=_REQUEST_SECONDS))
+        for number, place in places.items()
     }
     kind, value = start
     begins = {
@@ -319,7 +321,15 @@ def _assign(
     }
     if kind == "time":
         asked = [TopicPartition(topic, number, value) for number in numbers]
-        for place in consumer.offsets_for_times(asked, timeout=_REQUEST_SECONDS):
+
+        def search() -> list[TopicPartition]:
+            found = consumer.offsets_for_times(asked, timeout=_REQUEST_SECONDS)
+            for place in found:
+                if place.error is not None and place.error.code() in PASSING:
+                    raise KafkaException(place.error)
+            return found
+
+        for place in patiently(search):
             if place.error is not None:
                 raise failed(where, f"partition {place.partition} of {topic} cannot be searched", place.error)
             if place.offset not in (OFFSET_END, -1):

@@ -51,8 +51,8 @@ class RaftGroup(ReplicaState):
     """One replica of one group.
 
     The interface of the rest of the node: `replicate`, `barrier`, `term`, `leader`, `is_leader`,
-    `is_ready`, `on_leadership`, `on_ready`, `transfer`, `add_member`, `remove_member`, `in_sync`, `when_held`,
-    `status`.
+    `is_ready`, `on_leadership`, `on_ready`, `transfer`, `add_member`, `remove_member`, `in_sync`,
+    `when_held`, `status`.
     """
 
     # The classes of its parts, so that a simulation can take a rule out of one.

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
 
 import aiokafka  # type: ignore[import-untyped]
 import confluent_kafka
 import pytest
-import uvloop
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -23,10 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
 )
 
-from strandline.node.kafka.wire.record_batch import read_header
-from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import Problem, ServerConfig
-from tests.kafka_toy_broker import ToyBroker
+from tests.kafka_toy_server import Toy, running
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions
@@ -36,59 +29,6 @@ with warnings.catch_warnings():
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 COUNT = 500
-
-
-class Toy:
-    """The toy broker on a loop of its own thread."""
-
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self.broker: ToyBroker
-        self.server: KafkaServer
-        self._ready: Future[None] = Future()
-        self._stop: asyncio.Event
-        self._loop: asyncio.AbstractEventLoop
-        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()))
-
-    def start(self) -> None:
-        self._thread.start()
-        self._ready.result(10)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server.port}"
-
-    def codecs(self, topic: str) -> set[str]:
-        partitions = self.broker.topics[topic].partitions
-        return {read_header(data).compression.name.lower() for part in partitions for _, data in part.batches}
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        self.broker = ToyBroker(self._loop)
-        config = ServerConfig()
-        self.server = KafkaServer(
-            self.broker, loop=self._loop, config=config, on_problem=self.problems.append
-        )
-        await self.server.start("127.0.0.1", 0)
-        self.broker.address = ("127.0.0.1", self.server.port)
-        self._ready.set_result(None)
-        await self._stop.wait()
-        await self.server.stop(0.1)
-
-
-@contextmanager
-def running() -> Iterator[Toy]:
-    served = Toy()
-    served.start()
-    try:
-        yield served
-    finally:
-        served.stop()
 
 
 @pytest.fixture(scope="module")
