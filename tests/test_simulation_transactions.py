@@ -37,6 +37,14 @@ def test_a_seed_finds_nothing(seed: int) -> None:
     assert report.faults.total() > 0
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["wiped folder"] == report.faults["folder replaced"] > 0
+    assert report.outcomes["committed"] > 0
+
+
 @pytest.mark.timeout(240)
 def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
     program = (
@@ -59,6 +67,8 @@ def test_plans_cover_every_fault_and_kind_of_client() -> None:
     assert set(STEPS) <= {kind for plan in plans for kind in plan.faults}
     assert {load.protocol for load in loads if load.workers} == {"classic", "consumer"}
     assert {plan.coordinators for plan in plans} == {1, 2}
+    assert {plan.lost_folders for plan in plans} == {"none", "one"}
+    assert {plan.full_disks[0] for plan in plans if plan.full_disks is not None} == {"one", "majority"}
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES.values(), ids=SABOTAGES)

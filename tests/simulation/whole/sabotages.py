@@ -163,6 +163,11 @@ _refuse = PartitionStateMachine._refuse
 # Reading.
 
 
+def _names_whom_it_hears(self: RaftGroup) -> int | None:
+    """As RaftGroup.ready_leader, but a leader counts from its election on."""
+    return self.host.node_id if self.is_leader else self.leader
+
+
 def _confirms_unproven(self: Partition) -> Any:
     async def confirm() -> bool:
         return not self._closed
@@ -361,10 +366,11 @@ _ALL = (
     ),
     Sabotage(
         "fetch-before-barrier",
-        "a new leader serves reads before it has applied all",
+        "a new leader is named, and serves reads, before it has applied all",
         lambda: (
             patch.object(Partition, "leads", property(lambda self: self.group.is_leader)),
             patch.object(Partition, "confirm", _confirms_unproven),
+            patch.object(RaftGroup, "ready_leader", property(_names_whom_it_hears)),
         ),
     ),
     Sabotage(

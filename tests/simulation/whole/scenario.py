@@ -127,11 +127,28 @@ class Scenario:
         for number in range(plan.consumers):
             self.consumers.append(Consumer(self.cluster, self.directory, f"c{number}", self._machine()))
         self.faults = Faults(self.cluster, self.clients)
-        self.faults.start()
-        if plan.lost_folders == "one":
-            self.wiped = WipedFolders(self.cluster, self.faults.counts)
+        self._go_wrong(self.faults)
+
+    def _go_wrong(
+        self, faults: Faults, preferred: Callable[[SimBroker], bool] = lambda broker: False
+    ) -> None:
+        """Let time pass with the plan's faults; `preferred` as for WipedFolders."""
+        faults.start()
+        if self.plan.lost_folders == "one":
+            self.wiped = WipedFolders(self.cluster, faults.counts, preferred)
             self.wiped.start()
-        self.world.run(self.world.now + plan.fault_seconds)
+        self.world.run(self.world.now + self.plan.fault_seconds)
+
+    def _heal(self) -> None:
+        """End what goes wrong; folders that are wiped are still made good."""
+        assert self.faults is not None
+        if self.wiped is not None:
+            self.wiped.heal()
+        self.faults.heal()
+
+    def _folders_replaced(self) -> None:
+        if self.wiped is not None:
+            self._until("wiped folders are replaced", self.wiped.missing, LET_IN_SECONDS)
 
     def _endure(self) -> None:
         """Disks are full for minutes, with clients that have little to do; `_recover` makes space again."""
@@ -140,7 +157,7 @@ class Scenario:
         assert self.faults is not None
         assert self.operator is not None
         which, seconds = self.plan.full_disks
-        self.faults.heal()
+        self._heal()
         self.operator.stop()
         self.world.run(self.world.now + AFTERMATH_SECONDS)
         self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
@@ -162,17 +179,13 @@ class Scenario:
         LostCluster(self.cluster).run()
 
     def _recover(self) -> None:
-        assert self.faults is not None
         assert self.operator is not None
-        if self.wiped is not None:
-            self.wiped.heal()
-        self.faults.heal()
+        self._heal()
         self.operator.stop()
         self.world.run(self.world.now + AFTERMATH_SECONDS)
         for producer in self.producers:
             producer.stop()
-        if self.wiped is not None:
-            self._until("wiped folders are replaced", self.wiped.missing, LET_IN_SECONDS)
+        self._folders_replaced()
         self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
         self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
         self._until("producers end", self._done(self.producers), FINISHES_SECONDS)

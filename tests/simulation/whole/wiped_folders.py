@@ -7,6 +7,7 @@ wiped replica leaves nothing behind that it would have to forget.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.statemachine.controller.controller import PartitionGroup
@@ -40,8 +41,15 @@ class _Wiped:
 class WipedFolders:
     """Wipes one folder after the other, each when the one before is made good, until `heal`."""
 
-    def __init__(self, cluster: WholeCluster, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        cluster: WholeCluster,
+        counts: Counter[str],
+        preferred: Callable[[SimBroker], bool] = lambda broker: False,
+    ) -> None:
+        """`preferred`: nodes whose folders half of those wiped at random belong to, where there are any."""
         self._cluster = cluster
+        self._preferred = preferred
         self._world = cluster.world
         self._ledger = cluster.ledger
         self._counts = counts
@@ -116,8 +124,15 @@ class WipedFolders:
         elif not self._over and self._next is not None and self._world.now >= self._next and self._may_wipe():
             self._next = None
             if self._rng.random() < 0.5 or not self._wipe_when_needed_most():
-                self._wipe(self._rng.choice(self._cluster.plan.nodes))
+                self._wipe(self._some_node())
         self._world.call_later(LOOK_SECONDS, self._look)
+
+    def _some_node(self) -> int:
+        preferred = [node for node, broker in self._cluster.brokers.items() if self._preferred(broker)]
+        if preferred and self._rng.random() < 0.5:
+            self._counts["wiped for what it does"] += 1
+            return self._rng.choice(sorted(preferred))
+        return self._rng.choice(self._cluster.plan.nodes)
 
     def _may_wipe(self) -> bool:
         """A disk that cannot be written may be all that is left of the rest."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from strandline.node.config.node_config import GroupsSection
 from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
-from tests.simulation.whole.plan import Plan, anything
+from tests.simulation.whole.plan import WIPED, Plan, anything
 from tests.simulation.whole.transactions.load import Load
 
 THEME: Final = "transactions"
@@ -25,6 +25,12 @@ STEPS: Final = (
     "calls late", "coordinator moved",
 )  # fmt: skip
 """Faults that are aimed at transactions; faults.py has them."""
+WIPED_SHARE: Final = 1 / 5
+"""Of the seeds, those in which folders are wiped; drawn by itself, as are full disks."""
+WIPED_MORE_SECONDS: Final = 8.0
+"""For so much longer they have faults: a folder is noticed, counts as dead and is replaced in that time."""
+FULL_DISKS_SHARE: Final = 1 / 16
+FULL_DISKS_SECONDS: Final = (60.0, 60.0, 120.0)
 _OTHERS: Final = (
     "kill", "power cut", "pause", "isolated leader", "transfer", "transfer", "slow store", "slow mesh",
     "pair cut", "one-way cut", "client reset", "slow client link", "reset", "weather", "clock jump",
@@ -53,7 +59,7 @@ def transactional_plan(seed: int) -> Plan:
         session=session,
     )
     steps = [kind for kind in STEPS if rng.random() < 0.5]
-    return replace(
+    plan = replace(
         plan,
         topics=(chance((1, 2, 3)), chance((1, 2, 3)), 3),
         idempotent=1 if seed % 8 == 7 else 0,
@@ -74,3 +80,13 @@ def transactional_plan(seed: int) -> Plan:
             consumer_session_seconds=session, consumer_heartbeat_seconds=0.3,
         ),
     )  # fmt: skip
+    return _with_lost_disks(plan, random.Random(f"{seed} {WIPED} with transactions"))
+
+
+def _with_lost_disks(plan: Plan, rng: random.Random) -> Plan:
+    drawn = rng.random()
+    if drawn < WIPED_SHARE:
+        return replace(plan, lost_folders="one", fault_seconds=plan.fault_seconds + WIPED_MORE_SECONDS)
+    if drawn < WIPED_SHARE + FULL_DISKS_SHARE:
+        return replace(plan, full_disks=(rng.choice(("one", "majority")), rng.choice(FULL_DISKS_SECONDS)))
+    return plan

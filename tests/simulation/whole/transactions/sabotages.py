@@ -33,6 +33,7 @@ from strandline.statemachine.transactions.transaction_commands import Enlisted, 
 from strandline.statemachine.transactions.transaction_state import State, Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.simulation.all_of import all_of
+from tests.simulation.whole.folder_sabotages import FOLDERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,14 @@ def _none(*_: Any, **__: Any) -> None:
     """Nothing is refused."""
 
 
+_LOST_FOLDERS: dict[str, tuple[int, ...]] = {
+    "any-folder": (1, 2),
+    "folders-in-memory": (1, 2),
+    "joins-as-a-founder": (1, 2),
+    "left-too-early": (1, 2),
+}
+"""Of the rules about data folders, those that are broken here too: nodes that coordinate lose theirs."""
+
 _ALL = (
     Sabotage(
         "late-batch-accepted",
@@ -229,6 +238,7 @@ _ALL = (
         lambda: (patch.object(AbortedTransactions, "between", lambda *_: []),),
         (0, 1),
     ),
+    *(Sabotage(*hole, _LOST_FOLDERS[hole.name]) for hole in FOLDERS if hole.name in _LOST_FOLDERS),
 )
 
 SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}

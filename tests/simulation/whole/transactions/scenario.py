@@ -32,6 +32,7 @@ from tests.simulation.whole.scenario import (
     simulated,
 )
 from tests.simulation.whole.service import Service
+from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.transactions.checks import (
     check_offsets,
     not_consumed,
@@ -90,8 +91,12 @@ class TransactionScenario(Scenario):
         transacting: Sequence[Transacting] = [*self.writers, *self.workers]
         self.aimed = TransactionFaults(cluster, transacting)
         self.faults = Faults(cluster, self.clients, self.aimed.kinds)
-        self.faults.start()
-        self.world.run(self.world.now + self.plan.fault_seconds)
+        self._go_wrong(self.faults, _coordinates)
+
+    def _heal(self) -> None:
+        super()._heal()
+        if self.aimed is not None:
+            self.aimed.heal()
 
     def _follow(self, name: str, version: int = 0) -> Follower:
         follower = Follower(self.cluster, self.directory, name, self._machine(), self.journal, version)
@@ -100,16 +105,14 @@ class TransactionScenario(Scenario):
         return follower
 
     def _recover(self) -> None:
-        assert self.faults is not None
         assert self.operator is not None
-        assert self.aimed is not None
-        self.faults.heal()
-        self.aimed.heal()
+        self._heal()
         self.journal.calm = True
         self.operator.stop()
         self.world.run(self.world.now + AFTERMATH_SECONDS)
         for writer in (*self.writers, *self.producers):
             writer.stop()
+        self._folders_replaced()
         self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
         self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
         self._until("writers end", self._done([*self.writers, *self.producers]), FINISHES_SECONDS)
@@ -152,6 +155,8 @@ class TransactionScenario(Scenario):
         self.totals["documents"] = check_documents(self.cluster)
         check_epochs(self.cluster)
         check_offsets(self.cluster)
+        if self.wiped is not None:
+            self.wiped.check()
         reader = self.followers[-1]
         history = self.journal.history
         history.committed = reader.found
@@ -172,6 +177,11 @@ class TransactionScenario(Scenario):
         self.totals["copied"] = sum(
             len(one.consumed) for one in self.journal.history.transactions if one.ending is Ending.COMMITTED
         )
+
+
+def _coordinates(broker: SimBroker) -> bool:
+    """Whether a node leads a coordinator of groups or transactions."""
+    return any(replica.leads for replica in broker.coordinators)
 
 
 @contextmanager
