@@ -441,7 +441,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "unknown-is-refusal": (106, 214),
     "answered-early": (0, 1, 2),
     "unknown-put-is-stored": (3, 11, 19),
-    "fetch-before-barrier": (2, 50, 58),
+    "fetch-before-barrier": (18, 98),
     "stored-groups-kept": (4,),
     "begun-before-caught-up": (28, 31),
     "topic-by-name": (4, 12, 28),
