@@ -159,9 +159,8 @@ def _none(*_: Any, **__: Any) -> None:
 
 _LOST_FOLDERS: dict[str, tuple[int, ...]] = {
     "any-folder": (1, 2),
-    "folders-in-memory": (1, 2),
     "joins-as-a-founder": (1, 2),
-    "left-too-early": (1, 2),
+    "left-too-early": (1,),
 }
 """Of the rules about data folders, those that are broken here too: nodes that coordinate lose theirs."""
 
@@ -188,7 +187,7 @@ _ALL = (
         "abort-before-raise",
         "a transaction that took too long is aborted, and its producer keeps its epoch",
         lambda: (patch.dict(TransactionsMachine.HANDLERS, {Kind.ABORT: _aborts_unraised}),),
-        (2, 31),
+        (32,),
     ),
     Sabotage(
         "verified-blindly",
@@ -212,7 +211,7 @@ _ALL = (
         "markers-not-taken-up",
         "a new leader does not bring the markers of what the one before prepared",
         lambda: (patch.object(Upkeep, "_started", _takes_up_nothing),),
-        (9, 6),
+        (12, 60),
     ),
     Sabotage(
         "markers-sent-once",
