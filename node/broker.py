@@ -57,7 +57,8 @@ from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.disk import Disk
 from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from strandline.node.replica.replica_machine import ReplicaMachine

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.outcome import Applied, Outcome, Unknown
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from tests.register_map import RegisterMap, set_register

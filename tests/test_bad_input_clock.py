@@ -91,13 +91,13 @@ def test_after_a_jump_the_first_frame_is_not_judged_by_the_old_promises(
         host, group = cluster.hosts[follower], cluster.group(follower)
         if later_term:
             told = [1, int(MessageKind.VOTE_REPLY), group.term + 1, False]
-            host._on_frame(other, [0, [told]])
+            host.peer_traffic.on_frame(other, [0, [told]])
         term, last = group.term, group.journal.last
         cluster.world.nodes[follower].jump_clock(5.0)
         fields = [last, term, False] if kind is MessageKind.VOTE else [last, term, 7.5]
         sent: list[object] = []
         host.send_when_synced = lambda peer, message: sent.append(message)  # type: ignore[method-assign]
-        host._on_frame(other, [0, [[1, int(kind), term + 1, *fields]]])
+        host.peer_traffic.on_frame(other, [0, [[1, int(kind), term + 1, *fields]]])
         assert group.term == term
         assert sent in ([], [(1, MessageKind.PRE_VOTE_REPLY, term, False, term + 2, 7.5)])
 

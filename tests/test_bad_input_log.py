@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.raft_log import RaftLogDamaged
 from strandline.node.raft.wal.write_ahead_log import Kind, WalCorruption, WalError
@@ -82,9 +83,9 @@ def recover(files: Files) -> Any:
     host = opened(disk_with(files))
     logs = {
         group: (log.term, log.vote, log.snapshot_index, log.entries[1:])
-        for group, log in sorted(host._stored._logs.items())
+        for group, log in sorted(host.stored._logs.items())
     }
-    return logs, host._stored._indices
+    return logs, host.stored._indices
 
 
 def refusal(disk: SimDisk | Files, host_class: type[RaftHost] = RaftHost, **settings: Any) -> str:
@@ -226,9 +227,9 @@ def test_every_group_is_back_after_a_restart_that_refuses_nothing(stored: Stored
     host = opened(disk_with(stored.files))
     for group in (1, 2):
         machine = RegisterMap()
-        document = host.snapshots.load(group, host._stored._indices[group][-1])
+        document = host.snapshots.load(group, host.stored._indices[group][-1])
         machine.restore(document.state)
-        for command, index, term in host._stored._logs[group].entries[1:]:
+        for command, index, term in host.stored._logs[group].entries[1:]:
             if command[0] == 0 and index > document.index:
                 machine.apply(index, term, command[1:])
         missing = [command for command in stored.acked[group] if command not in machine.applied]

@@ -64,7 +64,7 @@ def assert_refused(cluster: SmallCluster, payload: Any) -> None:
         for peer in (1, 2, 3):
             if peer != node:
                 with pytest.raises(BadMessage) as raised:
-                    cluster.hosts[node]._on_frame(peer, payload)
+                    cluster.hosts[node].peer_traffic.on_frame(peer, payload)
                 assert str(raised.value).isprintable()
                 assert len(str(raised.value)) < 200
         assert state(cluster, node) == before
@@ -184,7 +184,7 @@ def test_a_run_of_entries_that_is_none(cluster: SmallCluster, packed: bytes) -> 
         node = cluster.followers()[0]
         before = state(cluster, node)
         with pytest.raises(BadMessage):
-            cluster.hosts[node]._on_frame(cluster.leader(), [0, [message]])
+            cluster.hosts[node].peer_traffic.on_frame(cluster.leader(), [0, [message]])
         assert state(cluster, node) == before, "not even the term"
 
 
@@ -201,7 +201,7 @@ def test_entries_that_cannot_follow_are_refused(cluster: SmallCluster) -> None:
         message = [1, int(MessageKind.APPEND), term, last, previous_term, 0, pack_entries([entry]), 1.0]
         before = state(cluster, node)
         with pytest.raises(BadMessage):
-            cluster.hosts[node]._on_frame(leader, [0, [message]])
+            cluster.hosts[node].peer_traffic.on_frame(leader, [0, [message]])
         assert state(cluster, node) == before
 
 
@@ -235,7 +235,7 @@ def test_frames_about_quiet_groups(cluster: SmallCluster, kind: int, fields: lis
         for node in (1, 2, 3):
             before = state(cluster, node)[:13]
             try:
-                cluster.hosts[node]._on_frame(1 + node % 3, payload)
+                cluster.hosts[node].peer_traffic.on_frame(1 + node % 3, payload)
             except BadMessage as error:
                 assert len(str(error)) < 200  # noqa: PT017 - most are refused, none need be
             assert state(cluster, node)[:13] == before
@@ -270,7 +270,9 @@ def test_well_formed_lies_stop_no_replica() -> None:
                     fields.append(each(chance.randint(0, 1)))
             message = [1, int(kind), cluster.group(leader).term, *fields]
             try:
-                cluster.hosts[leader]._on_frame(chance.choice(cluster.followers()), [0, [message]])
+                cluster.hosts[leader].peer_traffic.on_frame(
+                    chance.choice(cluster.followers()), [0, [message]]
+                )
             except BadMessage:
                 refused += 1
         assert refused > 500

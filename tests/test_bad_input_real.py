@@ -19,7 +19,8 @@ import pytest
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.entries import pack_entries
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.mesh.handshake import Identity
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.rules.messages import MessageKind

@@ -445,7 +445,7 @@ def test_all_segments_of_what_is_carried_of_a_group_that_nobody_takes_up_stay() 
         host = cluster.hosts[node]
         begun: list[int] = []
         needed: list[int] = []
-        note = host._use.note
+        note = host.records._use.note
 
         def noted(segment: int, group: int, kind: Kind, last: int) -> None:
             if group == 2 and kind == Kind.CARRY:
@@ -455,7 +455,7 @@ def test_all_segments_of_what_is_carried_of_a_group_that_nobody_takes_up_stay() 
                 begun.clear()
             note(segment, group, kind, last)
 
-        host._use.note = noted  # type: ignore[method-assign,assignment]
+        host.records._use.note = noted  # type: ignore[method-assign,assignment]
         for _ in range(60):
             cluster.run(0.5)
             assert not needed or host.wal.first_segment <= needed[-1]

@@ -218,6 +218,6 @@ def test_new_entries_do_not_end_the_heartbeat_that_stands_for_a_group() -> None:
             assert [cluster.hosts[leader].peer_heartbeat(node).heartbeat() for node in followers] == shared
             assert [cluster.group(node, NEW).quiesced_under for node in followers] == [leader] * 2
         cluster.run(0.5)
-        assert not any(host._active for host in cluster.hosts.values())
+        assert not any(host.ticker.active for host in cluster.hosts.values())
         applied = cluster.group(leader, NEW).applied
         assert [cluster.group(node, NEW).applied for node in followers] == [applied] * 2

@@ -25,7 +25,7 @@ MINUTES = 120
 
 def held(host: RaftHost) -> tuple[int, int, int]:
     """What a node keeps in memory for a disk that takes nothing."""
-    return host.wal.buffered_bytes, len(host._records), len(host._after_sync)
+    return host.wal.buffered_bytes, len(host.records.waiting), len(host.records.after_sync)
 
 
 def started() -> SmallCluster:
@@ -117,7 +117,7 @@ def test_a_quiet_group_leaves_the_node_whose_disk_is_full() -> None:
             cluster.world.nodes[cluster.leader(2)].call(cluster.group(cluster.leader(2), 2).transfer, full)
             cluster.run(2.0)
         assert cluster.leaders(2) == [full]
-        assert not cluster.hosts[full]._active, "both are quiet"
+        assert not cluster.hosts[full].ticker.active, "both are quiet"
         cluster.world.nodes[full].disk.fill(0, overwrites_count=True)
         cluster.world.nodes[full].call(cluster.propose, full, 1)
         cluster.run(4.0)

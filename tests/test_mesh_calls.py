@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from strandline.node.raft.bad_message import BadMessage
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from strandline.node.rpc import FRAME, MAX_SERVED, CallFailed, MeshCalls
 from tests.simulation.node import SimNode
@@ -254,7 +255,7 @@ def test_a_malformed_frame_is_the_peers_fault(frame: list[Any]) -> None:
     with World(1) as world:
         caller = Caller(world)
         with pytest.raises(BadMessage):
-            caller.hosts[1]._on_frame(2, frame)
+            caller.hosts[1].peer_traffic.on_frame(2, frame)
 
 
 def test_an_answer_counts_only_from_the_node_that_was_asked() -> None:
@@ -263,7 +264,7 @@ def test_an_answer_counts_only_from_the_node_that_was_asked() -> None:
         task = caller.start(to(2, "hold", "true", 60.0))
         assert world.run_until(lambda: bool(caller.carried_out), timeout=5)
         (number,) = caller.calls[1]._pending
-        caller.hosts[1]._on_frame(3, [FRAME, 1, number, "forged"])
+        caller.hosts[1].peer_traffic.on_frame(3, [FRAME, 1, number, "forged"])
         caller.open(caller.gate)
         assert world.run_until(task.done, timeout=5)
         assert task.result() == "true"
@@ -272,6 +273,6 @@ def test_an_answer_counts_only_from_the_node_that_was_asked() -> None:
 def test_an_answer_to_nothing_is_ignored() -> None:
     with World(1) as world:
         caller = Caller(world)
-        caller.hosts[1]._on_frame(2, [FRAME, 1, 12345, None])
-        caller.hosts[1]._on_frame(2, [FRAME, 2, 12345, "reason", False])
+        caller.hosts[1].peer_traffic.on_frame(2, [FRAME, 1, 12345, None])
+        caller.hosts[1].peer_traffic.on_frame(2, [FRAME, 2, 12345, "reason", False])
         world.check()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from strandline.node.raft import host
+from strandline.node.raft import clock
 from strandline.node.raft.attention import Attention
 from tests.slow_loop import SlowCluster
 
@@ -17,7 +17,7 @@ BACK_SECONDS = 5.0
 
 
 def settled(cluster: SlowCluster) -> bool:
-    return cluster.all_led() and all(not each._active for each in cluster.hosts.values())
+    return cluster.all_led() and all(not each.ticker.active for each in cluster.hosts.values())
 
 
 class CountsTimeItWasNotThere(Attention):
@@ -54,7 +54,7 @@ def test_loops_that_stand_still_for_less_than_a_promise_cost_no_leader(seed: int
 
 
 def test_by_the_clock_alone_they_cost_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "Attention", CountsTimeItWasNotThere)
+    monkeypatch.setattr(clock, "Attention", CountsTimeItWasNotThere)
     with pytest.raises(AssertionError):
         keeps_its_leaders(0)
 

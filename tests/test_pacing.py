@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.node.raft import host as host_module
+from strandline.node.raft import group_services, log_retention
 from strandline.node.raft.attention import SLACK_SECONDS, Attention
 from strandline.node.raft.campaigns import AT_ONCE, Campaigns
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
+from strandline.node.raft.log_retention import LogRetention
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.sweeps import SLICE, Sweeps
 from tests.manual_loop import manual_loop
@@ -118,27 +119,32 @@ def test_a_node_that_stops_hands_its_groups_over_a_part_at_a_time() -> None:
         assert cluster.all_led()
 
 
+class TellsWhenItLooks(LogRetention):
+    def run(self) -> None:
+        host = self._host
+        assert isinstance(host, CountsMoved)
+        host.moved, host.looking = 0, True
+        super().run()
+        host.looking = False
+        host.most = max(host.most, host.moved)
+
+
 class CountsMoved(RaftHost):
     """Counts the snapshots that one look at the log's segments begins."""
 
     most = moved = 0
-    _looking = False
-
-    def _retain(self) -> None:
-        self.moved, self._looking = 0, True
-        super()._retain()
-        self._looking = False
-        self.most = max(self.most, self.moved)
+    looking = False
 
     def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None:
-        self.moved += self._looking and call == group.taking.take
+        self.moved += self.looking and call == group.taking.take
         super().guard(group, call, *args)
 
 
 def test_groups_that_pin_the_oldest_segment_are_snapshotted_a_part_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(host_module, "_MOVED_AT_ONCE", 5)
+    monkeypatch.setattr(log_retention, "_MOVED_AT_ONCE", 5)
+    monkeypatch.setattr(group_services, "LogRetention", TellsWhenItLooks)
     raft = replace(BUSY, snapshot_entries=10_000)
     with SmallCluster(groups=tuple(range(1, 25)), raft=raft, host_class=CountsMoved) as cluster:
         cluster.serve()

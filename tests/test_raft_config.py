@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from strandline.node.raft.config import RaftConfig
-from strandline.node.raft.host import HostSettings
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 

@@ -57,7 +57,7 @@ class Lives:
                 node.group.taking.take()
             node.loop.run()
             if self.chance.random() < 0.5:
-                node.host._retain()
+                node.host.retention.run()
                 node.loop.run()
         finally:
             self.acknowledged |= {

@@ -34,7 +34,8 @@ from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from strandline.statemachine.controller.controller import Controller, PartitionGroup

@@ -6,7 +6,8 @@ import random
 from typing import Any
 
 from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from strandline.statemachine.machine import StateMachine

@@ -23,7 +23,8 @@ import uvloop
 
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.disk import RealDisk
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from strandline.statemachine.machine import StateMachine
@@ -117,7 +118,7 @@ class Node:
         return {
             "led": [group for group, leader in leaders.items() if leader == self._host.node_id],
             "with_leader": sum(leader is not None for leader in leaders.values()),
-            "active": len(self._host._active),
+            "active": len(self._host.ticker.active),
         }
 
     async def status(self, group: int) -> dict[str, Any]:

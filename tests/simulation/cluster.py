@@ -8,7 +8,8 @@ from functools import partial
 
 from strandline.node.raft.data_folder import FolderKey
 from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.host import HostSettings, RaftHost
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.node.raft.wal.write_ahead_log import WalCorruption, WalFailed
 from tests.simulation.clock import Clock

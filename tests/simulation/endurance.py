@@ -58,7 +58,7 @@ class Endurance:
 
     @staticmethod
     def _held(host: WatchedHost) -> tuple[int, int]:
-        return len(host._records), len(host._after_sync)
+        return len(host.records.waiting), len(host.records.after_sync)
 
     def _check_held(self, node: int, before: tuple[int, int]) -> None:
         host = self.cluster.hosts[node]

@@ -12,8 +12,8 @@ def holds_lease(host: RaftHost, group: RaftGroup) -> bool:
 
     No lease outlives a clock that was set back, and the host alone is to notice that (`RaftHost.now`).
     """
-    now = host.loop.time() + host._clock_behind
-    if not group.is_leader or not group.lease_allowed or now < host._newest:
+    now = host.loop.time() + host.clock._behind
+    if not group.is_leader or not group.lease_allowed or now < host.clock._newest:
         return False
     heard = majority_of(now if node == host.node_id else group.lease.acked_at(node) for node in group.voters)
     return heard + host.config.lease_seconds > now

@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from strandline.node.raft.data_folder import Folder, FolderKey, Standing
 from strandline.node.raft.host import RaftHost
+from strandline.node.raft.log_retention import LogRetention
 from strandline.node.raft.rules.messages import Message, MessageKind
 from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 from strandline.node.raft.rules.progress import Progress
 from strandline.node.raft.rules.shared_heartbeats import SharedHeartbeats
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.stored_groups import StoredGroups
+from strandline.node.raft.ticker import Ticker
 from strandline.node.raft.wal.after_sync import AfterSync, Call
 from strandline.node.raft.wal.carrying import Carrying
 from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
@@ -124,14 +126,14 @@ class AcceptsAnyHeartbeat(SharedHeartbeats):
         return True
 
 
-class MovesLogsWhileFull(RaftHost):
-    def _retain(self) -> None:
+class MovesLogsWhileFull(LogRetention):
+    def run(self) -> None:
         self._moved_lsn = 0
-        super()._retain()
+        super().run()
 
 
-class KeepsQuietGroupsWhileFull(RaftHost):
-    def _wake_led(self) -> None:
+class KeepsQuietGroupsWhileFull(Ticker):
+    def wake_led(self) -> None:
         pass
 
 

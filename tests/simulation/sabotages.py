@@ -179,37 +179,41 @@ _ALL = (
         "segment-dropped-with-vote",
         "a segment goes with the newest vote in it",
         parts.DropsSegmentsWithVotes,
-        ("host.SegmentUse",),
+        ("group_services.SegmentUse",),
     ),
     Sabotage(
         "heartbeat-digest-ignored",
         "a heartbeat refreshes groups its sender does not lead",
         parts.AcceptsAnyHeartbeat,
-        ("host.SharedHeartbeats",),
+        ("group_services.SharedHeartbeats",),
     ),
     Sabotage(
         "silence-unnoticed",
         "followers of quiet groups sleep on when their leader dies",
         parts.WakesNobody,
-        ("host.SharedHeartbeats",),
+        ("group_services.SharedHeartbeats",),
     ),
     Sabotage(
-        "records-while-full", "a log that cannot be written is tidied each second", parts.MovesLogsWhileFull
+        "records-while-full",
+        "a log that cannot be written is tidied each second",
+        parts.MovesLogsWhileFull,
+        ("group_services.LogRetention",),
     ),
     Sabotage("terms-while-full", "each new term waits for a full disk", rules.TakesAnyTermWhileFull),
     Sabotage(
-        "answers-while-full", "each answer waits for a full disk", parts.AnswersPileUp, ("host.AfterSync",)
+        "answers-while-full", "each answer waits for a full disk", parts.AnswersPileUp, ("records.AfterSync",)
     ),
     Sabotage(
         "quiet-leader-while-full",
         "quiet groups stay with a leader that takes no command",
         parts.KeepsQuietGroupsWhileFull,
+        ("group_services.Ticker",),
     ),
     Sabotage(
         "stopped-keeps-log",
         "a stopped replica keeps all segments after it",
         parts.CarriesNothing,
-        ("host.Carrying",),
+        ("group_services.Carrying",),
     ),
 )
 

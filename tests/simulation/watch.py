@@ -130,11 +130,11 @@ class WatchedHost(RaftHost):
 
     def limit_backlog(self, size: int) -> None:
         """Refuse new work once `size` bytes wait for the disk."""
-        self._backlog_limit = size
+        self.records.backlog_limit = size
 
     def active_groups(self) -> list[int]:
         """Groups that the timer looks at."""
-        return list(self._active)
+        return list(self.ticker.active)
 
     def send(self, peer: int, message: Message) -> bool:
         left = super().send(peer, message)

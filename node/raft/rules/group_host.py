@@ -17,9 +17,11 @@ from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 class Clock(Protocol):
     """The node's time, and what it knows of the times at which it did not run."""
 
-    attention: Attention
-    time_gap: tuple[float, float]
-    """Between which times the loop last did not run, or the clock jumped."""
+    @property
+    def attention(self) -> Attention: ...
+    @property
+    def time_gap(self) -> tuple[float, float]:
+        """Between which times the loop last did not run, or the clock jumped."""
 
     def now(self) -> float: ...
     def attentive(self) -> float:

@@ -60,9 +60,10 @@ class HeartbeatHost(Protocol):
     """The node."""
 
     config: RaftConfig
-    attention: Attention
     reading: dict[int, Any]
 
+    @property
+    def attention(self) -> Attention: ...
     @property
     def mesh(self) -> Frames: ...
     @property

@@ -27,7 +27,7 @@ from strandline.node.config.node_config import (
 )
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.host import HostSettings
+from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash
