@@ -1,4 +1,4 @@
-"""The Kafka error codes that state machines answer with, under Kafka's own names and numbers.
+"""The Kafka error codes that state machines and coordinators answer with, by Kafka's own names and numbers.
 
 A state machine refuses by value, and what it refuses usually goes back to a Kafka client as it is. So
 its answers carry Kafka's codes from the start; only those in use stand here.
@@ -15,9 +15,14 @@ class KafkaError(IntEnum):
 
     UNKNOWN_SERVER_ERROR = -1
     REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
     ILLEGAL_GENERATION = 22
     INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
     UNKNOWN_MEMBER_ID = 25
     REBALANCE_IN_PROGRESS = 27
     UNSUPPORTED_VERSION = 35
@@ -31,6 +36,7 @@ class KafkaError(IntEnum):
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
     INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69

@@ -15,6 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.wire.answers import Answers, answers
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import Request
@@ -277,7 +278,7 @@ class ToyBroker:
             try:
                 (batch,) = validate_produced(data.records, version=version, limits=BatchLimits())
             except InvalidBatch as invalid:
-                error, message = invalid.code, str(invalid)
+                error, message = code_of(invalid.refusal), str(invalid)
             else:
                 base = partition.next_offset
                 partition.batches.append((base, data.records))

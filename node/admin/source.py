@@ -24,7 +24,7 @@ from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.raft.host import RaftHost
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection
 from strandline.statemachine.groups.groups import GroupsMachine
@@ -97,7 +97,7 @@ class TransactionCoordinatorSource(Protocol):
     def number(self) -> int: ...
     @property
     def machine(self) -> TransactionsMachine: ...
-    async def abort(self, transactional_id: str, number: int, /) -> object | Failure | None: ...
+    async def abort(self, transactional_id: str, number: int, /) -> object | Refusal | None: ...
 
 
 class CoordinatorTableSource(Protocol):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,12 +17,13 @@ from starlette.responses import Response
 from strandline.node.admin.http import Json, json_body, refusal
 from strandline.node.admin.pages import coordinators_led, limit, only, page
 from strandline.node.admin.source import AdminSource, TransactionCoordinatorSource
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import State, Transaction
 
 _STATES: Final = tuple(state.value for state in State)
-_NOT_THERE: Final = (ErrorCode.transactional_id_not_found, ErrorCode.not_coordinator)
+_NOT_THERE: Final = (KafkaError.TRANSACTIONAL_ID_NOT_FOUND, KafkaError.NOT_COORDINATOR)
 
 
 class TransactionsApi:
@@ -83,11 +83,11 @@ class TransactionsApi:
                 ended = await coordinator.abort(transactional_id, number)
                 if ended is None:
                     return refusal(503, "the coordinator moved: it may be aborted, or not")
-                if not isinstance(ended, Failure):
+                if not isinstance(ended, Refusal):
                     return Json({"transactional_id": transactional_id, "number": number, "aborted": True})
-                if ended.code not in _NOT_THERE:
-                    status = 409 if ended.code is ErrorCode.invalid_txn_state else 503
-                    return refusal(status, ended.message or ended.code.name)
+                if ended.reason not in _NOT_THERE:
+                    status = 409 if ended.reason is KafkaError.INVALID_TXN_STATE else 503
+                    return refusal(status, ended.message or ended.reason.name.lower())
         return refusal(404, f"this node does not coordinate {transactional_id[:100]!r}")
 
     def _view(self, coordinator: TransactionCoordinatorSource, one: Transaction) -> dict[str, Any]:

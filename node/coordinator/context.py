@@ -10,7 +10,7 @@ from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.leaders import LeaderTable
 from strandline.node.controller.producer_ids import ProducerIds
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import MeshCalls
 
 
@@ -24,8 +24,8 @@ class CoordinatorPlace(NamedTuple):
 class CoordinatorPlaces(Protocol):
     """Finds the coordinator of a key; `strandline.node.coordinator.table.Coordinators` does."""
 
-    async def group_place(self, group_id: str) -> CoordinatorPlace | Failure: ...
-    async def transaction_place(self, transactional_id: str) -> CoordinatorPlace | Failure: ...
+    async def group_place(self, group_id: str) -> CoordinatorPlace | Refusal: ...
+    async def transaction_place(self, transactional_id: str) -> CoordinatorPlace | Refusal: ...
 
 
 class CoordinatorContext(Protocol):

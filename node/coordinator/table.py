@@ -11,14 +11,12 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.controller.client import Unavailable
 from strandline.node.coordinator.context import CoordinatorContext, CoordinatorPlace
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.node.replica.replica_machine import Recorder
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic
@@ -31,7 +29,7 @@ from strandline.statemachine.internal_topics import (
     coordinator_of,
     is_key,
 )
-from strandline.statemachine.kafka_errors import Refused
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 CREATE_SECONDS: Final = 5.0
@@ -56,43 +54,43 @@ class Coordinators:
         """By Raft group, in the order in which they came."""
         self._by_place: dict[tuple[str, int], _Hosted] = {}
         """By topic and number: there is one topic of each name, and it is never deleted."""
-        self._creating: dict[str, asyncio.Task[Topic | Failure]] = {}
+        self._creating: dict[str, asyncio.Task[Topic | Refusal]] = {}
         self._closed = False
 
     # Where a key is coordinated.
 
-    async def group_place(self, group_id: str) -> CoordinatorPlace | Failure:
+    async def group_place(self, group_id: str) -> CoordinatorPlace | Refusal:
         """The partition that has a consumer group; creates the internal topic when it is missing.
 
         COORDINATOR_NOT_AVAILABLE when that cannot be done now.
         """
         return await self._place(GROUPS_TOPIC, group_id)
 
-    async def transaction_place(self, transactional_id: str) -> CoordinatorPlace | Failure:
+    async def transaction_place(self, transactional_id: str) -> CoordinatorPlace | Refusal:
         """As `group_place`, for a transactional id."""
         return await self._place(TRANSACTIONS_TOPIC, transactional_id)
 
-    async def _place(self, name: str, key: str) -> CoordinatorPlace | Failure:
+    async def _place(self, name: str, key: str) -> CoordinatorPlace | Refusal:
         if not is_key(key):
-            return Failure(ErrorCode.invalid_request, f"No coordinator has keys of {len(key)} characters.")
+            return Refusal(KafkaError.INVALID_REQUEST, f"No coordinator has keys of {len(key)} characters.")
         topic = self._context.controller.machine.topic(name) or await self._created(name)
-        if isinstance(topic, Failure):
+        if isinstance(topic, Refusal):
             return topic
         number = coordinator_of(key, len(topic.partitions))
         return CoordinatorPlace(topic.partitions[number].group, number)
 
-    async def _created(self, name: str) -> Topic | Failure:
+    async def _created(self, name: str) -> Topic | Refusal:
         """The topic once it is created: asked for once, however many wait for it here."""
         task = self._creating.get(name)
         if task is None:
             if self._closed:
-                return Failure(ErrorCode.coordinator_not_available, "This node is stopping.")
+                return Refusal(KafkaError.COORDINATOR_NOT_AVAILABLE, "This node is stopping.")
             task = self._creating[name] = self._context.loop.create_task(self._create(name))
             task.add_done_callback(lambda _: self._creating.pop(name))
         # Whoever gives up must not take it from the others.
         return await asyncio.shield(task)
 
-    async def _create(self, name: str) -> Topic | Failure:
+    async def _create(self, name: str) -> Topic | Refusal:
         context = self._context
         topic_id = uuid.UUID(bytes=context.rng.randbytes(16), version=4).bytes
         replicas = min(REPLICAS, len(context.config.cluster.nodes))
@@ -102,36 +100,38 @@ class Coordinators:
             return made
         assert isinstance(made, (Unavailable, Refused)), made
         reason = made.reason if isinstance(made, Unavailable) else made.message
-        return Failure(ErrorCode.coordinator_not_available, f"Topic '{name}' cannot be created yet: {reason}")
+        return Refusal(
+            KafkaError.COORDINATOR_NOT_AVAILABLE, f"Topic '{name}' cannot be created yet: {reason}"
+        )
 
     # What answers here.
 
-    def groups_for(self, group_id: str) -> GroupCoordinator | ErrorCode:
+    def groups_for(self, group_id: str) -> GroupCoordinator | KafkaError:
         """The coordinator of a group, led and ready on this node; otherwise NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE, as Kafka's coordinator says."""
-        found: GroupCoordinator | ErrorCode = self._ready(GROUPS_TOPIC, group_id)
+        found: GroupCoordinator | KafkaError = self._ready(GROUPS_TOPIC, group_id)
         return found
 
-    def transactions_for(self, transactional_id: str) -> TransactionCoordinator | ErrorCode:
+    def transactions_for(self, transactional_id: str) -> TransactionCoordinator | KafkaError:
         """As `groups_for`, for a transactional id."""
-        found: TransactionCoordinator | ErrorCode = self._ready(TRANSACTIONS_TOPIC, transactional_id)
+        found: TransactionCoordinator | KafkaError = self._ready(TRANSACTIONS_TOPIC, transactional_id)
         return found
 
     def _ready(self, name: str, key: str) -> Any:
         if not is_key(key):
-            return ErrorCode.invalid_request
+            return KafkaError.INVALID_REQUEST
         if self._closed:
-            return ErrorCode.coordinator_not_available
+            return KafkaError.COORDINATOR_NOT_AVAILABLE
         topic = self._context.controller.machine.topic(name)
         if topic is None:
-            return ErrorCode.not_coordinator
+            return KafkaError.NOT_COORDINATOR
         hosted = self._by_place.get((name, coordinator_of(key, len(topic.partitions))))
         if hosted is None:
-            return ErrorCode.not_coordinator
+            return KafkaError.NOT_COORDINATOR
         if hosted.replica.leads:
             return hosted.runtime
         loading = hosted.replica.loading
-        return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.not_coordinator
+        return KafkaError.COORDINATOR_LOAD_IN_PROGRESS if loading else KafkaError.NOT_COORDINATOR
 
     def led_groups(self) -> list[GroupCoordinator]:
         """The groups' coordinators that this node leads, in the order in which their replicas came."""

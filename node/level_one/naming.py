@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.level_one.context import Replica, leads_in
 from strandline.node.level_one.undecided import Undecided
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
@@ -71,8 +69,7 @@ class Namer:
         result = await replica.execute(command)
         if isinstance(result, (Reconciled, LevelOneReplaced)):
             return Fate.NAMED
-        unknown = ErrorCode.not_enough_replicas_after_append
-        if not isinstance(result, AppendFailed) or result.code is not unknown:
+        if not isinstance(result, Refusal) or result.reason is not Reason.UNDECIDED:
             return Fate.REFUSED
         self._measures.undecided += 1
         # Not to find it in the state says nothing: in this term it may still come.

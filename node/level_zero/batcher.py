@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.node.level_zero.measures import BatcherMeasures, Why
-from strandline.node.objectstore.store import Buffer, ObjectStore, OutcomeUnknown, StoreError
-from strandline.node.raft.outcome import Overloaded
+from strandline.node.objectstore.store import Buffer, ObjectStore, StoreError
+from strandline.node.refusal import Reason, Refusal
 from strandline.snapshot.level_zero_format import Batch, encode, overhead
 from strandline.statemachine.object_names import object_id, object_name
 
@@ -65,19 +65,8 @@ class Stored:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class UploadFailed:
-    """The batch's object was not stored; nothing refers to it, and if it appears the collector takes it.
-
-    `unknown`: it may be there, or appear later.
-    """
-
-    object_name: str
-    reason: str
-    unknown: bool
-
-
-Result = Stored | UploadFailed | Overloaded
+Result = Stored | Refusal
+"""STORAGE_FAILED: nothing refers to the batch's object, and if it appears the collector takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +134,7 @@ class Batcher:
     def stage(self, topic_id: bytes, partition: int, data: Buffer) -> asyncio.Future[Result]:
         """Take a batch, exactly as its producer sent it and not to be changed any more.
 
-        The result never is an exception. Overloaded means that nothing was staged. Cancelling the future
+        The result never is an exception. NOT_NOW means that nothing was staged. Cancelling the future
         gives the batch up, if it is not in an upload yet. ValueError for a batch that fits into no object.
         """
         config = self._config
@@ -156,7 +145,7 @@ class Batcher:
         refusal = self._refusal(size)
         if refusal is not None:
             self.measures.batches_refused += 1
-            future.set_result(Overloaded(refusal))
+            future.set_result(Refusal(Reason.NOT_NOW, refusal))
             return future
         self.staged_bytes += size
         self.staged_batches += 1
@@ -274,14 +263,14 @@ class Batcher:
         results: list[Stored],
     ) -> None:
         started = self._loop.time()
-        failure: UploadFailed | None = None
+        failure: Refusal | None = None
         try:
             await self._store.put(name, parts)
         except StoreError as error:
             reason = f"{error.reason}: {error.cure}" if error.cure else error.reason
-            failure = UploadFailed(name, reason, isinstance(error, OutcomeUnknown))
+            failure = _not_stored(name, reason)
         except Exception as error:
-            failure = UploadFailed(name, f"{type(error).__name__}: {error}", unknown=True)
+            failure = _not_stored(name, f"{type(error).__name__}: {error}")
             self._loop.call_exception_handler({"message": f"putting {name}", "exception": error})
         self.measures.upload_seconds.add(self._loop.time() - started)
         self._returned(number, size, staged, failure, results)
@@ -291,7 +280,7 @@ class Batcher:
         number: int,
         size: int,
         staged: list[_Staged],
-        failure: UploadFailed | None,
+        failure: Refusal | None,
         results: list[Stored],
     ) -> None:
         del self._tasks[number]
@@ -339,3 +328,7 @@ class Batcher:
     def _spend(self) -> None:
         if self._config.puts_per_second is not None:
             self._tokens -= 1
+
+
+def _not_stored(name: str, reason: str) -> Refusal:
+    return Refusal(Reason.STORAGE_FAILED, f"object {name}: {reason}")

@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from kio.schema.errors import ErrorCode
-
-from strandline.node.partition.batch import AppendResult, not_replicated, refused, too_few_hold
+from strandline.node.partition.batch import AppendResult
 from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Pending
+from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.verifications import Verifications
 from strandline.node.raft.outcome import Applied, Outcome
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
 from strandline.statemachine.partition.producers import NO_PRODUCER
 
@@ -64,7 +63,7 @@ class Answers:
         self._in_log[self._entries] = entry
         outcome.add_done_callback(partial(self._ended, self._entries))
 
-    def fail(self, pending: list[Pending], failure: AppendFailed) -> None:
+    def fail(self, pending: list[Pending], failure: Refusal) -> None:
         """Answer batches that are not in the log, or are not known to be, in their order."""
         now = self._loop.time()
         for each in pending:
@@ -80,7 +79,7 @@ class Answers:
         """Nobody will learn here any more what becomes of the entries in the log."""
         entries, self._in_log = self._in_log, {}
         for entry in entries.values():
-            self.fail(entry, AppendFailed(ErrorCode.not_enough_replicas_after_append, reason))
+            self.fail(entry, Refusal(Reason.UNDECIDED, reason))
 
     def _ended(self, number: int, future: asyncio.Future[Outcome]) -> None:
         entry = self._in_log.pop(number, None)
@@ -88,9 +87,9 @@ class Answers:
             return
         outcome = future.result()
         if not isinstance(outcome, Applied):
-            self.fail(entry, not_replicated(outcome))
+            self.fail(entry, refusal_of(outcome))
         elif isinstance(outcome.value, Rejected):
-            self.fail(entry, refused(outcome.value))
+            self.fail(entry, refusal_of(outcome.value))
         else:
             short: list[tuple[Pending, Appended]] = []
             for pending, result in zip(entry, outcome.value[0], strict=True):
@@ -111,22 +110,22 @@ class Answers:
         def answer(held: asyncio.Future[bool]) -> None:
             give_up.cancel()
             for pending, result in short:
-                self._end(pending, result if held.result() else too_few_hold(pending.batch.replicas))
+                self._end(pending, result if held.result() else _too_few_hold(pending.batch.replicas))
 
         held.add_done_callback(answer)
 
-    def _refused(self, pending: Pending, rejected: Rejected) -> AppendFailed:
+    def _refused(self, pending: Pending, rejected: Rejected) -> Refusal:
         if rejected.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER:
             transactional = pending.transaction != NO_TRANSACTION
             now = self._loop.time()
             early = self.gaps.early(pending.batch, rejected.current, now, transactional=transactional)
             if early is not None:
                 return early
-        return refused(rejected)
+        return refusal_of(rejected)
 
     def _answer_unknown(self, newest: int, reason: str) -> None:
         """They stay counted until it is known. Whether they got there, the applied state tells `Gaps`."""
-        failure = AppendFailed(ErrorCode.not_enough_replicas_after_append, reason)
+        failure = Refusal(Reason.UNDECIDED, reason)
         now = self._loop.time()
         for number, entry in self._in_log.items():
             for pending in entry if number <= newest else ():
@@ -146,3 +145,8 @@ class Answers:
 def _not_held(held: asyncio.Future[bool]) -> None:
     if not held.done():
         held.set_result(False)
+
+
+def _too_few_hold(replicas: int) -> Refusal:
+    message = f"the batch is in the log, but not on {replicas} replicas, which is min.insync.replicas"
+    return Refusal(Reason.TOO_FEW_HOLD, message)

@@ -11,21 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
 
 from strandline.node.partition.fence_log import FenceLog
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import (
     EpochWindow,
     StaleClusterEpoch,
     Verdict,
     WindowCounters,
 )
-
-
-class FenceClosed(NamedTuple):
-    """This node does not lead, or not yet; the request had no effect."""
-
-    reason: str
 
 
 class Hold:
@@ -52,7 +46,8 @@ class Hold:
             term.serve()
 
 
-Grant = Hold | StaleClusterEpoch | FenceClosed
+Grant = Hold | StaleClusterEpoch | Refusal
+"""NOT_LEADER: the fence is closed, and the request had no effect."""
 
 
 class _Waiter:
@@ -118,7 +113,7 @@ class Fence:
         self._partition = partition
         self._log = log or FenceLog(loop)
         self._term: _Term | None = None
-        self._closed = FenceClosed("this node does not lead the partition")
+        self._closed = Refusal(Reason.NOT_LEADER, "this node does not lead the partition")
 
     @property
     def window(self) -> EpochWindow | None:
@@ -142,7 +137,7 @@ class Fence:
 
     def close(self, reason: str) -> None:
         """End the term: whoever waits is told, in order. Holds that are out stay theirs to release."""
-        self._closed = FenceClosed(reason)
+        self._closed = Refusal(Reason.NOT_LEADER, reason)
         term, self._term = self._term, None
         if term is None:
             return

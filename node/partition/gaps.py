@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.node.partition.batch import ProducedBatch, behind, not_now
-from strandline.node.refusal import AppendFailed
+from strandline.node.partition.batch import ProducedBatch
+from strandline.node.partition.refusals import behind
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.producers import MAX_SEQUENCE, NO_PRODUCER, Producers
 
 MAX_GAPS = 4_096
@@ -39,7 +40,7 @@ fenced. And it may wait for nothing: of a producer that was forgotten, a marker 
 class _Gap(NamedTuple):
     epoch: int
     sequence: int
-    failure: AppendFailed
+    failure: Refusal
     until: float
     early: bool = False
     """Whether nothing failed here: what comes behind it was faster."""
@@ -55,7 +56,7 @@ class Gaps:
     def __len__(self) -> int:
         return len(self._gaps)
 
-    def note(self, batch: ProducedBatch, failure: AppendFailed, now: float) -> None:
+    def note(self, batch: ProducedBatch, failure: Refusal, now: float) -> None:
         """A batch failed. Of several the first sequence counts, since the others come behind it again."""
         producer = batch.producer_id
         if producer == NO_PRODUCER:
@@ -70,7 +71,7 @@ class Gaps:
 
     def early(
         self, batch: ProducedBatch, expected: int, now: float, *, transactional: bool
-    ) -> AppendFailed | None:
+    ) -> Refusal | None:
         """What to tell a producer whose batch is not the `expected` one, as the state machine judged it.
 
         None when it lies before that, or those before it had time enough to come: then it is out of order.
@@ -80,13 +81,13 @@ class Gaps:
             return None
         known = self._gaps.get(producer)
         if known is None or (known.epoch, known.sequence, known.early) != (epoch, expected, True):
-            failure = not_now(f"sequence {expected} of its producer has to come first")
+            failure = Refusal(Reason.NOT_NOW, f"sequence {expected} of its producer has to come first")
             seconds = EARLY_IN_TRANSACTION_SECONDS if transactional else EARLY_SECONDS
             known = _Gap(epoch, expected, failure, now + seconds, early=True)
         self._keep(producer, known)
         return known.failure if now <= known.until else None
 
-    def refusal(self, batch: ProducedBatch, producers: Producers, now: float) -> AppendFailed | None:
+    def refusal(self, batch: ProducedBatch, producers: Producers, now: float) -> Refusal | None:
         """Why a batch must not go to the log: the failure of the one before it. None: it may.
 
         `producers` is the applied state: a batch that got there after all, by another leader or late, is no

@@ -7,7 +7,7 @@ from collections import deque
 
 from strandline.node.level_zero.batcher import Result, Stored
 from strandline.node.partition.batch import AppendResult, ProducedBatch
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Refusal
 from strandline.statemachine.partition.partition_commands import Placeholder
 
 
@@ -32,13 +32,13 @@ class Pending:
         self.lane = lane
         self.result = result
         self.staged: asyncio.Future[Result] | None = None
-        self.stored: Stored | AppendFailed | None = None
+        self.stored: Stored | Refusal | None = None
         """How its upload ended; None while it is under way."""
         self.restaged = False
         self.transaction = batch.transaction
         self.unjudged = 0
         """Judgement and verification that are still under way; it keeps its turn meanwhile."""
-        self.invalid: AppendFailed | None = None
+        self.invalid: Refusal | None = None
         self.verified = False
         """Whether it came with a verification."""
 

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.kafka.wire.control_batch import control_batch
 from strandline.node.level_one.reader import LevelOneReader, Place
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
@@ -25,16 +23,15 @@ from strandline.node.partition.batch import (
     ProducedBatch,
     StoredBatch,
     Verification,
-    not_leading,
-    not_replicated,
 )
-from strandline.node.partition.fence import Fence, FenceClosed
+from strandline.node.partition.fence import Fence
 from strandline.node.partition.fence_log import FenceLog
+from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
 from strandline.node.partition.writer import EpochSource, Writer
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.node.replica.led_replica import LedReplica
 from strandline.node.replica.replica_machine import Recorder, ReplicaMachine
 from strandline.statemachine.controller.controller import PartitionGroup
@@ -72,6 +69,8 @@ SAY_SECONDS = 600.0
 """Between two words to the operator that a partition begins no transaction."""
 LEAST_EXPIRY_MS = 15 * 60 * 1000
 """No producer is forgotten sooner: longer than any client tries to send a batch again."""
+
+_NOT_LEADING = Refusal(Reason.NOT_LEADER, "this node does not lead the partition, or not yet")
 
 
 class Partition(LedReplica):
@@ -187,7 +186,7 @@ class Partition(LedReplica):
             return self.writer.refuse(batch, refusal)
         return self.writer.append(batch, judgement, verification)
 
-    def _too_many_aborted(self) -> AppendFailed | None:
+    def _too_many_aborted(self) -> Refusal | None:
         """Why no transaction may begin here; None when one may. What is open goes on."""
         aborted = self.machine.aborted
         if len(aborted) < MAX_ABORTED and aborted.size < MAX_ABORTED_BYTES:
@@ -200,7 +199,7 @@ class Partition(LedReplica):
         if now - self._said >= SAY_SECONDS:
             self._said = now
             log.warning("%s-%d cannot begin a transaction: %s", self.topic, self.number, reason)
-        return AppendFailed(ErrorCode.policy_violation, reason)
+        return Refusal(Reason.TOO_MANY_ABORTED, reason)
 
     def transaction_of(self, producer_id: int, epoch: int) -> int | Verification | None:
         """Number of the producer's open transaction, if it has one of this epoch here; or what the
@@ -212,7 +211,7 @@ class Partition(LedReplica):
 
     async def end_transaction(
         self, producer_id: int, epoch: int, number: int, commit: bool, coordinator_term: int
-    ) -> AppendFailed | None:
+    ) -> Refusal | None:
         """Put a transaction's marker into the log. None: it is applied here, now or before.
 
         A marker of a number that has ended here says nothing new, whoever leads: nothing is written then.
@@ -221,12 +220,12 @@ class Partition(LedReplica):
             return None
         window = self.fence.window
         if window is None:
-            return not_leading("this node does not lead the partition, or not yet")
+            return _NOT_LEADING
         now = self._wall_ms()
         batch = control_batch(producer_id, epoch, commit, coordinator_term, now)
         command = EndTransaction(producer_id, epoch, number, commit, coordinator_term, now, batch)
         result = _result(await self._replicate(command, window.term))
-        return result if isinstance(result, AppendFailed) else None
+        return result if isinstance(result, Refusal) else None
 
     def _ended(self, producer_id: int) -> int:
         """Highest number of the producer's transactions that have ended here."""
@@ -257,7 +256,7 @@ class Partition(LedReplica):
         """The first batch with the newest timestamp of all; see StoredBatches.newest."""
         return await self._batches.newest()
 
-    async def execute(self, command: Command) -> CommandResult | AppendFailed:
+    async def execute(self, command: Command) -> CommandResult | Refusal:
         """Carry out a command that brings no batch; ValueError for one that does.
 
         Of an AdvanceEpoch only the newest epoch counts: the window is that of the fence it gets here.
@@ -266,12 +265,12 @@ class Partition(LedReplica):
             raise ValueError("batches come through append() and end_transaction()")
         window = self.fence.window
         if window is None:
-            return not_leading("this node does not lead the partition, or not yet")
+            return _NOT_LEADING
         if isinstance(command, AdvanceEpoch):
             return await self._advance_epoch(command)
         if isinstance(command, SetStartOffset) and command.start_offset > self.high_watermark:
             message = f"offset {command.start_offset} is above the high watermark, {self.high_watermark}"
-            return AppendFailed(ErrorCode.offset_out_of_range, message)
+            return Refusal(Reason.ABOVE_HIGH_WATERMARK, message)
         return _result(await self._replicate(command, window.term))
 
     # Its place in the node.
@@ -320,13 +319,13 @@ class Partition(LedReplica):
     def _replicate(self, command: Command, term: int) -> asyncio.Future[Outcome]:
         return self.group.replicate(encode(term, self._wall_ms(), [command]), term)
 
-    async def _advance_epoch(self, command: AdvanceEpoch) -> CommandResult | AppendFailed:
+    async def _advance_epoch(self, command: AdvanceEpoch) -> CommandResult | Refusal:
         epoch = command.window.newest
         if epoch is None:
             raise ValueError("an empty window has no epoch to advance to")
         hold = await self.fence.acquire(epoch)
-        if isinstance(hold, FenceClosed):
-            return not_leading(hold.reason)
+        if isinstance(hold, Refusal):
+            return hold
         if isinstance(hold, StaleClusterEpoch):
             return Rejected(Rejection.LOWER_EPOCH, hold.newest)
         try:
@@ -336,9 +335,9 @@ class Partition(LedReplica):
         return _result(await future)
 
 
-def _result(outcome: Outcome) -> CommandResult | AppendFailed:
+def _result(outcome: Outcome) -> CommandResult | Refusal:
     if not isinstance(outcome, Applied):
-        return not_replicated(outcome)
+        return refusal_of(outcome)
     if isinstance(outcome.value, Rejected):
-        return not_leading(f"the entry is of a term before {outcome.value.current}")
+        return refusal_of(outcome.value)
     return cast(CommandResult, outcome.value[0])

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from strandline.node.controller.client import ControllerClient
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed, MeshCalls
 
 METHOD: Final = "transactions.markers"
@@ -126,7 +126,7 @@ async def _end(context: MarkerContext, marker: Marker) -> MarkerAnswer:
     partition = context.partitions.by_group(group)
     if partition is not None:
         outcome = await partition.end_transaction(*marker[1:])
-        return MarkerAnswer.AGAIN if isinstance(outcome, AppendFailed) else MarkerAnswer.DONE
+        return MarkerAnswer.AGAIN if isinstance(outcome, Refusal) else MarkerAnswer.DONE
     coordinator = context.coordinators.groups_by_raft_group(group)
     if coordinator is not None:
         ended = await coordinator.end_transaction(*marker[1:])

@@ -8,7 +8,7 @@ meanwhile share that answer, so a producer with several in flight asks once.
 from __future__ import annotations
 
 from strandline.node.partition.batch import Verification
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Refusal
 
 
 class _Asked:
@@ -45,7 +45,7 @@ class Verifications:
             if verification.cancelled() or verification.exception() is not None:
                 return None
             verified = verification.result()
-            if isinstance(verified, AppendFailed) or verified.number <= ended:
+            if isinstance(verified, Refusal) or verified.number <= ended:
                 return None
         return verification
 

@@ -13,27 +13,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.partition.answers import Answers
-from strandline.node.partition.batch import (
-    AppendResult,
-    Judgement,
-    ProducedBatch,
-    Verification,
-    behind,
-    not_leading,
-    not_now,
-    not_replicated,
-    not_stored,
-)
+from strandline.node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
 from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.node.partition.lanes import Lane, Pending, placeholder
+from strandline.node.partition.refusals import behind, refusal_of
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import StaleClusterEpoch, Verdict
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, encode
@@ -131,7 +120,7 @@ class Writer:
         self._stage(pending)
         return result
 
-    def refuse(self, batch: ProducedBatch, refusal: AppendFailed) -> asyncio.Future[AppendResult]:
+    def refuse(self, batch: ProducedBatch, refusal: Refusal) -> asyncio.Future[AppendResult]:
         """Do not take a batch, nor those behind it that its producer has sent already."""
         self.answers.gaps.note(batch, refusal, self._loop.time())
         result: asyncio.Future[AppendResult] = self._loop.create_future()
@@ -140,11 +129,13 @@ class Writer:
 
     def missed(self, batch: ProducedBatch) -> None:
         """A batch was offered and refused before it came here; see `Gaps`."""
-        self.answers.gaps.note(batch, not_leading("this node did not lead the partition"), self._loop.time())
+        self.answers.gaps.note(
+            batch, Refusal(Reason.NOT_LEADER, "this node did not lead the partition"), self._loop.time()
+        )
 
     def lost(self, reason: str) -> None:
         """The term is over and the fence closed: what is not in the log never will be, and says so."""
-        failure = not_leading(reason)
+        failure = Refusal(Reason.NOT_LEADER, reason)
         lanes, self._lanes = self._lanes, {}
         self._ready = []
         for lane in lanes.values():
@@ -159,21 +150,28 @@ class Writer:
         self.lost(reason)
         self.answers.close(reason)
 
-    def _refusal(self, batch: ProducedBatch) -> AppendFailed | None:
+    def _refusal(self, batch: ProducedBatch) -> Refusal | None:
         if self._fence.window is None:
-            return not_leading("this node does not lead the partition, or not yet")
+            return Refusal(Reason.NOT_LEADER, "this node does not lead the partition, or not yet")
         answers = self.answers
         if batch.replicas and (there := self.group.in_sync()) < batch.replicas:
-            return not_now(f"{there} replicas are in sync, and min.insync.replicas is {batch.replicas}")
+            return Refusal(
+                Reason.NOT_NOW, f"{there} replicas are in sync, and min.insync.replicas is {batch.replicas}"
+            )
         if answers.gaps and batch.producer_id != NO_PRODUCER:
             failure = answers.gaps.refusal(batch, self._machine.producers, self._loop.time())
             if failure is not None:
                 return failure
         if self.group.overloaded():
             # Its object would lie in storage for nothing, and its producer sends it again ten times a second.
-            return not_now("too many commands wait for this partition's log or its disk, which may be full")
+            return Refusal(
+                Reason.NOT_NOW,
+                "too many commands wait for this partition's log or its disk, which may be full",
+            )
         if answers.batches >= MAX_BATCHES or answers.bytes + len(batch.data) > MAX_BYTES:
-            return not_now(f"{answers.batches} batches of {answers.bytes} bytes wait in this partition")
+            return Refusal(
+                Reason.NOT_NOW, f"{answers.batches} batches of {answers.bytes} bytes wait in this partition"
+            )
         return None
 
     # Up.
@@ -182,7 +180,7 @@ class Writer:
         try:
             staged = self._batcher.stage(self._topic_id, self._number, pending.batch.data)
         except ValueError as error:
-            pending.stored = AppendFailed(ErrorCode.message_too_large, str(error))
+            pending.stored = Refusal(Reason.TOO_LARGE, str(error))
             self._now_ready(pending.lane)
             return
         pending.staged = staged
@@ -195,10 +193,12 @@ class Writer:
     def _judged(self, pending: Pending, judgement: Judgement | Verification) -> None:
         pending.unjudged -= 1
         if judgement.cancelled() or judgement.exception() is not None:
-            pending.invalid = not_now("the node could not look at the records, or ask for their transaction")
+            pending.invalid = Refusal(
+                Reason.NOT_NOW, "the node could not look at the records, or ask for their transaction"
+            )
         else:
             judged = judgement.result()
-            if isinstance(judged, AppendFailed):
+            if isinstance(judged, Refusal):
                 pending.invalid = pending.invalid or judged
             elif judged is not None:
                 pending.transaction = judged.number
@@ -209,8 +209,7 @@ class Writer:
     def _uploaded(self, pending: Pending, staged: asyncio.Future[Result]) -> None:
         if staged.cancelled():
             return
-        stored = staged.result()
-        pending.stored = stored if isinstance(stored, Stored) else not_stored(stored)
+        pending.stored = staged.result()
         queue = pending.lane.queue
         if queue and queue[0] is pending:
             self._now_ready(pending.lane)
@@ -237,7 +236,7 @@ class Writer:
             stored = head.invalid or head.stored
             if stored is None or head.unjudged:
                 return
-            if isinstance(stored, AppendFailed):
+            if isinstance(stored, Refusal):
                 self._fail(lane, stored)
                 continue
             hold = self._hold
@@ -272,13 +271,13 @@ class Writer:
             self._hold = grant
             return True
         if not isinstance(grant, StaleClusterEpoch):
-            self._fail(lane, not_leading(grant.reason))
+            self._fail(lane, grant)
             return False
         # The store's time, not the client's doing: the same bytes under the newest epoch, but once only.
         head = lane.queue[0]
         self._epoch.learn(grant.newest)
         if head.restaged:
-            self._fail(lane, not_now(str(grant)))
+            self._fail(lane, Refusal(Reason.NOT_NOW, str(grant)))
             return False
         head.restaged = True
         head.stored = None
@@ -304,7 +303,7 @@ class Writer:
         if future.done():
             outcome = future.result()
             assert not isinstance(outcome, Applied), "nothing is applied before it is written"
-            failure = not_replicated(outcome)
+            failure = refusal_of(outcome)
             self.answers.fail(entry, failure)
             for pending in entry:
                 lane = pending.lane
@@ -319,7 +318,7 @@ class Writer:
             written.put(stored.object_id, stored.position, pending.batch.data)
         self.answers.await_outcome(entry, future)
 
-    def _fail(self, lane: Lane, failure: AppendFailed) -> None:
+    def _fail(self, lane: Lane, failure: Refusal) -> None:
         """Fail a lane's first batch before the log, and with it, in order, those that rely on it."""
         if lane.queue[0].batch.producer_id == NO_PRODUCER:
             failed = [lane.queue.popleft()]

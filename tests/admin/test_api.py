@@ -24,9 +24,10 @@ from strandline.node.admin.openapi import OPENAPI
 from strandline.node.admin.pages import MAX_PAGE
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.checkpoints.coordinator import UnknownTopic
-from strandline.node.level_zero.batcher import Stored, UploadFailed
+from strandline.node.level_zero.batcher import Stored
 from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.mesh import STRANGER_SECONDS, Stranger
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import Offsets
@@ -235,8 +236,9 @@ async def test_a_storage_that_is_gone_is_unhealthy_with_its_name_the_cause_and_t
     async with small_node(tmp_path) as (node, _, client):
         (tmp_path / "objects").rename(tmp_path / "away")
         failed = await node.batcher.stage(bytes(16), 0, b"x" * 100)
-        assert isinstance(failed, UploadFailed)
-        assert "correct storage.url" in failed.reason, "producers are told the cure, too"
+        assert isinstance(failed, Refusal)
+        assert failed.message is not None
+        assert "correct storage.url" in failed.message, "producers are told the cure, too"
         answer = await client.ask("GET", "/health")
         assert answer.status == 503
         check(answer.json(), schema_of("/health", code="503"))

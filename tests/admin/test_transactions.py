@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.admin.small_node import SmallNode, small_node
 from tests.admin.test_api import check, refused, schema_of
@@ -126,19 +126,19 @@ async def test_an_abort_goes_to_the_coordinator_that_has_the_id(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        (ErrorCode.invalid_txn_state, 409),
-        (ErrorCode.coordinator_load_in_progress, 503),
-        (ErrorCode.not_coordinator, 404),
-        (ErrorCode.transactional_id_not_found, 404),
+        (KafkaError.INVALID_TXN_STATE, 409),
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, 503),
+        (KafkaError.NOT_COORDINATOR, 404),
+        (KafkaError.TRANSACTIONAL_ID_NOT_FOUND, 404),
     ],
 )
 def test_a_refused_abort_says_whether_to_ask_another_node(
-    code: ErrorCode, status: int, tmp_path: Path
+    code: KafkaError, status: int, tmp_path: Path
 ) -> None:
     @on_loop
     async def test() -> None:
         async with small_node(tmp_path) as (node, _, client):
-            coordinators(node)[0].answer = Failure(code, "why")
+            coordinators(node)[0].answer = Refusal(code, "why")
             answer = await client.ask("POST", ABORT, body("b"))
             why = refused(answer, status)
             assert why == ("this node does not coordinate 'b'" if status == 404 else "why")

@@ -17,6 +17,7 @@ from strandline.snapshot.document import decode
 from strandline.snapshot.names import SnapshotName, group_prefix, parse_name
 from strandline.statemachine.coordinator_machine import Checkpoint
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_kind
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.node_controller.brokers import Brokers
 
 PARTITIONS = 16
@@ -253,7 +254,7 @@ def test_a_replica_that_goes_takes_all_of_itself_along() -> None:
         broker._remove_replica(where.raft_group)
         assert not replica.leads
         assert broker.coordinators.by_group(where.raft_group) is None
-        assert broker.coordinators.groups_for("g") is ErrorCode.not_coordinator
+        assert broker.coordinators.groups_for("g") is KafkaError.NOT_COORDINATOR
         assert where.raft_group not in broker.host.groups
         assert len(broker.coordinators.led_groups()) < len(list(broker.coordinators)) == PARTITIONS - 1
         assert not made.run(leader, replica.confirm())

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
@@ -16,9 +15,10 @@ from strandline.node.coordinator.transactions import markers
 from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
 from strandline.node.coordinator.transactions.markers import CALL_SECONDS, CALLS_AT_ONCE
 from strandline.node.partition.transaction_markers import MAX_MARKERS
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, State, Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Member, lost, turns
@@ -42,9 +42,10 @@ def led(test: Test) -> None:
     run(body)
 
 
-def code(result: Any) -> ErrorCode:
-    assert isinstance(result, Failure), result
-    return result.code
+def code(result: Any) -> KafkaError:
+    assert isinstance(result, Refusal), result
+    assert isinstance(result.reason, KafkaError)
+    return result.reason
 
 
 async def producer(coordinator: TransactionCoordinator, tid: str = "t") -> ProducerIdentity:
@@ -121,7 +122,7 @@ def test_whoever_waits_too_long_for_the_one_before_is_told_to_ask_again() -> Non
         await member.coordinator.end("t", *of, commit=True, raises=False)
         before = member.node.loop.time()
         refused = await member.coordinator.enlist("t", *of, [coordinated.partition(0)])
-        assert code(refused) is ErrorCode.concurrent_transactions
+        assert code(refused) is KafkaError.CONCURRENT_TRANSACTIONS
         waited = member.node.loop.time() - before
         assert module.COMPLETING_SECONDS <= waited < module.COMPLETING_SECONDS + 0.5
         assert member.coordinator._waiting == {}
@@ -162,7 +163,7 @@ def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         await turns(50)
         assert [one.done() for one in asked] == [False, False, True]
-        assert code(asked[2].result()) is ErrorCode.concurrent_transactions
+        assert code(asked[2].result()) is KafkaError.CONCURRENT_TRANSACTIONS
         await asyncio.gather(*asked)
 
     led(test)
@@ -249,10 +250,10 @@ def test_what_is_known_does_not_wait_for_what_is_not(monkeypatch: pytest.MonkeyP
             await asyncio.sleep(seconds)
             return False
 
-        async def nowhere(group_id: str) -> Failure:
+        async def nowhere(group_id: str) -> Refusal:
             asked.append(group_id)
             await asyncio.sleep(5)
-            return Failure(ErrorCode.coordinator_not_available, "no controller")
+            return Refusal(KafkaError.COORDINATOR_NOT_AVAILABLE, "no controller")
 
         place = member.node.context.coordinators.group_place
         monkeypatch.setattr(member.node.controller, "catch_up", behind)
@@ -456,7 +457,7 @@ def test_a_deposed_leader_sends_nothing_more_and_lets_go_who_waits() -> None:
         asked = asyncio.ensure_future(member.coordinator.enlist("t", *of, [coordinated.partition(0)]))
         await turns(50)
         coordinated.depose()
-        assert code(await asked) is ErrorCode.not_coordinator
+        assert code(await asked) is KafkaError.NOT_COORDINATOR
         coordinated.sent.clear()
         await asyncio.sleep(30)
         assert coordinated.sent == []
@@ -468,7 +469,7 @@ def test_a_deposed_leader_sends_nothing_more_and_lets_go_who_waits() -> None:
             member.coordinator.abort("t", 1),
             member.coordinator.describe("t"),
         ):
-            assert code(await call) is ErrorCode.not_coordinator
+            assert code(await call) is KafkaError.NOT_COORDINATOR
 
     led(test)
 
@@ -499,7 +500,7 @@ def test_an_end_that_nobody_knows_the_outcome_of_is_answered_by_the_next_leader_
         asked = asyncio.ensure_future(member.coordinator.end("t", *of, commit=commit, raises=raises))
         await turns()
         coordinated.depose()
-        assert code(await asked) is ErrorCode.not_coordinator
+        assert code(await asked) is KafkaError.NOT_COORDINATOR
         coordinated.log.held = False
         heir = await coordinated.lead(1)
         again = await heir.coordinator.end("t", *of, commit=commit, raises=raises)
@@ -518,7 +519,7 @@ def test_an_end_that_is_lost_with_its_leader_never_was() -> None:
         asked = asyncio.ensure_future(member.coordinator.end("t", *of, commit=True, raises=True))
         await turns()
         coordinated.depose()
-        assert code(await asked) is ErrorCode.not_coordinator
+        assert code(await asked) is KafkaError.NOT_COORDINATOR
         coordinated.log.lose_uncommitted()
         coordinated.log.held = False
         heir = await coordinated.lead(1)
@@ -554,7 +555,7 @@ def test_a_complete_that_is_refused_for_now_is_said_again() -> None:
         member.group.overloaded = True
         coordinated.gate.set()
         await asyncio.sleep(1)
-        assert code(await member.coordinator.abort("t", 1)) is ErrorCode.coordinator_load_in_progress
+        assert code(await member.coordinator.abort("t", 1)) is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
         assert state(member) is State.PREPARE_COMMIT
         member.group.overloaded = False
         await until(lambda: state(member) is State.COMPLETE_COMMIT)
@@ -575,7 +576,7 @@ def test_a_start_aborts_what_is_open_waits_for_it_and_raises_once_more() -> None
         assert not asked.done()
         assert {(sent.epoch, sent.commit) for sent in coordinated.sent} == {(of.epoch + 1, False)}
         late = await member.coordinator.enlist("t", *of, [coordinated.partition(2)])
-        assert code(late) is ErrorCode.producer_fenced
+        assert code(late) is KafkaError.PRODUCER_FENCED
         coordinated.gate.set()
         assert await asked == (of.producer_id, of.epoch + 2)
 
@@ -588,7 +589,7 @@ def test_a_start_that_would_wait_too_long_is_to_be_asked_again() -> None:
         coordinated.answer = lambda sent: 1
         for _ in range(3):
             asked = await member.coordinator.init_producer("t", MINUTE)
-            assert code(asked) is ErrorCode.concurrent_transactions
+            assert code(asked) is KafkaError.CONCURRENT_TRANSACTIONS
         coordinated.answer = lambda sent: 0
         assert await member.coordinator.init_producer("t", MINUTE) == (of.producer_id, of.epoch + 2)
 
@@ -601,7 +602,7 @@ def test_a_start_with_a_timeout_that_is_too_long_or_none_is_refused() -> None:
         assert most == 15 * MINUTE
         for timeout in (0, -1, most + 1):
             refused = await member.coordinator.init_producer("t", timeout)
-            assert code(refused) is ErrorCode.invalid_transaction_timeout
+            assert code(refused) is KafkaError.INVALID_TRANSACTION_TIMEOUT
         assert isinstance(await member.coordinator.init_producer("t", most), ProducerIdentity)
 
     led(test)
@@ -612,7 +613,7 @@ def test_without_producer_ids_a_new_one_is_to_ask_again_and_the_others_go_on() -
         of = await producer(member.coordinator, "known")
         member.node.producer_ids.down = Unavailable("no controller", False)
         refused = await member.coordinator.init_producer("t", MINUTE)
-        assert code(refused) is ErrorCode.coordinator_load_in_progress
+        assert code(refused) is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
         assert await member.coordinator.init_producer("known", MINUTE) == (of[0], of[1] + 1)
         assert "t" not in member.machine.transactions
 
@@ -681,7 +682,7 @@ def test_verifying_never_waits_for_the_next_transaction() -> None:
         await member.coordinator.end("t", *of, commit=True, raises=False)
         before = member.node.loop.time()
         late = await member.coordinator.verify("t", *of, [coordinated.partition(0)])
-        assert code(late) is ErrorCode.invalid_txn_state
+        assert code(late) is KafkaError.INVALID_TXN_STATE
         assert member.node.loop.time() == before
 
     led(test)
@@ -699,7 +700,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_against_its_producer() -> 
         assert state(member) is State.COMPLETE_ABORT
         assert [(sent.epoch, sent.commit) for sent in coordinated.sent] == [(of.epoch + 1, False)]
         ended = await member.coordinator.end("t", *of, commit=True, raises=True)
-        assert code(ended) is ErrorCode.producer_fenced
+        assert code(ended) is KafkaError.PRODUCER_FENCED
         assert await member.coordinator.init_producer("t", MINUTE) == (of[0], of[1] + 2)
 
     led(test)
@@ -780,9 +781,9 @@ def test_an_unused_id_is_forgotten_after_a_week() -> None:
         await asyncio.sleep(700)
         assert set(member.machine.transactions) == {"used"}
         found = await member.coordinator.describe("t")
-        assert code(found) is ErrorCode.transactional_id_not_found
+        assert code(found) is KafkaError.TRANSACTIONAL_ID_NOT_FOUND
         refused = await member.coordinator.enlist("t", *of, [coordinated.partition(0)])
-        assert code(refused) is ErrorCode.invalid_producer_id_mapping
+        assert code(refused) is KafkaError.INVALID_PRODUCER_ID_MAPPING
 
     led(test)
 
@@ -794,10 +795,10 @@ def test_an_operator_aborts_the_transaction_it_saw_and_no_other() -> None:
     async def test(coordinated: Coordinated, member: Member) -> None:
         of = await begun(coordinated, member)
         found = await member.coordinator.describe("t")
-        assert not isinstance(found, Failure)
+        assert not isinstance(found, Refusal)
         number = found.number
-        assert code(await member.coordinator.abort("t", number + 1)) is ErrorCode.invalid_txn_state
-        assert code(await member.coordinator.abort("u", 1)) is ErrorCode.transactional_id_not_found
+        assert code(await member.coordinator.abort("t", number + 1)) is KafkaError.INVALID_TXN_STATE
+        assert code(await member.coordinator.abort("u", 1)) is KafkaError.TRANSACTIONAL_ID_NOT_FOUND
         assert await member.coordinator.abort("t", number) == (of[0], of[1] + 1)
         await until(lambda: state(member) is State.COMPLETE_ABORT)
 

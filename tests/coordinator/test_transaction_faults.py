@@ -17,20 +17,20 @@ from functools import partial
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
 from strandline.node.partition.batch import Verified
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import AT_REST
 from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Sent, lost, turns
 from tests.kafka_requests.admin_harness import run
 
 RETRIABLE = (
-    ErrorCode.not_coordinator,
-    ErrorCode.coordinator_load_in_progress,
-    ErrorCode.coordinator_not_available,
-    ErrorCode.concurrent_transactions,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.CONCURRENT_TRANSACTIONS,
 )
 SEEDS = range(40)
 CLIENTS = ("a", "a", "b", "c", "c")
@@ -154,7 +154,7 @@ class World:
             if leading:
                 result = await ask(leading[0].coordinator)
                 # An answer may be lost on its way.
-                if not (isinstance(result, Failure) and result.code in RETRIABLE) and not self.chance(0.05):
+                if not (isinstance(result, Refusal) and result.reason in RETRIABLE) and not self.chance(0.05):
                     return result
             await asyncio.sleep(0.01 + 0.2 * self.rng.random())
 
@@ -163,8 +163,8 @@ class World:
         for _ in range(TRANSACTIONS):
             if of is None:
                 given = await self.retried(lambda one: one.init_producer(tid, 20_000))
-                if isinstance(given, Failure):
-                    assert given.code is ErrorCode.producer_fenced
+                if isinstance(given, Refusal):
+                    assert given.reason is KafkaError.PRODUCER_FENCED
                     continue
                 of = given
             of = await self.transaction(tid, of, newer)
@@ -184,7 +184,7 @@ class World:
                 added = await self.retried(
                     partial(TransactionCoordinator.enlist, **_of(tid, of), partitions=partitions)
                 )
-                if isinstance(added, Failure):
+                if isinstance(added, Refusal):
                     return None
             done = await self.write(tid, of, newer, number, tag)
             if done:
@@ -195,7 +195,7 @@ class World:
         await asyncio.sleep(rng.choice((0.0, 0.1, 1.0, 30.0)) * rng.random())
         commit = whole and rng.random() < 0.7
         ended = await self.retried(lambda one: one.end(tid, *of, commit=commit, raises=newer))
-        if isinstance(ended, Failure):
+        if isinstance(ended, Refusal):
             return None
         self.told.append((commit, acknowledged))
         assert isinstance(ended, ProducerIdentity)

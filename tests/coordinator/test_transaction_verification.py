@@ -7,15 +7,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.transactions.coordinator import ProducerIdentity
 from strandline.node.coordinator.transactions.verification import VERIFY, VERIFY_SECONDS
 from strandline.node.partition.batch import Verified
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.internal_topics import MAX_KEY_BYTES
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import State
 from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, turns
 from tests.kafka_requests.admin_harness import run
@@ -42,9 +42,10 @@ def asked(test: Test) -> None:
     run(body)
 
 
-def code(result: Any) -> ErrorCode:
-    assert isinstance(result, Failure), result
-    return result.code
+def code(result: Any) -> KafkaError:
+    assert isinstance(result, Refusal), result
+    assert isinstance(result.reason, KafkaError)
+    return result.reason
 
 
 def test_what_is_in_the_open_transaction_has_its_number() -> None:
@@ -53,8 +54,8 @@ def test_what_is_in_the_open_transaction_has_its_number() -> None:
         assert await ask.partitions("t", *of, [coordinated.partition(0)], add=False) == Verified(1)
         assert await ask.group("t", *of, "g", add=False) == Verified(1)
         other = await ask.partitions("t", *of, [coordinated.partition(1)], add=False)
-        assert code(other) is ErrorCode.invalid_txn_state
-        assert code(await ask.group("t", *of, "h", add=False)) is ErrorCode.invalid_txn_state
+        assert code(other) is KafkaError.INVALID_TXN_STATE
+        assert code(await ask.group("t", *of, "h", add=False)) is KafkaError.INVALID_TXN_STATE
         assert list(coordinated.members[0].machine.transactions["t"].partitions) == [coordinated.partition(0)]
 
     asked(test)
@@ -89,7 +90,7 @@ def test_a_group_of_too_long_a_name_is_not_added_for_another_node_either() -> No
     async def test(coordinated: Coordinated, here: Member, of: ProducerIdentity) -> None:
         entries = len(coordinated.log.committed)
         long = "x" * (MAX_KEY_BYTES + 1)
-        assert code(await here.verifier.group("t", *of, long, add=True)) is ErrorCode.invalid_group_id
+        assert code(await here.verifier.group("t", *of, long, add=True)) is KafkaError.INVALID_GROUP_ID
         assert len(coordinated.log.committed) == entries
 
     asked(test)
@@ -115,13 +116,13 @@ def test_a_refusal_is_told_at_once(add: bool) -> None:
         before, calls = here.node.loop.time(), counted(here)
         partition = [coordinated.partition(0)]
         stale = await here.verifier.partitions("t", of[0], of[1] + 5, partition, add=add)
-        assert code(stale) is ErrorCode.producer_fenced
-        assert isinstance(stale, Failure)
+        assert code(stale) is KafkaError.PRODUCER_FENCED
+        assert isinstance(stale, Refusal)
         assert stale.message
         foreign = await here.verifier.partitions("t", 99, of[1], partition, add=add)
-        assert code(foreign) is ErrorCode.invalid_producer_id_mapping
+        assert code(foreign) is KafkaError.INVALID_PRODUCER_ID_MAPPING
         unknown = await here.verifier.partitions("u", *of, partition, add=add)
-        assert code(unknown) is ErrorCode.invalid_producer_id_mapping
+        assert code(unknown) is KafkaError.INVALID_PRODUCER_ID_MAPPING
         assert (here.node.loop.time(), len(calls)) == (before, 3)
 
     asked(test)
@@ -174,7 +175,7 @@ def test_without_an_answer_it_is_to_be_asked_again_and_the_wait_has_an_end(troub
                 here.node.leaders.others[PLACE.group] = _leads(3)
         before = here.node.loop.time()
         answer = await here.verifier.partitions("t", *of, [coordinated.partition(0)], add=True)
-        expected = "not_coordinator" if trouble == "not the coordinator" else "coordinator_not_available"
+        expected = "NOT_COORDINATOR" if trouble == "not the coordinator" else "COORDINATOR_NOT_AVAILABLE"
         assert code(answer).name == expected
         assert VERIFY_SECONDS <= here.node.loop.time() - before < VERIFY_SECONDS + 0.5
 
@@ -190,11 +191,11 @@ def test_a_node_that_stops_asks_nobody_any_more() -> None:
         await asyncio.sleep(1)
         before = here.node.loop.time()
         here.verifier.close()
-        assert code(await waiting) is ErrorCode.coordinator_not_available
+        assert code(await waiting) is KafkaError.COORDINATOR_NOT_AVAILABLE
         assert here.node.loop.time() - before < 0.1
         here.node.leaders.others[PLACE.group] = _leads(1)
         later = await here.verifier.group("t", *of, "g", add=False)
-        assert code(later) is ErrorCode.coordinator_not_available
+        assert code(later) is KafkaError.COORDINATOR_NOT_AVAILABLE
 
     asked(test)
 
@@ -207,7 +208,7 @@ def test_adding_waits_for_what_is_being_completed_and_not_for_ever() -> None:
         assert isinstance(ended, ProducerIdentity)
         before = here.node.loop.time()
         late = await here.verifier.partitions("t", *ended, [coordinated.partition(0)], add=True)
-        assert code(late) is ErrorCode.concurrent_transactions
+        assert code(late) is KafkaError.CONCURRENT_TRANSACTIONS
         assert VERIFY_SECONDS - 1 <= here.node.loop.time() - before < VERIFY_SECONDS + 2.5
         waiting = asyncio.ensure_future(
             here.verifier.partitions("t", *ended, [coordinated.partition(0)], add=True)
@@ -228,7 +229,7 @@ def test_a_late_batch_of_an_ended_transaction_never_begins_another() -> None:
         assert leader.machine.transactions["t"].state is State.COMPLETE_COMMIT
         for add in (False, True):
             late = await here.verifier.partitions("t", *of, [coordinated.partition(0)], add=add)
-            assert code(late) is ErrorCode.producer_fenced
+            assert code(late) is KafkaError.PRODUCER_FENCED
         assert leader.machine.transactions["t"].state is State.COMPLETE_COMMIT
 
     asked(test)

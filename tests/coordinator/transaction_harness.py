@@ -12,8 +12,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.context import CoordinatorPlace
 from strandline.node.coordinator.replica import CoordinatorReplica
@@ -23,6 +21,7 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.kafka_requests.admin_harness import Cluster, Node
@@ -177,8 +176,8 @@ class Member:
             await asyncio.sleep(3600)
         return CoordinatorPlace(PLACE.group, PLACE.partition)
 
-    def _transactions_for(self, transactional_id: str) -> TransactionCoordinator | ErrorCode:
-        return self.coordinator if self.replica.leads else ErrorCode.not_coordinator
+    def _transactions_for(self, transactional_id: str) -> TransactionCoordinator | KafkaError:
+        return self.coordinator if self.replica.leads else KafkaError.NOT_COORDINATOR
 
     @property
     def machine(self) -> TransactionsMachine:

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
 
 from kio.index import load_request_schema
-from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.apis import APIS, ApiKey
@@ -30,14 +29,15 @@ from strandline.node.partition.batch import (
     StoredBatch,
     Verification,
     Verified,
-    refused,
 )
+from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
 from strandline.node.partition.verifications import Verifications
-from strandline.node.refusal import AppendFailed, Failure
+from strandline.node.refusal import Reason, Refusal
 from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.extents import Extent, InlineExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -106,7 +106,7 @@ class FakePartition:
         self.appended: list[ProducedBatch] = []
         self.verifications = Verifications()
         self.refused: list[ProducedBatch] = []
-        self.fail: AppendFailed | None = None
+        self.fail: Refusal | None = None
         self.confirms = True
         self.confirmed = 0
         self.on_confirm: Callable[[], None] = lambda: None
@@ -116,7 +116,7 @@ class FakePartition:
         self.watchers: list[Callable[[], None]] = []
         self.store = ObjectsByName()
         self.executed: list[Command] = []
-        self.execution: AppendFailed | None = None
+        self.execution: Refusal | None = None
         """How a command ends, unless it is to be applied."""
         self.execute_seconds = 0.0
 
@@ -178,10 +178,10 @@ class FakePartition:
         self, batch: ProducedBatch, future: asyncio.Future[AppendResult], judgement: Judgement | Verification
     ) -> None:
         if judgement.cancelled():
-            future.set_result(AppendFailed(ErrorCode.not_enough_replicas, "nobody knows"))
+            future.set_result(Refusal(Reason.NOT_NOW, "nobody knows"))
             return
         judged = judgement.result()
-        if isinstance(judged, AppendFailed):
+        if isinstance(judged, Refusal):
             future.set_result(judged)
         else:
             self._take(batch if judged is None else batch._replace(transaction=judged.number), future)
@@ -194,7 +194,7 @@ class FakePartition:
 
     async def end_transaction(
         self, producer_id: int, epoch: int, number: int, commit: bool, coordinator_term: int
-    ) -> AppendFailed | None:
+    ) -> Refusal | None:
         await asyncio.sleep(0.001)
         if self.execution is None:
             self.end(producer_id, epoch, number, commit, coordinator_term)
@@ -242,7 +242,7 @@ class FakePartition:
         if self.read_error is not None:
             raise self.read_error
 
-    async def execute(self, command: Command) -> CommandResult | AppendFailed:
+    async def execute(self, command: Command) -> CommandResult | Refusal:
         self.executed.append(command)
         await asyncio.sleep(self.execute_seconds)
         if self.execution is not None:
@@ -323,7 +323,7 @@ class FakePartition:
         (results,) = self.replica.apply(AppendInline([inline]))  # type: ignore[misc]
         (result,) = results  # type: ignore[misc]
         if isinstance(result, Rejected):
-            return refused(result)
+            return refusal_of(result)
         assert isinstance(result, Appended)
         return result
 
@@ -343,7 +343,7 @@ class FakeVerifier:
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
-        self.answer: Verified | Failure | Exception = Verified(1)
+        self.answer: Verified | Refusal | Exception = Verified(1)
         self.held: asyncio.Future[None] | None = None
         self.missing: list[int] = []
         """Partitions that are not in the transaction."""
@@ -356,13 +356,13 @@ class FakeVerifier:
         partitions: Sequence[tuple[bytes, int]],
         *,
         add: bool,
-    ) -> Verified | Failure:
+    ) -> Verified | Refusal:
         self.asked.append(Asked(transactional_id, producer_id, epoch, partitions, add))
         await (asyncio.sleep(0.01) if self.held is None else asyncio.shield(self.held))
         if isinstance(self.answer, Exception):
             raise self.answer
         if not add and any(number in self.missing for _, number in partitions):
-            return Failure(ErrorCode.invalid_txn_state, "not in it")
+            return Refusal(KafkaError.INVALID_TXN_STATE, "not in it")
         return self.answer
 
 

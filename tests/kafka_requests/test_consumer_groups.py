@@ -13,6 +13,7 @@ from strandline.node.coordinator.replica import NotDone
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.kafka_requests.test_groups import Home, at_home, versions
 
 MINUTE = timedelta(minutes=1)
@@ -192,7 +193,7 @@ def test_a_classic_group_that_cannot_be_read_is_not_one_of_these() -> None:
 def test_who_does_not_lead_sends_the_client_on() -> None:
     async def test(home: Home) -> None:
         for code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress):
-            home.code = code
+            home.code = KafkaError(code)
             assert (await beat(home)).error_code is code
             assert (await described(home)).error_code is code
 

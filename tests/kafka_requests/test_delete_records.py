@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.wire.apis import APIS, ApiKey
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.kafka_requests.admin_harness import TERM
 from tests.kafka_requests.data_harness import DataNode
@@ -151,17 +151,17 @@ async def test_records_that_came_before_the_proof_count() -> None:
 @pytest.mark.parametrize(
     ("ended", "code"),
     [
-        (ErrorCode.not_leader_or_follower, ErrorCode.not_leader_or_follower),
-        (ErrorCode.not_enough_replicas, ErrorCode.not_enough_replicas),
-        (ErrorCode.not_enough_replicas_after_append, ErrorCode.request_timed_out),
+        (Reason.NOT_LEADER, ErrorCode.not_leader_or_follower),
+        (Reason.NOT_NOW, ErrorCode.not_enough_replicas),
+        (Reason.UNDECIDED, ErrorCode.request_timed_out),
     ],
 )
 @simulated
 async def test_a_command_that_fails_is_told_and_an_unknown_outcome_is_a_time_out(
-    ended: ErrorCode, code: ErrorCode
+    ended: Reason, code: ErrorCode
 ) -> None:
     node = filled()
-    node.partition().execution = AppendFailed(ended, "why")
+    node.partition().execution = Refusal(ended, "why")
     assert await deleted(node, {0: 4}) == [(code, -1)]
 
 

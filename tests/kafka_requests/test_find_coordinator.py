@@ -15,7 +15,7 @@ from strandline.node.coordinator.table import CREATE_SECONDS
 from strandline.node.kafka.handlers.find_coordinator import MAX_CHARACTERS, MAX_KEYS
 from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS
 from strandline.node.kafka.wire.apis import APIS, ApiKey
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic
 from strandline.statemachine.internal_topics import (
     GROUPS_TOPIC,
@@ -23,6 +23,7 @@ from strandline.statemachine.internal_topics import (
     TRANSACTIONS_TOPIC,
     coordinator_of,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.kafka_requests.admin_harness import Cluster, Node, run
 
 FIND = ApiKey.FIND_COORDINATOR
@@ -104,9 +105,9 @@ def test_keys_that_take_long_to_hash_are_not_looked_up(kind: int) -> None:
         assert (first.error_code, second.error_code) == (ErrorCode.invalid_request, ErrorCode.none)
         # For producers that name such an id as well, and for all requests about a group.
         place = await node.coordinators.transaction_place(too_long)
-        assert isinstance(place, Failure)
-        assert place.code is ErrorCode.invalid_request
-        assert node.coordinators.groups_for(too_long) is ErrorCode.invalid_request
+        assert isinstance(place, Refusal)
+        assert place.reason is KafkaError.INVALID_REQUEST
+        assert node.coordinators.groups_for(too_long) is KafkaError.INVALID_REQUEST
         many = await find(node, 6, kind, *[whole] * (MAX_CHARACTERS // MAX_KEY_BYTES + 1))
         assert {one.error_code for one in many} == {ErrorCode.invalid_request}
 
@@ -246,9 +247,9 @@ def test_a_node_that_stops_creates_nothing() -> None:
         node = Node()
         node.coordinators.close()
         refused = await node.coordinators.group_place("g")
-        assert isinstance(refused, Failure)
-        assert refused.code is ErrorCode.coordinator_not_available
-        assert node.coordinators.groups_for("g") is ErrorCode.coordinator_not_available
+        assert isinstance(refused, Refusal)
+        assert refused.reason is KafkaError.COORDINATOR_NOT_AVAILABLE
+        assert node.coordinators.groups_for("g") is KafkaError.COORDINATOR_NOT_AVAILABLE
         assert node.controller.submitted == []
 
     run(test)
@@ -279,9 +280,9 @@ def test_what_is_not_hosted_here_is_coordinated_elsewhere() -> None:
     async def test() -> None:
         node = Node()
         for answers in (node.coordinators.groups_for, node.coordinators.transactions_for):
-            assert answers("g") is ErrorCode.not_coordinator
+            assert answers("g") is KafkaError.NOT_COORDINATOR
         await node.coordinators.group_place("g")
-        assert node.coordinators.groups_for("g") is ErrorCode.not_coordinator
+        assert node.coordinators.groups_for("g") is KafkaError.NOT_COORDINATOR
         assert not node.coordinators.led_groups()
         assert not node.coordinators.led_transactions()
         assert node.coordinators.groups_by_raft_group(1) is None

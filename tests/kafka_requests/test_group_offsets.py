@@ -18,11 +18,12 @@ from strandline.node.kafka.handlers.offset_rows import MAX_METADATA_BYTES
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.partition.batch import Verified
 from strandline.node.raft.group import RaftGroup
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.groups.group_commands import AssignGeneration, EndTransaction, StartGeneration
 from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.transaction_harness import Group, Log, Recording, turns
 from tests.kafka_requests.admin_harness import Node, run
 from tests.statemachine.groups_harness import consumers, member
@@ -39,14 +40,14 @@ class FakeVerifier:
     """Knows one open transaction, and what it was asked."""
 
     def __init__(self) -> None:
-        self.answer: Verified | Failure = Verified(1)
+        self.answer: Verified | Refusal = Verified(1)
         self.asked: list[tuple[Any, ...]] = []
         self.open = asyncio.Event()
         self.open.set()
 
     async def group(
         self, transactional_id: str, producer_id: int, epoch: int, group_id: str, *, add: bool
-    ) -> Verified | Failure:
+    ) -> Verified | Refusal:
         self.asked.append((transactional_id, producer_id, epoch, group_id, add))
         await self.open.wait()
         return self.answer
@@ -60,7 +61,7 @@ class Desk:
         context: Any = self.node
         context.wall_ms = lambda: 1_000_000
         context.verifier = self.verifier = FakeVerifier()
-        self.elsewhere: ErrorCode | None = None
+        self.elsewhere: KafkaError | None = None
         context.coordinators = SimpleNamespace(groups_for=self._groups_for)
         self.replica: CoordinatorReplica[GroupsMachine] = CoordinatorReplica(
             GroupsMachine,
@@ -76,7 +77,7 @@ class Desk:
         self.heard: list[tuple[str, str]] = []
         self.coordinator.heard = lambda *who: self.heard.append(who)  # type: ignore[method-assign]
 
-    def _groups_for(self, group_id: str) -> GroupCoordinator | ErrorCode:
+    def _groups_for(self, group_id: str) -> GroupCoordinator | KafkaError:
         return self.elsewhere or self.coordinator
 
     async def lead(self) -> None:
@@ -339,7 +340,7 @@ async def test_old_versions_may_ask_for_a_retention(desk: Desk) -> None:
 @served
 async def test_a_node_that_does_not_coordinate_says_so(desk: Desk) -> None:
     for code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress):
-        desk.elsewhere = code
+        desk.elsewhere = KafkaError(code)
         assert await desk.commit((0, 5)) == [code]
         assert await desk.txn_commit((0, 5)) == [code]
         for version in (2, 7, 9):
@@ -461,7 +462,7 @@ def test_who_adds_the_group_to_the_transaction_depends_on_the_version(version: i
         # The group is in the transaction now: nobody is asked again, unless it is another incarnation.
         assert await desk.txn_commit((1, 9), version=version) == [NONE]
         assert len(desk.verifier.asked) == 1
-        desk.verifier.answer = Failure(ErrorCode.producer_fenced, "")
+        desk.verifier.answer = Refusal(KafkaError.PRODUCER_FENCED, "")
         fenced = [ErrorCode.invalid_producer_epoch]
         assert await desk.txn_commit((1, 9), version=version, producer_epoch=1) == fenced
         assert await desk.txn_commit((1, 9), version=version, group_id="h") == fenced
@@ -502,24 +503,24 @@ LOADING = ErrorCode.coordinator_load_in_progress
 @pytest.mark.parametrize(
     ("failure", "version", "told"),
     [
-        (ErrorCode.not_coordinator, 5, LOADING),
-        (ErrorCode.coordinator_not_available, 5, LOADING),
-        (ErrorCode.concurrent_transactions, 5, ErrorCode.concurrent_transactions),
-        (ErrorCode.concurrent_transactions, 4, LOADING),
-        (ErrorCode.not_coordinator, 1, ErrorCode.coordinator_not_available),
-        (ErrorCode.concurrent_transactions, 0, ErrorCode.coordinator_not_available),
-        (ErrorCode.invalid_producer_id_mapping, 3, ErrorCode.invalid_producer_id_mapping),
-        (ErrorCode.invalid_txn_state, 3, ErrorCode.invalid_txn_state),
-        (ErrorCode.invalid_txn_state, 4, ErrorCode.transaction_abortable),
-        (ErrorCode.invalid_txn_state, 5, ErrorCode.invalid_txn_state),
-        (ErrorCode.producer_fenced, 5, ErrorCode.invalid_producer_epoch),
+        (KafkaError.NOT_COORDINATOR, 5, LOADING),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, 5, LOADING),
+        (KafkaError.CONCURRENT_TRANSACTIONS, 5, ErrorCode.concurrent_transactions),
+        (KafkaError.CONCURRENT_TRANSACTIONS, 4, LOADING),
+        (KafkaError.NOT_COORDINATOR, 1, ErrorCode.coordinator_not_available),
+        (KafkaError.CONCURRENT_TRANSACTIONS, 0, ErrorCode.coordinator_not_available),
+        (KafkaError.INVALID_PRODUCER_ID_MAPPING, 3, ErrorCode.invalid_producer_id_mapping),
+        (KafkaError.INVALID_TXN_STATE, 3, ErrorCode.invalid_txn_state),
+        (KafkaError.INVALID_TXN_STATE, 4, ErrorCode.transaction_abortable),
+        (KafkaError.INVALID_TXN_STATE, 5, ErrorCode.invalid_txn_state),
+        (KafkaError.PRODUCER_FENCED, 5, ErrorCode.invalid_producer_epoch),
     ],
 )
 def test_what_the_transactions_coordinator_says_sends_no_client_to_another_one(
-    failure: ErrorCode, version: int, told: ErrorCode
+    failure: KafkaError, version: int, told: ErrorCode
 ) -> None:
     async def test(desk: Desk) -> None:
-        desk.verifier.answer = Failure(failure, "")
+        desk.verifier.answer = Refusal(failure, "")
         assert await desk.txn_commit((0, 9), version=version) == [told]
         assert desk.log.committed == []
 

@@ -22,6 +22,7 @@ from strandline.statemachine.groups.group_commands import CommitOffsets, Partiti
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, MAX_KEY_BYTES
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.kafka_requests.admin_harness import Node, run
 
 MINUTE, SESSION = timedelta(minutes=1), timedelta(seconds=10)
@@ -255,7 +256,7 @@ def test_groups_are_described_in_every_version(version: int) -> None:
         assert [(one.error_code, one.group_state) for one in (nothing, empty)] == [(code, "Dead")] * 2
         if version >= 6:
             assert nothing.error_message == "Group nothing is not found."
-        home.code = ErrorCode.not_coordinator
+        home.code = KafkaError.NOT_COORDINATOR
         described = await home.ask(ApiKey.DESCRIBE_GROUPS, version, groups=["g"])
         assert (described.groups[0].error_code, described.groups[0].group_state) == (
             ErrorCode.not_coordinator,
@@ -307,7 +308,7 @@ def test_groups_are_listed_in_every_version(version: int) -> None:
                 ApiKey.LIST_GROUPS, version, types_filter=["consumer"], states_filter=["Stable"]
             )
             assert some.groups == ()
-        home.code = ErrorCode.not_coordinator
+        home.code = KafkaError.NOT_COORDINATOR
         assert (await home.ask(ApiKey.LIST_GROUPS, version)).groups == ()
 
     at_home(test)
@@ -375,7 +376,7 @@ def test_who_does_not_coordinate_sends_clients_on(
 ) -> None:
     async def test(home: Home) -> None:
         joined = await home.stable()
-        home.code = code
+        home.code = KafkaError(code)
         refused = await home.join(member_id="mine")
         assert (refused.error_code, refused.member_id, refused.generation_id) == (code, "mine", -1)
         assert refused.protocol_name is None

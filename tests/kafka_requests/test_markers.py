@@ -14,7 +14,7 @@ from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.partition import transaction_markers
 from strandline.node.partition.transaction_markers import ANSWER_SECONDS, MAX_MARKERS, METHOD, MarkerAnswer
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.partition.producers import OpenTransaction
 from tests.kafka_requests.data_harness import DataNode
@@ -81,7 +81,7 @@ async def test_each_marker_is_answered_in_its_place() -> None:
     node.coordinated = UNKNOWN_GROUP + 1
     for number in range(2):
         node.partition(number=number).write(batch(), transaction=2)
-    node.partition(number=1).execution = AppendFailed(ErrorCode.not_enough_replicas_after_append, "who knows")
+    node.partition(number=1).execution = Refusal(Reason.UNDECIDED, "who knows")
     answers = await node.mark(
         (node.group(1), P, 0, 2, True, 5),
         (node.group(0), P, 0, 2, False, 5),
@@ -268,7 +268,7 @@ async def test_who_does_not_lead_or_cannot_prove_it_ends_nothing() -> None:
     partition.confirms = False
     assert await write(node) == [ErrorCode.not_leader_or_follower]
     partition.confirms = True
-    partition.execution = AppendFailed(ErrorCode.not_enough_replicas_after_append, "who knows")
+    partition.execution = Refusal(Reason.UNDECIDED, "who knows")
     assert await write(node) == [ErrorCode.not_enough_replicas_after_append]
     partition.resign()
     assert await write(node) == [ErrorCode.not_leader_or_follower]

@@ -18,8 +18,9 @@ from strandline.node.kafka.handlers.produce import rules_of
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.handler import CloseConnection
 from strandline.node.kafka.wire.record_batch import BatchLimits, read_header, validate_produced
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller_commands import ReplaceTopicConfigs
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.partition_commands import NO_TRANSACTION
 from tests.kafka_requests.admin_harness import TERM, run
 from tests.kafka_requests.data_harness import NOW, DataNode
@@ -152,7 +153,7 @@ async def test_requests_reach_a_partition_in_the_order_of_their_start_whatever_e
 async def test_errors_are_each_partitions_own() -> None:
     node = DataNode()
     node.topic(partitions=3)
-    node.partition(number=1).fail = AppendFailed(ErrorCode.kafka_storage_error, "the store says no")
+    node.partition(number=1).fail = Refusal(Reason.STORAGE_FAILED, "the store says no")
     response = await node.produce({0: build(crc=1), 1: build(), 2: build()})
     assert codes(response) == [ErrorCode.corrupt_message, ErrorCode.kafka_storage_error, ErrorCode.none]
     messages = [one.error_message for one in response.responses[0].partition_responses]
@@ -162,19 +163,24 @@ async def test_errors_are_each_partitions_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("reason", "code"),
     [
-        ErrorCode.out_of_order_sequence_number,
-        ErrorCode.invalid_producer_epoch,
-        ErrorCode.not_enough_replicas,
-        ErrorCode.not_enough_replicas_after_append,
+        (Reason.OUT_OF_ORDER, ErrorCode.out_of_order_sequence_number),
+        (Reason.STALE_PRODUCER_EPOCH, ErrorCode.invalid_producer_epoch),
+        (Reason.NOT_NOW, ErrorCode.not_enough_replicas),
+        (Reason.UNDECIDED, ErrorCode.not_enough_replicas_after_append),
+        (Reason.TOO_FEW_HOLD, ErrorCode.not_enough_replicas_after_append),
+        (Reason.TOO_MANY_ABORTED, ErrorCode.policy_violation),
+        (KafkaError.CONCURRENT_TRANSACTIONS, ErrorCode.concurrent_transactions),
     ],
 )
 @simulated
-async def test_what_a_partition_refuses_with_is_passed_on(code: ErrorCode) -> None:
+async def test_what_a_partition_refuses_with_is_passed_on(
+    reason: Reason | KafkaError, code: ErrorCode
+) -> None:
     node = DataNode()
     node.topic()
-    node.partition().fail = AppendFailed(code, "why")
+    node.partition().fail = Refusal(reason, "why")
     answer = only(await node.produce({0: build()}))
     assert (answer.error_code, answer.error_message) == (code, "why")
     assert (answer.base_offset, answer.log_start_offset) == (-1, -1)
@@ -406,7 +412,7 @@ async def test_leadership_lost_during_a_produce() -> None:
     await asyncio.sleep(0.1)
     partition.resign()
     node.leaders.others[topic.partitions[0].group] = Leader(2, 9)
-    partition.fail = AppendFailed(ErrorCode.not_leader_or_follower, "deposed")
+    partition.fail = Refusal(Reason.NOT_LEADER, "deposed")
     partition.settle()
     response = await asked
     assert only(response).error_code is ErrorCode.not_leader_or_follower
@@ -491,7 +497,7 @@ async def test_acks_zero_closes_the_connection_on_any_error(failure: str) -> Non
     elif failure == "refused":
         batches[1] = build(crc=1)
     else:
-        node.partition(number=1).fail = AppendFailed(ErrorCode.kafka_storage_error, "full")
+        node.partition(number=1).fail = Refusal(Reason.STORAGE_FAILED, "full")
     with pytest.raises(CloseConnection, match="acks=0"):
         await node.produce(batches, acks=0)
     assert node.partition().high_watermark == 3, "the others are written all the same"

@@ -11,7 +11,8 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.partition.batch import Verified
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.producers import OpenTransaction
 from tests.kafka_requests.data_harness import Asked, DataNode
 from tests.kafka_requests.test_produce import codes, only, simulated
@@ -172,7 +173,6 @@ async def test_a_newer_clients_second_batch_may_come_while_the_first_is_on_its_w
 
 KAFKA = {
     # What the coordinator says: what a producer of versions 3, 11, 12 is told.
-    "network_exception": ["not_enough_replicas"] * 3,
     "request_timed_out": ["not_enough_replicas"] * 3,
     "coordinator_load_in_progress": ["not_enough_replicas"] * 3,
     "coordinator_not_available": ["not_enough_replicas"] * 3,
@@ -190,7 +190,7 @@ KAFKA = {
 async def test_what_the_coordinator_refuses_with_is_told_in_a_producers_codes(said: str) -> None:
     for version, told in zip((3, OLD, NEW), KAFKA[said], strict=True):
         node = made(2)
-        node.verifier.answer = Failure(ErrorCode[said], "because")
+        node.verifier.answer = Refusal(KafkaError[said.upper()], "because")
         response = await produce(node, {0: batch(), 1: batch()}, version)
         assert [code.name for code in codes(response)] == [told] * 2
         if version >= 8:
@@ -217,7 +217,7 @@ async def test_a_partition_that_is_in_no_transaction_is_refused_alone(version: i
 @simulated
 async def test_what_the_coordinator_refuses_altogether_is_asked_once(said: str, version: int) -> None:
     node = made(2)
-    node.verifier.answer = Failure(ErrorCode[said], "because")
+    node.verifier.answer = Refusal(KafkaError[said.upper()], "because")
     await produce(node, {0: batch(), 1: batch()}, version)
     assert len(node.verifier.asked) == 1
 

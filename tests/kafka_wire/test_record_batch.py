@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.wire.record_batch import (
     MAX_NAMED_RECORDS,
     BatchHeader,
@@ -30,6 +31,7 @@ from strandline.node.kafka.wire.record_batch import (
 from strandline.node.kafka.wire.record_keys import keyless_records
 from strandline.node.kafka.wire.record_lengths import WrongRecords, check_records, same_size_run
 from strandline.node.kafka.wire.record_lookup import Found, first_at_or_after, newest
+from strandline.node.refusal import Reason
 from strandline.snapshot.compression import Compression, DecompressionError, TooLarge, decompress
 from tests.kafka_wire.batches import Record, build, compress, encode_records, varint, xerial
 
@@ -45,7 +47,7 @@ def judge(records: bytes | None, *, version: int = 9, **limits: Any) -> list[Bat
 def refused(records: bytes | None, code: ErrorCode, why: str, *, version: int = 9, **limits: Any) -> None:
     with pytest.raises(InvalidBatch, match=why) as caught:
         judge(records, version=version, **limits)
-    assert caught.value.code is code
+    assert code_of(caught.value.refusal) is code
 
 
 @pytest.mark.parametrize("compression", ALL)
@@ -226,7 +228,7 @@ def test_what_takes_long_to_unpack_is_left_to_a_thread(compression: Compression)
     assert rest is not None
     with pytest.raises(InvalidBatch) as refusal:
         rest()
-    assert refusal.value.code is ErrorCode.invalid_record
+    assert refusal.value.refusal.reason is Reason.INVALID_RECORD
     with pytest.raises(InvalidBatch):
         judged_at_once(small + small, version=9, limits=limits)
     with pytest.raises(InvalidBatch):
@@ -275,8 +277,8 @@ def test_records_without_a_key_are_found(
         return
     with pytest.raises(InvalidBatch) as refusal:
         judge(batch, needs_keys=True)
-    assert refusal.value.code is ErrorCode.invalid_record
-    assert refusal.value.records == wanted[:MAX_NAMED_RECORDS]
+    assert refusal.value.refusal.reason is Reason.INVALID_RECORD
+    assert refusal.value.refusal.records == wanted[:MAX_NAMED_RECORDS]
 
 
 @pytest.mark.parametrize("size", [1, 40, 300])
@@ -310,7 +312,7 @@ def test_many_keys_are_looked_for_in_a_thread() -> None:
     assert rest is not None
     with pytest.raises(InvalidBatch) as refusal:
         rest()
-    assert refusal.value.records == [2_001]
+    assert refusal.value.refusal.records == [2_001]
 
 
 def test_java_s_snappy_stream() -> None:
@@ -381,7 +383,7 @@ def test_stamping_large_batches_copies_no_records() -> None:
 def test_stored_bytes_that_are_no_batches_are_an_error(damage: bytes) -> None:
     with pytest.raises(InvalidBatch) as caught:
         stamped(build() + damage, 0, 0)
-    assert caught.value.code is ErrorCode.corrupt_message
+    assert caught.value.refusal.reason is Reason.CORRUPT
 
 
 # By timestamp.

@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, cast
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.config.node_config import LevelOneSection, NodeConfig, RetentionSection
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.builder import BuildFailed, Merge, Output
 from strandline.node.level_one.builder_measures import BuilderMeasures
 from strandline.node.level_one.upkeep import LevelOneUpkeep
 from strandline.node.objectstore.store import ObjectStore, StoreError
-from strandline.node.partition.batch import not_leading
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.object_names import object_id
 from strandline.statemachine.partition.epoch_window import EpochWindow
@@ -111,18 +108,18 @@ class HandReplica:
     async def execute(self, command: Command) -> Any:
         self.asked += 1
         if not self.leads:
-            return not_leading("it does not lead")
+            return Refusal(Reason.NOT_LEADER, "it does not lead")
         self.proposed.append(command)
         self.before(command)
         ending = self.endings.pop(0) if self.endings else "apply"
         # An entry belongs to the log of the term it was proposed in from this turn on.
         if ending == "refuse":
-            return not_leading("the log was full")
+            return Refusal(Reason.NOT_LEADER, "the log was full")
         result = self.apply(command) if ending in ("apply", "late") else None
         await asyncio.sleep(0.001)
         if ending == "apply":
             return result
-        return AppendFailed(ErrorCode.not_enough_replicas_after_append, "lost leadership")
+        return Refusal(Reason.UNDECIDED, "lost leadership")
 
 
 class HollowBuilder:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored, UploadFailed
+from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored
 from strandline.node.level_zero.measures import Why
 from strandline.node.objectstore.store import NotDone, OutcomeUnknown
-from strandline.node.raft.outcome import Overloaded
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.object_names import object_name, parse_object_name
 from tests.level_zero.hand_store import HandStore
 from tests.level_zero.samples import OTHER_TOPIC, TOPIC, record_batch, started
@@ -204,8 +204,9 @@ def test_a_batch_beyond_the_bound_is_refused_and_changes_nothing(case: Case) -> 
     case.stage_many(*[2000] * 5)
     late = case.stage(3)
     result = late.result()
-    assert isinstance(result, Overloaded)
-    assert result.reason == "10000 bytes wait for the object store"
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.NOT_NOW
+    assert result.message == "10000 bytes wait for the object store"
     case.turn()
     case.store.under_way[0].succeed()
     case.turn()
@@ -218,7 +219,7 @@ def test_the_number_of_batches_is_bounded_too(case: Case) -> None:
     case.stage_many(*[3] * 101)
     assert isinstance(case.results, list)
     case.turn()
-    assert [(number, type(result)) for number, result in case.results] == [(100, Overloaded)]
+    assert [(number, isinstance(result, Refusal)) for number, result in case.results] == [(100, True)]
 
 
 def test_a_failed_upload_fails_exactly_its_batches_in_order(case: Case) -> None:
@@ -231,19 +232,19 @@ def test_a_failed_upload_fails_exactly_its_batches_in_order(case: Case) -> None:
     first.fail(NotDone("put", first.name, "no space", retriable=True))
     case.turn()
     assert [number for number, _ in case.results] == [2, 3, 0, 1]
-    failed = {number: result for number, result in case.results if isinstance(result, UploadFailed)}
-    assert failed == dict.fromkeys((0, 1), UploadFailed(first.name, "no space", unknown=False))
+    failed = {number: result for number, result in case.results if isinstance(result, Refusal)}
+    assert failed == dict.fromkeys((0, 1), Refusal(Reason.STORAGE_FAILED, f"object {first.name}: no space"))
     assert case.batcher.measures.batches_failed == 2
     assert case.batcher.measures.objects_failed == 1
 
 
-def test_an_unknown_outcome_says_so(case: Case) -> None:
+def test_an_object_that_may_be_there_all_the_same_fails_its_batches(case: Case) -> None:
     case.stage()
     case.turn()
     put = case.store.under_way[0]
     put.fail(OutcomeUnknown("put", put.name, "connection reset"))
     case.turn()
-    assert case.results == [(0, UploadFailed(put.name, "connection reset", unknown=True))]
+    assert case.results == [(0, Refusal(Reason.STORAGE_FAILED, f"object {put.name}: connection reset"))]
 
 
 def test_a_store_that_breaks_its_promise_still_ends_every_batch(case: Case) -> None:
@@ -252,9 +253,12 @@ def test_a_store_that_breaks_its_promise_still_ends_every_batch(case: Case) -> N
     case.store.under_way[0].fail(RuntimeError("a bug"))
     case.turn()
     ((_, result),) = case.results
-    assert isinstance(result, UploadFailed)
-    assert (result.reason, result.unknown) == ("RuntimeError: a bug", True)
-    assert [failure.message for failure in case.world.failures] == [f"putting {result.object_name}"]
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.STORAGE_FAILED
+    assert result.message is not None
+    name, _, error = result.message.removeprefix("object ").partition(": ")
+    assert error == "RuntimeError: a bug"
+    assert [failure.message for failure in case.world.failures] == [f"putting {name}"]
     case.world.failures.clear()
     assert case.batcher.uploads == case.batcher.staged_bytes == 0
 
@@ -364,7 +368,7 @@ def test_closing_lets_everything_leave_and_waits_for_it(case: Case) -> None:
     closing = case.node.loop.create_task(case.batcher.close())
     case.turn()
     assert case.sizes() == [900, 30]
-    assert isinstance(case.stage().result(), Overloaded)
+    assert isinstance(case.stage().result(), Refusal)
     case.store.under_way[0].succeed()
     case.turn()
     assert not closing.done()

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored, UploadFailed
+from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored
 from strandline.node.objectstore.store import OutcomeUnknown
-from strandline.node.raft.outcome import Overloaded
+from strandline.node.refusal import Reason, Refusal
 from tests.level_zero.hand_store import HandStore, Put
 from tests.level_zero.samples import TOPIC, started
 from tests.simulation.world import World
@@ -156,9 +156,13 @@ class BatcherRule(RuleBasedStateMachine):
                 data = self.stored[number].data[result.position : result.position + result.length]
                 assert data == number.to_bytes(4, "big") + bytes(self.model.sizes[number] - 4)
             elif number in self.failed:
-                assert future.result() == UploadFailed(self.failed[number].name, "no answer", unknown=True)
+                assert future.result() == Refusal(
+                    Reason.STORAGE_FAILED, f"object {self.failed[number].name}: no answer"
+                )
             elif number in self.refused:
-                assert isinstance(future.result(), Overloaded)
+                result = future.result()
+                assert isinstance(result, Refusal)
+                assert result.reason is Reason.NOT_NOW
             else:
                 assert not future.done()
 

@@ -10,6 +10,7 @@ import pytest
 from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Stored
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.objectstore.store import NotDone, OutcomeUnknown, StoreError
+from strandline.node.refusal import Refusal
 from strandline.snapshot.level_zero_format import BadObject, parse
 from tests.level_zero.samples import TOPIC, record_batch, run, started
 from tests.level_zero.store_contract import check_contract
@@ -176,7 +177,7 @@ def weather(seed: int) -> tuple[str, Counter[str], int]:
         ended: Counter[str] = Counter()
         for batch, future in staged:
             result = future.result()
-            ended[type(result).__name__] += 1
+            ended[result.reason.name if isinstance(result, Refusal) else "Stored"] += 1
             if isinstance(result, Stored):
                 name = f"l0/0000/{result.epoch:020d}/1-{result.object_id[4:].hex()}"
                 data = sim.objects[name]
@@ -192,7 +193,7 @@ def test_what_is_called_stored_is_there_whatever_the_store_does() -> None:
     for seed in range(25):
         _, ended, _ = weather(seed)
         total += ended
-    assert {"Stored", "UploadFailed", "Overloaded"} <= set(total)
+    assert {"Stored", "STORAGE_FAILED", "NOT_NOW"} <= set(total)
     assert total["Stored"] > 200
 
 

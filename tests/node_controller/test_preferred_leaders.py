@@ -10,8 +10,9 @@ from itertools import pairwise
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.preferred_leaders import STEP_SECONDS
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.partition.batch import ProducedBatch
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.partition.partition_commands import Appended
 from tests.kafka_wire.batches import Record, build
@@ -70,13 +71,13 @@ class Client:
         batch = ProducedBatch(data, 1, 0, 1000 + number, 0, sequence, number)
         partition.append(batch).add_done_callback(lambda done: self._answered(number, done))
 
-    def _answered(self, number: int, done: asyncio.Future[Appended | AppendFailed]) -> None:
+    def _answered(self, number: int, done: asyncio.Future[Appended | Refusal]) -> None:
         result = done.result()
         if isinstance(result, Appended):
             assert result.base_offset == self.acked[number]
             self.acked[number] += 1
         else:
-            self.failed[result.code] += 1
+            self.failed[code_of(result)] += 1
         self._brokers.world.call_later(0.02, self._send, number)
 
 

@@ -6,12 +6,10 @@ import asyncio
 from functools import partial
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.kafka.wire.record_batch import read_header
 from strandline.node.objectstore.store import StoreError
 from strandline.node.partition.batch import AppendResult, ProducedBatch
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.partition_commands import Appended
 from tests.kafka_wire.batches import Record, build
 from tests.partition.cluster import PartitionCluster
@@ -135,12 +133,10 @@ class Producer:
         if isinstance(result, Appended):
             self.acked[number] = result.base_offset
         elif self.idempotent:
-            if isinstance(result, AppendFailed) and result.code is ErrorCode.invalid_producer_epoch:
+            if isinstance(result, Refusal) and result.reason is Reason.STALE_PRODUCER_EPOCH:
                 self._world.fail(None, f"producer {self.identity} was fenced by nobody")
             self._again.append(number)
-        elif isinstance(result, AppendFailed) and (
-            result.code is not ErrorCode.not_enough_replicas_after_append
-        ):
+        elif isinstance(result, Refusal) and result.reason is not Reason.UNDECIDED:
             self.refused.add(number)
 
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from strandline.node.level_zero.batcher import Batcher, Result, Stored, UploadFailed
+from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.store import Buffer, ObjectNotFound, ObjectStore
@@ -17,7 +18,7 @@ from strandline.node.partition.batch import AppendResult, Judgement, ProducedBat
 from strandline.node.partition.partition import Partition
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import object_id
@@ -58,7 +59,7 @@ class HandBatcher:
         future: asyncio.Future[Result] = self._loop.create_future()
         self.staged.append((data, future))
         if self.refusing is not None:
-            future.set_result(Overloaded(self.refusing))
+            future.set_result(Refusal(Reason.NOT_NOW, self.refusing))
         return future
 
     def stored(self, number: int, epoch: int = CREATION_EPOCH) -> None:
@@ -67,7 +68,7 @@ class HandBatcher:
         future.set_result(Stored(epoch, object_id(0, 1, number.to_bytes(16, "big")), 16, len(data)))
 
     def failed(self, number: int, reason: str = "no disk") -> None:
-        self.staged[number][1].set_result(UploadFailed("l0/0", reason, unknown=True))
+        self.staged[number][1].set_result(Refusal(Reason.STORAGE_FAILED, f"object l0/0: {reason}"))
 
 
 class Entry(NamedTuple):
@@ -374,16 +375,14 @@ class Lone:
 
     def end(
         self, number: int, *, producer: int = 7, epoch: int = 0, commit: bool = True, term: int = 3
-    ) -> asyncio.Task[AppendFailed | None]:
+    ) -> asyncio.Task[Refusal | None]:
         """A transaction's marker, on its way to the log."""
         return self.run(self.partition.end_transaction(producer, epoch, number, commit, term))
 
     def codes(self) -> dict[str, str]:
         """How the batches were answered so far: an offset, or an error's name."""
         return {
-            name: getattr(result, "code", None).name  # type: ignore[union-attr]
-            if hasattr(result, "code")
-            else str(getattr(result, "base_offset", None))
+            name: code_of(result).name if isinstance(result, Refusal) else str(result.base_offset)
             for name, result in self.answers
         }
 

@@ -7,13 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.level_zero.batcher import Stored
 from strandline.node.partition import answers, fence, partition
-from strandline.node.partition.batch import not_replicated, not_stored
 from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Lane, Pending
 from strandline.node.partition.partition import Partition
+from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.writer import Writer
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader, Unknown
@@ -109,7 +108,7 @@ def _no_turns(self: Writer, pending: Pending, staged: asyncio.Future[Any]) -> No
     if staged.cancelled() or pending not in pending.lane.queue:
         return
     stored = staged.result()
-    pending.stored = stored if isinstance(stored, Stored) else not_stored(stored)
+    pending.stored = stored
     pending.lane.queue.remove(pending)
     pending.lane.queue.appendleft(pending)
     self._now_ready(pending.lane)
@@ -122,7 +121,7 @@ def _fails_alone(self: Writer, lane: Lane, failure: Any) -> None:
 
 
 def _unknown_is_refusal(outcome: Any) -> Any:
-    return not_replicated(NotLeader(None) if isinstance(outcome, Unknown) else outcome)
+    return refusal_of(NotLeader(None) if isinstance(outcome, Unknown) else outcome)
 
 
 def _opens_at_once(self: Partition, group: RaftGroup) -> None:
@@ -173,7 +172,7 @@ CLUSTER: dict[str, AbstractContextManager[Any]] = {
     "no-turns": patch.object(Writer, "_uploaded", _no_turns),
     "fails-alone": patch.object(Writer, "_fail", _fails_alone),
     "gaps-forgotten": patch.object(Gaps, "refusal", lambda *_: None),
-    "unknown-is-refusal": patch.object(answers, "not_replicated", _unknown_is_refusal),
+    "unknown-is-refusal": patch.object(answers, "refusal_of", _unknown_is_refusal),
     "no-barrier": patch.object(Partition, "attach", _opens_at_once),
     "answers-early": patch.object(Writer, "_write", _answers_early),
 }

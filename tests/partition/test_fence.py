@@ -9,7 +9,8 @@ from itertools import permutations
 
 import pytest
 
-from strandline.node.partition.fence import FenceClosed, Hold
+from strandline.node.partition.fence import Hold
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch, WindowCounters
 from tests.partition.fences import TERM, Bench, granted
 
@@ -103,8 +104,8 @@ def test_leader_change_in_the_middle_of_a_transition() -> None:
     slide = bench.ask(7)
     bench.fence.close("another node leads")
     bench.loop.run()
-    assert slide.result() == FenceClosed("another node leads")
-    assert bench.fence.try_acquire(6) == FenceClosed("another node leads")
+    assert slide.result() == Refusal(Reason.NOT_LEADER, "another node leads")
+    assert bench.fence.try_acquire(6) == Refusal(Reason.NOT_LEADER, "another node leads")
     bench.fence.open(EpochWindow.recovered(TERM + 1, 6))
     mine = bench.hold(6)
     bench.release(inside)
@@ -242,7 +243,7 @@ def test_closing_answers_all_who_wait_in_order() -> None:
     bench.fence.close("the node is stopping")
     bench.loop.run()
     assert order == [0, 1, 2]
-    assert {task.result() for task in tasks} == {FenceClosed("the node is stopping")}
+    assert {task.result() for task in tasks} == {Refusal(Reason.NOT_LEADER, "the node is stopping")}
     assert (bench.fence.window, bench.fence.holds, bench.fence.waiting) == (None, 0, 0)
 
 
@@ -261,10 +262,10 @@ def test_cancelled_and_closed_in_one_turn() -> None:
 
 def test_closed_before_it_was_ever_open() -> None:
     bench = Bench()
-    assert isinstance(bench.fence.try_acquire(5), FenceClosed)
-    assert isinstance(bench.ask(5).result(), FenceClosed)
+    assert isinstance(bench.fence.try_acquire(5), Refusal)
+    assert isinstance(bench.ask(5).result(), Refusal)
     bench.fence.close("again")
-    assert bench.fence.try_acquire(5) == FenceClosed("again")
+    assert bench.fence.try_acquire(5) == Refusal(Reason.NOT_LEADER, "again")
 
 
 def test_opening_an_open_fence_is_an_error() -> None:

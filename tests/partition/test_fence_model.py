@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from strandline.node.partition.fence import Fence, FenceClosed, Grant, Hold
+from strandline.node.partition.fence import Fence, Grant, Hold
+from strandline.node.refusal import Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from tests.manual_loop import manual_loop
 
@@ -177,7 +178,7 @@ class FenceRule(RuleBasedStateMachine):
             if expected == CANCELLED:
                 assert task.cancelled()
             elif expected is not None:
-                kind = {HELD: Hold, STALE: StaleClusterEpoch, CLOSED: FenceClosed}[expected]
+                kind = {HELD: Hold, STALE: StaleClusterEpoch, CLOSED: Refusal}[expected]
                 assert isinstance(task.result(), kind), number
 
     @invariant()

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.partition.answers import HELD_SECONDS
 from strandline.node.partition.batch import AppendResult, ProducedBatch
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Refusal
 from tests.kafka_wire.batches import build
 from tests.partition.cluster import GROUP, PartitionCluster
 from tests.partition.lone import Lone
@@ -45,7 +46,7 @@ def ended(cluster: PartitionCluster, future: asyncio.Future[AppendResult], secon
     """The offset, or the error's name."""
     assert cluster.world.run_until(future.done, timeout=seconds), "no answer"
     result = future.result()
-    return result.code.name if isinstance(result, AppendFailed) else result.base_offset
+    return code_of(result).name if isinstance(result, Refusal) else result.base_offset
 
 
 def follower(cluster: PartitionCluster) -> int:

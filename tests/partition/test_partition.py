@@ -8,7 +8,7 @@ from strandline.node.partition import partition
 from strandline.node.partition.fence import Hold
 from strandline.node.partition.partition import TICK_SECONDS
 from strandline.node.raft.outcome import NotLeader
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
@@ -162,15 +162,15 @@ def test_commands_are_carried_out_by_the_leader_only() -> None:
         result = task.result()
         assert isinstance(result, CheckpointTaken)
         too_high = lone.run(lone.partition.execute(SetStartOffset(2))).result()
-        assert isinstance(too_high, AppendFailed)
-        assert too_high.code.name == "offset_out_of_range"
+        assert isinstance(too_high, Refusal)
+        assert too_high.reason is Reason.ABOVE_HIGH_WATERMARK
         waiting = lone.run(lone.partition.execute(SetStartOffset(1)))
         lone.group.lose()
         lone.group.drop(NotLeader(2))
         for refused in (waiting, lone.run(lone.partition.execute(SetStartOffset(1)))):
             answer = refused.result()
-            assert isinstance(answer, AppendFailed)
-            assert answer.code.name == "not_leader_or_follower"
+            assert isinstance(answer, Refusal)
+            assert answer.reason is Reason.NOT_LEADER
 
 
 def test_batches_do_not_come_as_commands() -> None:
@@ -209,7 +209,7 @@ def test_an_epoch_that_waits_when_leadership_goes() -> None:
         task = lone.run(lone.partition.execute(AdvanceEpoch(EpochWindow(0, 8, 8))))
         lone.group.lose()
         answer = task.result()
-        assert isinstance(answer, AppendFailed)
+        assert isinstance(answer, Refusal)
         hold.release()
 
 

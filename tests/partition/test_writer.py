@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from strandline.node.partition import answers, gaps, writer
 from strandline.node.partition.fence import Hold
 from strandline.node.raft.outcome import NotLeader, Overloaded
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.partition_commands import Appended, Kind
 from tests.partition.lone import CREATION_EPOCH, Lone, unknown
 
@@ -133,7 +132,7 @@ def test_bad_records_found_late_fail_before_the_log(stored_first: bool) -> None:
         lone.stored("1")
         if stored_first:
             lone.stored("0")
-        judgement.set_result(AppendFailed(ErrorCode.invalid_record, "no records"))
+        judgement.set_result(Refusal(Reason.INVALID_RECORD, "no records"))
         lone.loop.run()
         lone.group.commit()
         assert lone.codes() == {"0": "invalid_record", "1": NOT_NOW}

@@ -11,16 +11,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.produced_transactions import Questions
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import read_header
 from strandline.node.objectstore.store import StoreError
 from strandline.node.partition.batch import AppendResult, ProducedBatch, Verified
-from strandline.node.refusal import AppendFailed, Failure
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
 from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended
 from tests.kafka_wire.batches import Record, build
@@ -33,11 +32,12 @@ GIVE_UP_SECONDS = 1.5
 OLD, NEW = 9, 12
 """Versions of Produce: of a client that adds partitions itself, of one that raises its epoch each time."""
 _AGAIN = (
-    ErrorCode.not_leader_or_follower,
-    ErrorCode.not_enough_replicas,
-    ErrorCode.not_enough_replicas_after_append,
-    ErrorCode.kafka_storage_error,
-    ErrorCode.concurrent_transactions,
+    Reason.NOT_LEADER,
+    Reason.NOT_NOW,
+    Reason.UNDECIDED,
+    Reason.STORAGE_FAILED,
+    Reason.OUT_OF_ORDER,
+    KafkaError.CONCURRENT_TRANSACTIONS,
 )
 
 
@@ -66,16 +66,16 @@ class Coordinator:
     def id_of(self, producer: int) -> _Id:
         return self._ids.setdefault(producer, _Id())
 
-    def join(self, producer: int, epoch: int, *, add: bool) -> Verified | Failure:
+    def join(self, producer: int, epoch: int, *, add: bool) -> Verified | Refusal:
         """The partition's place in the producer's transaction."""
         one = self.id_of(producer)
         if epoch != one.epoch:
-            return Failure(ErrorCode.producer_fenced, "another incarnation")
+            return Refusal(KafkaError.PRODUCER_FENCED, "another incarnation")
         if one.status == "ending":
-            return Failure(ErrorCode.concurrent_transactions, "the one before")
+            return Refusal(KafkaError.CONCURRENT_TRANSACTIONS, "the one before")
         if one.status == "empty":
             if not add:
-                return Failure(ErrorCode.invalid_txn_state, "nothing is open")
+                return Refusal(KafkaError.INVALID_TXN_STATE, "nothing is open")
             one.number += 1
             one.status = "open"
         return Verified(one.number)
@@ -300,9 +300,8 @@ class Transactional:
             self._world.call_later(0.01, self._answered, index, attempt, None)
             return
         known = questions.transaction_of(partition, cast(Topic, SimpleNamespace(topic_id=TOPIC)), 0, head)
-        if isinstance(known, Failure):
-            refused = AppendFailed(known.code, known.message or "")
-            self._world.call_later(0.01, self._answered, index, attempt, refused)
+        if isinstance(known, Refusal):
+            self._world.call_later(0.01, self._answered, index, attempt, known)
             return
         number = known if isinstance(known, int) else NO_TRANSACTION
         verification = None if isinstance(known, int) else known
@@ -320,7 +319,7 @@ class Transactional:
         del self._in_flight[index]
         if isinstance(result, Appended):
             self._there.add(index)
-        elif result is None or result.code in _AGAIN or result.code is ErrorCode.out_of_order_sequence_number:
+        elif result is None or result.reason in _AGAIN:
             self._again.append(index)
         else:
             # Nobody but the producer itself ends its transaction here.

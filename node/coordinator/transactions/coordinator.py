@@ -11,15 +11,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.controller.client import Unavailable
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
 from strandline.node.coordinator.transactions.upkeep import Upkeep
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.statemachine.internal_topics import is_key
-from strandline.statemachine.kafka_errors import Refused
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.transactions.transaction_commands import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -56,7 +54,7 @@ class ProducerIdentity(NamedTuple):
 class TransactionCoordinator:
     """The transactional ids of one coordinator. Belongs to one event loop; there as long as the replica is.
 
-    A request gets it from `Coordinators.transactions_for`, which gives it out while it leads only. A Failure
+    A request gets it from `Coordinators.transactions_for`, which gives it out while it leads only. A Refusal
     with a code that clients do not ask again after is certain; an outcome that nobody knows never has one.
     """
 
@@ -89,14 +87,14 @@ class TransactionCoordinator:
         timeout_ms: int,
         producer_id: int = NO_PRODUCER_ID,
         epoch: int = NO_EPOCH,
-    ) -> ProducerIdentity | Failure:
+    ) -> ProducerIdentity | Refusal:
         """Identify a producer, which fences all before it; `producer_id` and `epoch`: its own, if any.
 
         What is open is aborted first. CONCURRENT_TRANSACTIONS when that takes longer than requests wait.
         """
         if not 0 < timeout_ms <= self._context.config.transactions.max_timeout_seconds * 1000:
-            return Failure(
-                ErrorCode.invalid_transaction_timeout, f"{timeout_ms} ms is no transaction timeout here."
+            return Refusal(
+                KafkaError.INVALID_TRANSACTION_TIMEOUT, f"{timeout_ms} ms is no transaction timeout here."
             )
 
         def command(new_id: int) -> InitializeProducer:
@@ -113,20 +111,20 @@ class TransactionCoordinator:
         epoch: int,
         partitions: Sequence[tuple[bytes, int]] = (),
         groups: Sequence[str] = (),
-    ) -> int | Failure:
+    ) -> int | Refusal:
         """Add partitions (by topic id) and groups to the open transaction, or begin one; its number.
 
         All of them are added or none. Adding what is there already writes nothing.
         """
         asked = (transactional_id, producer_id, epoch, partitions, groups)
         if not all(map(is_key, groups)):
-            return Failure(ErrorCode.invalid_group_id, "There is no group of such a long name.")
+            return Refusal(KafkaError.INVALID_GROUP_ID, "There is no group of such a long name.")
         known = self.machine.transactions.get(transactional_id)
         if known is not None and len(known.groups) >= MAX_GROUPS and not known.groups.keys() >= {*groups}:
-            return Failure(ErrorCode.invalid_request, f"{MAX_GROUPS} groups are in the transaction already.")
+            return Refusal(KafkaError.INVALID_REQUEST, f"{MAX_GROUPS} groups are in the transaction already.")
         if isinstance(self.machine.verify(*asked), Enlisted):
             there = await self.verify(*asked)
-            if not isinstance(there, Failure):
+            if not isinstance(there, Refusal):
                 return there
         result = await self._decide(transactional_id, lambda _: Enlist(*asked), False)
         return result.number if isinstance(result, Enlisted) else _failure(result)
@@ -138,16 +136,16 @@ class TransactionCoordinator:
         epoch: int,
         partitions: Sequence[tuple[bytes, int]] = (),
         groups: Sequence[str] = (),
-    ) -> int | Failure:
+    ) -> int | Refusal:
         """The number of the open transaction that has all of these; INVALID_TXN_STATE when there is none."""
         if not await self.replica.confirm():
-            return Failure(ErrorCode.not_coordinator, "This node does not lead the coordinator any more.")
+            return Refusal(KafkaError.NOT_COORDINATOR, "This node does not lead the coordinator any more.")
         result = self.machine.verify(transactional_id, producer_id, epoch, partitions, groups)
         return result.number if isinstance(result, Enlisted) else _failure(result)
 
     async def end(
         self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, raises: bool
-    ) -> ProducerIdentity | Failure:
+    ) -> ProducerIdentity | Refusal:
         """Commit or abort; what the producer is to use next. `raises`: transactions version 2 (KIP-890).
 
         Answered once it is decided: from then on it is carried out, whatever fails. The next one begins when
@@ -164,17 +162,17 @@ class TransactionCoordinator:
 
     # What operators ask.
 
-    async def describe(self, transactional_id: str) -> Transaction | Failure:
+    async def describe(self, transactional_id: str) -> Transaction | Refusal:
         """What is known of an id: to be read in the same turn of the loop."""
         if not await self.replica.confirm():
-            return Failure(ErrorCode.not_coordinator, "This node does not lead the coordinator any more.")
+            return Refusal(KafkaError.NOT_COORDINATOR, "This node does not lead the coordinator any more.")
         found = self.machine.transactions.get(transactional_id)
-        return found or Failure(ErrorCode.transactional_id_not_found, "No such transactional id is known.")
+        return found or Refusal(KafkaError.TRANSACTIONAL_ID_NOT_FOUND, "No such transactional id is known.")
 
-    async def abort(self, transactional_id: str, number: int) -> ProducerIdentity | Failure | None:
+    async def abort(self, transactional_id: str, number: int) -> ProducerIdentity | Refusal | None:
         """Abort the open transaction of this number, against its producer, which is fenced.
 
-        None: it is in the log, and nobody knows yet whether it will be carried out. A Failure is certain.
+        None: it is in the log, and nobody knows yet whether it will be carried out. A Refusal is certain.
         """
         result = await self.replica.execute(Abort(transactional_id, number))
         if isinstance(result, NotDone) and result.unknown:
@@ -197,7 +195,9 @@ class TransactionCoordinator:
             if wants_id and new_id == NO_PRODUCER_ID:
                 given = await self._context.producer_ids.next()
                 if isinstance(given, Unavailable):
-                    return Failure(ErrorCode.coordinator_load_in_progress, f"No producer id: {given.reason}.")
+                    return Refusal(
+                        KafkaError.COORDINATOR_LOAD_IN_PROGRESS, f"No producer id: {given.reason}."
+                    )
                 new_id = given
             made = command(new_id)
             result = await self.replica.execute(made)
@@ -207,8 +207,8 @@ class TransactionCoordinator:
             if not _has_to_wait(made, result):
                 return result
             if not await self._completed(transactional_id, deadline):
-                return Failure(
-                    ErrorCode.concurrent_transactions, "The transaction before is being completed."
+                return Refusal(
+                    KafkaError.CONCURRENT_TRANSACTIONS, "The transaction before is being completed."
                 )
 
     async def _completed(self, transactional_id: str, deadline: float) -> bool:
@@ -257,14 +257,14 @@ class TransactionCoordinator:
 def _has_to_wait(command: TransactionCommand, result: Any) -> bool:
     """Whether the command is to be said again once what is being completed is complete."""
     if isinstance(result, Refused):
-        return int(result.error) == ErrorCode.concurrent_transactions
+        return result.error == KafkaError.CONCURRENT_TRANSACTIONS
     return isinstance(result, Prepared) and isinstance(command, InitializeProducer)
 
 
-def _failure(result: Any) -> Failure:
-    if isinstance(result, Failure):
+def _failure(result: Any) -> Refusal:
+    if isinstance(result, Refusal):
         return result
     if isinstance(result, NotDone):
-        return Failure(result.code, result.reason)
+        return Refusal(KafkaError(result.code), result.reason)
     assert isinstance(result, Refused)
-    return Failure(ErrorCode(int(result.error)), result.message)
+    return Refusal(result.error, result.message)

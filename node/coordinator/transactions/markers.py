@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.partition.transaction_markers import MAX_MARKERS, METHOD, Marker, MarkerAnswer
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.transactions.transaction_commands import TopicPartition
 from strandline.statemachine.transactions.transaction_state import PREPARED, Transaction
@@ -149,7 +149,7 @@ class Markers:
         found: dict[int, list[str]] = {}
         for position, group in enumerate(groups):
             place = await self._context.coordinators.group_place(group)
-            if isinstance(place, Failure):
+            if isinstance(place, Refusal):
                 return found, groups[position:]
             found.setdefault(place.raft_group, []).append(group)
         return found, []

@@ -12,25 +12,26 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.partition.batch import Verified
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
+from strandline.statemachine.kafka_errors import KafkaError
 
 VERIFY: Final = "transactions.verify"
+DONE: Final = 0
+"""In an answer, where Kafka's number of an error would stand: all of it is in the transaction."""
 VERIFY_SECONDS: Final = 5.0
 """All a batch waits for, what is being completed before it included."""
 ATTEMPT_SECONDS: Final = 3.0
 """How long one node is waited for."""
 RETRY_SECONDS: Final = 0.05
 _ASKED_AGAIN: Final = (
-    ErrorCode.not_coordinator,
-    ErrorCode.coordinator_load_in_progress,
-    ErrorCode.coordinator_not_available,
-    ErrorCode.concurrent_transactions,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.CONCURRENT_TRANSACTIONS,
 )
 
 Partitions = Sequence[tuple[bytes, int]]
@@ -40,13 +41,13 @@ class _Gathering(NamedTuple):
     """What is added for one producer in one go: all that came in a turn of the loop."""
 
     partitions: dict[tuple[bytes, int], None]
-    answer: asyncio.Task[Verified | Failure]
+    answer: asyncio.Task[Verified | Refusal]
 
 
 class Verifier:
     """One node's questions to the coordinators, and its answers as one. Belongs to the context's loop.
 
-    Every Failure whose code is among Kafka's retriable ones says that nobody knows (yet); all others are
+    Every Refusal whose reason is among Kafka's retriable codes says that nobody knows (yet); all others are
     the coordinator's own refusal, and certain.
     """
 
@@ -63,7 +64,7 @@ class Verifier:
 
     async def partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Partitions, *, add: bool
-    ) -> Verified | Failure:
+    ) -> Verified | Refusal:
         """The number of the open transaction that has all these partitions, `add`: once they are in it.
 
         Answers within 5 s, with CONCURRENT_TRANSACTIONS when the one before is still being completed, and
@@ -83,13 +84,13 @@ class Verifier:
 
     async def group(
         self, transactional_id: str, producer_id: int, epoch: int, group_id: str, *, add: bool
-    ) -> Verified | Failure:
+    ) -> Verified | Refusal:
         """As `partitions`, for the offsets of a consumer group."""
         return await self._ask(transactional_id, producer_id, epoch, (), (group_id,), add)
 
     async def _add_together(
         self, key: tuple[str, int, int], together: dict[tuple[bytes, int], None]
-    ) -> Verified | Failure:
+    ) -> Verified | Refusal:
         del self._gathering[key]
         return await self._ask(*key, list(together), (), True)
 
@@ -101,7 +102,7 @@ class Verifier:
         partitions: Partitions,
         groups: Sequence[str],
         add: bool,
-    ) -> Verified | Failure:
+    ) -> Verified | Refusal:
         loop = self._context.loop
         deadline = loop.time() + VERIFY_SECONDS
         question = [
@@ -112,21 +113,21 @@ class Verifier:
             list(groups),
             add,
         ]
-        failed = Failure(ErrorCode.coordinator_not_available, "The transaction's coordinator has no leader.")
+        failed = Refusal(KafkaError.COORDINATOR_NOT_AVAILABLE, "The transaction's coordinator has no leader.")
         while (left := deadline - loop.time()) > 0 and not self._closed:
             answer = await self._attempt(transactional_id, question, left)
             if isinstance(answer, Verified):
                 return answer
             if answer is not None:
                 failed = answer
-                if answer.code not in _ASKED_AGAIN:
+                if answer.reason not in _ASKED_AGAIN:
                     break
             await asyncio.sleep(min(RETRY_SECONDS, max(0.0, deadline - loop.time())))
         return failed
 
     async def _attempt(
         self, transactional_id: str, question: list[Any], left: float
-    ) -> Verified | Failure | None:
+    ) -> Verified | Refusal | None:
         """One question to the leader; None when there is none."""
         context = self._context
         try:
@@ -134,7 +135,7 @@ class Verifier:
                 place = await self._coordinators.transaction_place(transactional_id)
         except TimeoutError:
             return None
-        if isinstance(place, Failure):
+        if isinstance(place, Refusal):
             return place
         leader = context.leaders.leader_of(place.raft_group)
         if leader is None:
@@ -143,25 +144,30 @@ class Verifier:
             code, message, number = await context.calls.call(
                 leader.node, VERIFY, question, min(left, ATTEMPT_SECONDS)
             )
-            if code == ErrorCode.none:
+            if code == DONE:
                 if type(number) is not int or number < 1:
                     # In the log it would stop every replica.
                     raise ValueError(f"{number!r} is no transaction's number")
                 return Verified(number)
-            return Failure(ErrorCode(code), message)
+            return Refusal(KafkaError(code), message)
         except (CallFailed, TypeError, ValueError) as error:
-            return Failure(ErrorCode.coordinator_not_available, f"The transaction's coordinator: {error}")
+            return Refusal(KafkaError.COORDINATOR_NOT_AVAILABLE, f"The transaction's coordinator: {error}")
 
     # As the coordinator.
 
     async def _asked(self, peer: int, question: Any) -> Any:
         transactional_id, producer_id, epoch, partitions, groups, add = question
         coordinator = self._coordinators.transactions_for(transactional_id)
-        if isinstance(coordinator, ErrorCode):
+        if isinstance(coordinator, KafkaError):
             return [int(coordinator), "this node does not coordinate the transactional id", -1]
         ask = coordinator.enlist if add else coordinator.verify
         pairs = [(topic_id, number) for topic_id, number in partitions]
         answer = await ask(transactional_id, producer_id, epoch, pairs, groups)
-        if isinstance(answer, Failure):
-            return [int(answer.code), answer.message, -1]
-        return [int(ErrorCode.none), None, answer]
+        if isinstance(answer, Refusal):
+            return [_number(answer), answer.message, -1]
+        return [DONE, None, answer]
+
+
+def _number(refusal: Refusal) -> int:
+    assert isinstance(refusal.reason, KafkaError), "a coordinator refuses by Kafka's codes"
+    return int(refusal.reason)

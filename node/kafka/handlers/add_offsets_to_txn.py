@@ -11,11 +11,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 
 
 async def add_offsets_to_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -35,4 +36,4 @@ async def _add(context: BrokerContext, payload: Any) -> ErrorCode:
     added = await coordinator.enlist(
         payload.transactional_id, payload.producer_id, payload.producer_epoch, groups=(payload.group_id,)
     )
-    return added.code if isinstance(added, Failure) else ErrorCode.none
+    return code_of(added) if isinstance(added, Refusal) else ErrorCode.none

@@ -11,12 +11,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 
 
 async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
@@ -66,4 +67,4 @@ async def _add(context: BrokerContext, payload: Any, partitions: list[tuple[byte
         payload.v3_and_below_producer_epoch,
         partitions,
     )
-    return added.code if isinstance(added, Failure) else ErrorCode.none
+    return code_of(added) if isinstance(added, Refusal) else ErrorCode.none

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_configs import alter_group, group_settings
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, refused, submit, topic_named
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, refused, submit, topic_named
 from strandline.node.kafka.handlers.setting_answers import (
     CONFIG_TYPES,
     DEFAULTS,
@@ -23,7 +23,6 @@ from strandline.node.kafka.handlers.setting_answers import (
 )
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,

@@ -11,6 +11,7 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import DUPLICATE
 from strandline.node.kafka.handlers.outcomes import (
     NO_THROTTLE,
+    Failure,
     deadline_after,
     led,
     refused,
@@ -19,7 +20,6 @@ from strandline.node.kafka.handlers.outcomes import (
 )
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import CreatePartitions
 from strandline.statemachine.controller.controller_state import Topic

@@ -10,11 +10,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, deadline_after, led, refused, submit
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, deadline_after, led, refused, submit
 from strandline.node.kafka.handlers.setting_answers import source_of
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import CreateTopic
 from strandline.statemachine.controller.controller_state import Topic

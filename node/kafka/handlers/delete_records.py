@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import led_partition, topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.partition.partition import Partition
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Reason, Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
 from strandline.statemachine.partition.partition_commands import (
@@ -103,7 +104,7 @@ async def _move(partition: Partition, offset: int) -> _Answer:
         return _Answer(ErrorCode.none, result.start_offset)
     if isinstance(result, Rejected) and result.reason is Rejection.LOWER_START_OFFSET:
         return _Answer(ErrorCode.none, result.current)  # Somebody else was quicker, and went further.
-    if isinstance(result, AppendFailed) and result.code is not ErrorCode.not_enough_replicas_after_append:
-        return _Answer(result.code)
+    if isinstance(result, Refusal) and result.reason is not Reason.UNDECIDED:
+        return _Answer(code_of(result))
     # Nobody knows whether it is in the log.
     return _Answer(ErrorCode.request_timed_out)

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.outcomes import (
     NO_THROTTLE,
+    Failure,
     deadline_after,
     submit,
     topic_named,
@@ -22,7 +23,6 @@ from strandline.node.kafka.handlers.outcomes import (
 )
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 

@@ -8,11 +8,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 from strandline.statemachine.transactions.transaction_state import Transaction
@@ -31,8 +32,8 @@ async def describe_transactions(context: BrokerContext, request: Request, a: Ans
         if isinstance(coordinator, ErrorCode):
             return _nothing(a, transactional_id, coordinator)
         found = await coordinator.describe(transactional_id)
-        if isinstance(found, Failure):
-            return _nothing(a, transactional_id, found.code)
+        if isinstance(found, Refusal):
+            return _nothing(a, transactional_id, code_of(found))
         return _described(context, a, found)
 
     ids = request.payload.transactional_ids

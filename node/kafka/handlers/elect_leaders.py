@@ -13,10 +13,9 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, deadline_after, until
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, deadline_after, until
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
 from strandline.node.rpc import CallFailed, MeshCalls
 from strandline.statemachine.controller.controller_state import Partition
 

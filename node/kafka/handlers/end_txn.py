@@ -7,11 +7,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 
 _RAISES_SINCE: Final = 5
 """Transactions version 2: the version of the request says which the client speaks."""
@@ -32,8 +33,8 @@ async def end_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
             commit=payload.committed,
             raises=version >= _RAISES_SINCE,
         )
-        if isinstance(ended, Failure):
-            code = ended.code
+        if isinstance(ended, Refusal):
+            code = code_of(ended)
         else:
             producer_id, epoch = ended
     return a.EndTxnResponse(

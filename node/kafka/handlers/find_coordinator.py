@@ -12,10 +12,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, NO_THROTTLE, until
+from strandline.node.kafka.handlers.error_codes import code_of
+from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, NO_THROTTLE, Failure, until
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import NodeRegistration
 
@@ -67,8 +68,8 @@ async def _find(
             ErrorCode.invalid_request,
             f"No coordinator has keys of type {key_type}: there are 0 (group) and 1 (transaction).",
         )
-    if isinstance(place, Failure):
-        return place
+    if isinstance(place, Refusal):
+        return Failure(code_of(place), place.message)
     group = place.raft_group
     if not await until(context, deadline, lambda: _leader(context, group) is not None):
         reason = "The coordinator has no leader at the moment: too many of its replicas are down."

@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.statemachine.internal_topics import is_key
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 def group_coordinator(
@@ -19,4 +20,5 @@ def group_coordinator(
     """
     if (not group_id and not may_be_empty) or not is_key(group_id):
         return ErrorCode.invalid_group_id
-    return context.coordinators.groups_for(group_id)
+    found = context.coordinators.groups_for(group_id)
+    return ErrorCode(found) if isinstance(found, KafkaError) else found

@@ -13,11 +13,12 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import Failure
+from strandline.node.refusal import Refusal
 
 _NONE = -1
 _MILLISECOND = timedelta(milliseconds=1)
@@ -61,6 +62,6 @@ async def _initialize(
     if isinstance(coordinator, ErrorCode):
         return coordinator, _NONE, _NONE
     given = await coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)
-    if isinstance(given, Failure):
-        return given.code, _NONE, _NONE
+    if isinstance(given, Refusal):
+        return code_of(given), _NONE, _NONE
     return ErrorCode.none, given.producer_id, given.epoch

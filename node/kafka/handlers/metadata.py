@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, controller_id, live_nodes
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import new_topic
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, led, submit
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, led, submit
 from strandline.node.kafka.handlers.topic_metadata import (
     INTERNAL,
     Breath,
@@ -20,7 +20,6 @@ from strandline.node.kafka.handlers.topic_metadata import (
 )
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import EncodedBody, Request
-from strandline.node.refusal import Failure
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import invalid_name

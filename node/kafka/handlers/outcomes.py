@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.refusal import Failure
 from strandline.statemachine.controller.controller import Result
 from strandline.statemachine.controller.controller_commands import Command
 from strandline.statemachine.controller.controller_state import Topic
@@ -30,6 +29,13 @@ LEADER_SECONDS: Final = 1.0
 """How long a request that created partitions waits for their first leaders."""
 _FIRST_LOOK_SECONDS: Final = 0.005
 _LAST_LOOK_SECONDS: Final = 0.1
+
+
+class Failure(NamedTuple):
+    """Why one topic, partition or resource of a request was not served."""
+
+    code: ErrorCode
+    message: str | None
 
 
 def deadline_after(context: BrokerContext, timeout: timedelta) -> float:

@@ -12,12 +12,13 @@ import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import LeaderHints, led_partition, topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
 from strandline.node.kafka.handlers.produced_transactions import Questions
@@ -32,7 +33,7 @@ from strandline.node.kafka.wire.record_batch import (
 )
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.partition import Partition
-from strandline.node.refusal import AppendFailed, Failure
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.settings import Configs, Setting
 from strandline.statemachine.controller.topic_config import (
@@ -43,7 +44,7 @@ from strandline.statemachine.controller.topic_config import (
     MESSAGE_TIMESTAMP_TYPE,
     MIN_INSYNC_REPLICAS,
 )
-from strandline.statemachine.partition.partition_commands import NO_TRANSACTION
+from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended
 
 _NO_BOUND_MS: Final = 2**63 - 1
 _LOG_APPEND_TIME: Final = 0x08
@@ -65,20 +66,9 @@ class _Rules(NamedTuple):
     min_in_sync: int
 
 
-class _Refused(NamedTuple):
-    """A partition whose batch goes nowhere."""
-
-    topic: Topic | ErrorCode
-    code: ErrorCode
-    message: str | None = None
-    records: Sequence[int] = ()
-    """Numbers within the batch of the records it is refused for, where it is for single ones."""
-
-
 class _Staged(NamedTuple):
     """A partition whose batch is on its way; `append_time` is -1 where the client's times count."""
 
-    topic: Topic
     partition: Partition
     result: asyncio.Future[AppendResult]
     append_time: int
@@ -86,18 +76,25 @@ class _Staged(NamedTuple):
     """As in ProducedBatch."""
 
 
+_Outcome: TypeAlias = _Staged | Refusal | ErrorCode
+"""What becomes of one partition's batch; an ErrorCode where there is no such partition to write to here."""
+
+
 async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
     """The answer, or None with acks=0; raises CloseConnection for an error that acks=0 cannot be told."""
     ask = request.payload
     questions = None if ask.transactional_id is None else Questions(context, request, ask.transactional_id)
+    topics = [
+        topic_of(context, getattr(asked, "name", None), getattr(asked, "topic_id", None))
+        for asked in ask.topic_data
+    ]
     outcomes = [
         [_stage(context, request, questions, topic, data) for data in asked.partition_data]
-        for asked in ask.topic_data
-        for topic in (topic_of(context, getattr(asked, "name", None), getattr(asked, "topic_id", None)),)
+        for asked, topic in zip(ask.topic_data, topics, strict=True)
     ]
     if questions is not None:
         questions.ask()
-    results = [outcome.result for topic in outcomes for outcome in topic if isinstance(outcome, _Staged)]
+    results = [one.result for of_topic in outcomes for one in of_topic if isinstance(one, _Staged)]
     if pending := [result for result in results if not result.done()]:
         # With acks=0 there is nobody to be told that it takes long.
         await _all_done(context.loop, pending, data_wait(ask.timeout) if ask.acks else None)
@@ -109,11 +106,11 @@ async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
         a.TopicProduceResponse(
             **_named(asked),
             partition_responses=tuple(
-                _answer(a, hints, data.index, outcome)
-                for data, outcome in zip(asked.partition_data, topic, strict=True)
+                _answer(a, hints, topic, data.index, outcome)
+                for data, outcome in zip(asked.partition_data, of_topic, strict=True)
             ),
         )
-        for asked, topic in zip(ask.topic_data, outcomes, strict=True)
+        for asked, topic, of_topic in zip(ask.topic_data, topics, outcomes, strict=True)
     )
     return a.ProduceResponse(responses=responses, throttle_time=NO_THROTTLE, node_endpoints=hints.endpoints())
 
@@ -127,16 +124,16 @@ def _stage(
     questions: Questions | None,
     topic: Topic | ErrorCode,
     data: Any,
-) -> _Staged | _Refused:
+) -> _Outcome:
     ask = request.payload
     if ask.acks not in (-1, 0, 1):
-        return _Refused(topic, ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {ask.acks}")
+        return Refusal(Reason.BAD_ACKS, f"acks is -1, 0 or 1, not {ask.acks}")
     if isinstance(topic, ErrorCode):
-        return _Refused(topic, topic)
+        return topic
     partition = led_partition(context, topic, data.index)
     if isinstance(partition, ErrorCode):
         _note_missed(context, request, topic, data)
-        return _Refused(topic, partition)
+        return partition
     rules = rules_of(topic.configs)
     now = context.wall_ms()
     try:
@@ -144,15 +141,15 @@ def _stage(
             data.records, version=request.header.api_version, limits=_limits(rules, now)
         )
     except InvalidBatch as invalid:
-        return _Refused(topic, invalid.code, str(invalid), invalid.records)
+        return invalid.refusal
     transaction, verification = NO_TRANSACTION, None
     if header.is_transactional:
         if questions is None:
             message = "a transactional batch in a request without a transactional id"
-            return _Refused(topic, ErrorCode.transactional_id_authorization_failed, message)
+            return Refusal(Reason.NO_TRANSACTIONAL_ID, message)
         known = questions.transaction_of(partition, topic, data.index, header)
-        if isinstance(known, Failure):
-            return _Refused(topic, *known)
+        if isinstance(known, Refusal):
+            return known
         if isinstance(known, int):
             transaction = known
         else:
@@ -167,7 +164,7 @@ def _stage(
     replicas = _beyond_majority(rules, topic) if rules.min_in_sync > 1 and ask.acks == -1 else 0
     batch = _batch(request, header, records, newest, transaction, replicas)
     result = partition.append(batch, judgement, verification)
-    return _Staged(topic, partition, result, append_time, replicas)
+    return _Staged(partition, result, append_time, replicas)
 
 
 def _beyond_majority(rules: _Rules, topic: Topic) -> int:
@@ -175,12 +172,12 @@ def _beyond_majority(rules: _Rules, topic: Topic) -> int:
     return rules.min_in_sync if rules.min_in_sync > topic.replication_factor // 2 + 1 else 0
 
 
-def _judge(rest: Callable[[], None]) -> AppendFailed | None:
+def _judge(rest: Callable[[], None]) -> Refusal | None:
     """In a thread: what is wrong with records that take long to look at."""
     try:
         rest()
     except InvalidBatch as invalid:
-        return AppendFailed(invalid.code, str(invalid), invalid.records)
+        return invalid.refusal
     return None
 
 
@@ -310,26 +307,32 @@ async def _all_done(
             timer.cancel()
 
 
-def _close_on_failure(outcomes: list[list[_Staged | _Refused]]) -> None:
-    for topic in outcomes:
-        for outcome in topic:
-            failed = outcome if isinstance(outcome, _Refused) else outcome.result.result()
-            if isinstance(failed, _Refused | AppendFailed):
-                reason = f"{failed.code.name}: {failed.message}" if failed.message else failed.code.name
-                raise CloseConnection(f"a produce request with acks=0 failed: {reason}")
+def _close_on_failure(outcomes: list[list[_Outcome]]) -> None:
+    for of_topic in outcomes:
+        for outcome in of_topic:
+            failed = outcome.result.result() if isinstance(outcome, _Staged) else outcome
+            if isinstance(failed, Appended):
+                continue
+            code, message = (
+                (failed, None) if isinstance(failed, ErrorCode) else (code_of(failed), failed.message)
+            )
+            reason = f"{code.name}: {message}" if message else code.name
+            raise CloseConnection(f"a produce request with acks=0 failed: {reason}")
 
 
-def _answer(a: Answers, hints: LeaderHints, index: int, outcome: _Staged | _Refused) -> Any:
-    if isinstance(outcome, _Refused):
-        return _failure(a, hints, index, outcome.topic, outcome)
+def _answer(a: Answers, hints: LeaderHints, topic: Topic | ErrorCode, index: int, outcome: _Outcome) -> Any:
+    if isinstance(outcome, ErrorCode):
+        return _failure(a, hints, topic, index, outcome)
+    if isinstance(outcome, Refusal):
+        return _refused(a, hints, topic, index, outcome)
     if not outcome.result.done():
-        message = "not acknowledged in time; it may be in the log, now or later"
-        code = ErrorCode.not_enough_replicas_after_append if outcome.replicas else ErrorCode.request_timed_out
-        late = AppendFailed(code, message)
-        return _failure(a, hints, index, outcome.topic, late)
+        # min.insync.replicas may be all that it waits for.
+        reason = Reason.UNDECIDED if outcome.replicas else Reason.LATE
+        late = Refusal(reason, "not acknowledged in time; it may be in the log, now or later")
+        return _refused(a, hints, topic, index, late)
     result = outcome.result.result()
-    if isinstance(result, AppendFailed):
-        return _failure(a, hints, index, outcome.topic, result)
+    if isinstance(result, Refusal):
+        return _refused(a, hints, topic, index, result)
     time = outcome.append_time
     return a.PartitionProduceResponse(
         index=index,
@@ -342,25 +345,31 @@ def _answer(a: Answers, hints: LeaderHints, index: int, outcome: _Staged | _Refu
     )
 
 
+def _refused(a: Answers, hints: LeaderHints, topic: Topic | ErrorCode, index: int, refusal: Refusal) -> Any:
+    return _failure(a, hints, topic, index, code_of(refusal), refusal.message, refusal.records)
+
+
 def _failure(
     a: Answers,
     hints: LeaderHints,
-    index: int,
     topic: Topic | ErrorCode,
-    why: _Refused | AppendFailed,
+    index: int,
+    code: ErrorCode,
+    message: str | None = None,
+    records: Sequence[int] = (),
 ) -> Any:
     return a.PartitionProduceResponse(
         index=index,
-        error_code=why.code,
+        error_code=code,
         base_offset=-1,
         log_append_time=None,
         log_start_offset=-1,
         record_errors=tuple(
             a.BatchIndexAndErrorMessage(batch_index=record, batch_index_error_message=_KEYLESS)
-            for record in why.records
+            for record in records
         ),
-        error_message=why.message,
-        **hints.fields(why.code, topic, index),
+        error_message=message,
+        **hints.fields(code, topic, index),
     )
 
 

@@ -15,16 +15,15 @@ from functools import partial
 from itertools import cycle
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchHeader
 from strandline.node.partition.batch import Verification, Verified
 from strandline.node.partition.partition import Partition
-from strandline.node.refusal import AppendFailed, Failure
+from strandline.node.refusal import Reason, Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.kafka_errors import KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +32,10 @@ _ABORTS_SINCE: Final = 11
 _ADDS_SINCE: Final = 12
 """Clients of this version and later leave it to the produce request to add partitions (KIP-890)."""
 _TRY_AGAIN: Final = (
-    ErrorCode.network_exception,
-    ErrorCode.request_timed_out,
-    ErrorCode.coordinator_load_in_progress,
-    ErrorCode.coordinator_not_available,
-    ErrorCode.not_coordinator,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
 )
 """Answers of a coordinator's that producers would not take for retriable, or would look for leaders on."""
 
@@ -57,7 +55,7 @@ class Questions:
 
     def transaction_of(
         self, partition: Partition, topic: Topic, number: int, header: BatchHeader
-    ) -> int | Verification | Failure:
+    ) -> int | Verification | Refusal:
         """The number of a batch's transaction, or what will tell it; or why the batch goes nowhere."""
         producer, epoch = header.producer_id, header.producer_epoch
         known = partition.transaction_of(producer, epoch)
@@ -70,7 +68,7 @@ class Questions:
         ):
             # With these clients each transaction has an epoch of its own, so its first batch in a partition
             # has sequence 0: another one was sent before this and has not arrived.
-            return Failure(ErrorCode.out_of_order_sequence_number, "sequence 0 is expected next")
+            return Refusal(Reason.OUT_OF_ORDER, "sequence 0 is expected next")
         answers = self._questions.setdefault((producer, epoch), {})
         answer = answers.get((topic.topic_id, number))
         if answer is None:
@@ -91,32 +89,34 @@ class Questions:
         if len(partitions) > 1 and self._version < _ADDS_SINCE and _is_in_none(found[0]):
             found = await gather_bounded(partitions, lambda one: self._verified(producer, epoch, [one]))
         for waiting, answer in zip(answers.values(), cycle(found), strict=False):
-            waiting.set_result(self._failed(answer) if isinstance(answer, Failure) else answer)
+            waiting.set_result(self._failed(answer) if isinstance(answer, Refusal) else answer)
 
     async def _verified(
         self, producer: int, epoch: int, partitions: list[tuple[bytes, int]]
-    ) -> Verified | Failure:
+    ) -> Verified | Refusal:
         return await self._context.verifier.partitions(
             self._transactional_id, producer, epoch, partitions, add=self._version >= _ADDS_SINCE
         )
 
-    def _failed(self, failure: Failure) -> AppendFailed:
-        """In the codes a producer of this version expects; see Kafka's ReplicaManager.handleProduceAppend
+    def _failed(self, refusal: Refusal) -> Refusal:
+        """In the words a producer of this version expects; see Kafka's ReplicaManager.handleProduceAppend
         and AddPartitionsToTxnManager."""
-        code = failure.code
-        if code in _TRY_AGAIN or (code is ErrorCode.concurrent_transactions and self._version < _ADDS_SINCE):
-            message = f"the partition's transaction could not be verified: {code.name}: {failure.message}"
-            return AppendFailed(ErrorCode.not_enough_replicas, message)
-        if code is ErrorCode.producer_fenced:
-            code = ErrorCode.invalid_producer_epoch
-        elif code is ErrorCode.invalid_txn_state and _ABORTS_SINCE <= self._version < _ADDS_SINCE:
+        reason = refusal.reason
+        name = reason.name.lower()
+        not_yet = reason is KafkaError.CONCURRENT_TRANSACTIONS and self._version < _ADDS_SINCE
+        if reason in _TRY_AGAIN or not_yet:
+            message = f"the partition's transaction could not be verified: {name}: {refusal.message}"
+            return Refusal(Reason.NOT_NOW, message)
+        if reason is KafkaError.PRODUCER_FENCED:
+            reason = Reason.STALE_PRODUCER_EPOCH
+        elif reason is KafkaError.INVALID_TXN_STATE and _ABORTS_SINCE <= self._version < _ADDS_SINCE:
             # Older ones can only end on it; the partitions of newer ones are added, not looked for.
-            code = ErrorCode.transaction_abortable
-        return AppendFailed(code, failure.message or code.name)
+            reason = Reason.TRANSACTION_ABORTABLE
+        return Refusal(reason, refusal.message or name)
 
 
-def _is_in_none(answer: Verified | Failure) -> bool:
-    return isinstance(answer, Failure) and answer.code is ErrorCode.invalid_txn_state
+def _is_in_none(answer: Verified | Refusal) -> bool:
+    return isinstance(answer, Refusal) and answer.reason is KafkaError.INVALID_TXN_STATE
 
 
 def _leave_none_waiting(answers: _Answers, asking: asyncio.Task[None]) -> None:

@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.statemachine.internal_topics import is_key
+from strandline.statemachine.kafka_errors import KafkaError
 
 if TYPE_CHECKING:
     from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
@@ -18,7 +19,8 @@ def coordinator_for(context: BrokerContext, transactional_id: str) -> Transactio
     one that is too long."""
     if not transactional_id or not is_key(transactional_id):
         return ErrorCode.invalid_request
-    return context.coordinators.transactions_for(transactional_id)
+    found = context.coordinators.transactions_for(transactional_id)
+    return ErrorCode(found) if isinstance(found, KafkaError) else found
 
 
 def told(code: ErrorCode, version: int, *, fenced_since: int) -> ErrorCode:

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
@@ -91,7 +92,7 @@ async def _number(context: BrokerContext, coordinator: GroupCoordinator, request
     answer = await context.verifier.group(
         payload.transactional_id, payload.producer_id, payload.producer_epoch, payload.group_id, add=add
     )
-    return answer.number if isinstance(answer, Verified) else _told(answer.code, add=add, request=request)
+    return answer.number if isinstance(answer, Verified) else _told(code_of(answer), add=add, request=request)
 
 
 def _told(code: ErrorCode, *, add: bool, request: Request) -> ErrorCode:

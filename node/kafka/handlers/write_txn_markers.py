@@ -12,10 +12,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import led_partition, topic_of
 from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 
 
@@ -76,4 +77,4 @@ async def _write(context: BrokerContext, marker: Any, name: str, number: int) ->
     failed = await partition.end_transaction(
         producer_id, epoch, opened.number, marker.transaction_result, max(marker.coordinator_epoch, 0)
     )
-    return failed.code if isinstance(failed, AppendFailed) else ErrorCode.none
+    return code_of(failed) if isinstance(failed, Refusal) else ErrorCode.none

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
-from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.record_keys import keyless_records
 from strandline.node.kafka.wire.record_lengths import WrongRecords, check_records
 from strandline.node.kafka.wire.response_encoder import Buffer
+from strandline.node.refusal import Reason, Refusal
 from strandline.snapshot.compression import Compression, DecompressionError, TooLarge, decompress
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -47,16 +47,15 @@ NO_PRODUCER_ID: Final = -1
 
 
 class InvalidBatch(Exception):
-    """Records that a broker must refuse; `code` is the error that Kafka's own broker answers with.
+    """Records that a broker must refuse, for the same reasons as Kafka's own.
 
-    `records` are the numbers within the batch of those it is refused for, where it is for single ones
+    `refusal.records` are the numbers within the batch of those it is refused for, where it is for single ones
     (KIP-467), at most MAX_NAMED_RECORDS.
     """
 
-    def __init__(self, code: ErrorCode, message: str, records: Sequence[int] = ()) -> None:
+    def __init__(self, reason: Reason, message: str, records: Sequence[int] = ()) -> None:
         super().__init__(message)
-        self.code = code
-        self.records = records
+        self.refusal = Refusal(reason, message, records)
 
 
 class BatchHeader(NamedTuple):
@@ -159,7 +158,7 @@ def validate_produced(
     """Judge the records a produce request of `version` brings for one partition, as Kafka's broker does.
 
     Headers, CRC and, after decompression, the number and lengths of the records; at most `max_batches`
-    batches, one in Kafka. Raises InvalidBatch with Kafka's error code.
+    batches, one in Kafka. Raises InvalidBatch.
     """
     view = memoryview(records or b"")
     headers: list[BatchHeader] = []
@@ -202,7 +201,7 @@ def judged_at_once(
     try:
         _judge_records(view, header, min(limit, _UNPACKED_AT_ONCE_BYTES), limits.needs_keys)
     except InvalidBatch as invalid:
-        if invalid.code is not ErrorCode.message_too_large or limit <= _UNPACKED_AT_ONCE_BYTES:
+        if invalid.refusal.reason is not Reason.TOO_LARGE or limit <= _UNPACKED_AT_ONCE_BYTES:
             raise
         return header, later
     return header, None
@@ -226,17 +225,17 @@ def _front(view: memoryview, position: int, version: int) -> BatchHeader:
     header = read_header(view, position)
     if header.attributes & 0x07 > Compression.ZSTD:
         code = header.attributes & 0x07
-        raise InvalidBatch(ErrorCode.unsupported_compression_type, f"compression type {code} is unknown")
+        raise InvalidBatch(Reason.UNKNOWN_COMPRESSION, f"compression type {code} is unknown")
     if header.compression is Compression.ZSTD and version < _ZSTD_SINCE:
         message = f"zstd needs produce version {_ZSTD_SINCE}, this is {version}"
-        raise InvalidBatch(ErrorCode.unsupported_compression_type, message)
+        raise InvalidBatch(Reason.UNKNOWN_COMPRESSION, message)
     return header
 
 
 def _judge(view: memoryview, header: BatchHeader, limits: BatchLimits) -> None:
     if header.size > limits.max_batch_bytes:
         message = f"a record batch of {header.size} bytes is above the limit of {limits.max_batch_bytes}"
-        raise InvalidBatch(ErrorCode.message_too_large, message)
+        raise InvalidBatch(Reason.TOO_LARGE, message)
     computed = crc32c(view[header.position + CRC_START : header.end])
     if computed != header.crc:
         raise _corrupt(f"the CRC-32C is {computed}, the record batch says {header.crc}")
@@ -263,9 +262,9 @@ def _judge_records(
                 f"a compacted topic takes no records without a key, and {least}{len(keyless)} of the batch's "
                 f"{count} have none, the first of them record {keyless[0]}"
             )
-            raise InvalidBatch(ErrorCode.invalid_record, message, keyless)
+            raise InvalidBatch(Reason.INVALID_RECORD, message, keyless)
     except TooLarge as error:
-        raise InvalidBatch(ErrorCode.message_too_large, str(error)) from None
+        raise InvalidBatch(Reason.TOO_LARGE, str(error)) from None
     except DecompressionError as error:
         raise _invalid(f"{header.compression.name.lower()}: {error}") from None
     except WrongRecords as error:
@@ -305,7 +304,7 @@ def _judge_timestamps(header: BatchHeader, limits: BatchLimits) -> None:
         problem = f"timestamp {header.base_timestamp} is before {earliest}, the earliest allowed"
     else:
         return
-    raise InvalidBatch(ErrorCode.invalid_timestamp, problem)
+    raise InvalidBatch(Reason.INVALID_TIMESTAMP, problem)
 
 
 def stamped(records: Buffer, base_offset: int, leader_epoch: int) -> list[Buffer]:
@@ -331,8 +330,8 @@ def stamped(records: Buffer, base_offset: int, leader_epoch: int) -> list[Buffer
 
 
 def _invalid(message: str) -> InvalidBatch:
-    return InvalidBatch(ErrorCode.invalid_record, message)
+    return InvalidBatch(Reason.INVALID_RECORD, message)
 
 
 def _corrupt(message: str) -> InvalidBatch:
-    return InvalidBatch(ErrorCode.corrupt_message, message)
+    return InvalidBatch(Reason.CORRUPT, message)

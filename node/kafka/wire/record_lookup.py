@@ -11,8 +11,6 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.kafka.wire.record_batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -21,6 +19,7 @@ from strandline.node.kafka.wire.record_batch import (
     read_header,
 )
 from strandline.node.kafka.wire.response_encoder import Buffer
+from strandline.node.refusal import Reason
 from strandline.snapshot.compression import DecompressionError, decompress
 
 
@@ -83,7 +82,7 @@ def _records(records: Buffer, header: BatchHeader, base_offset: int, limit: int)
             position = start + length
     except (DecompressionError, IndexError, ValueError, struct.error) as error:
         message = f"the records at offset {base_offset} cannot be read: {error}"
-        raise InvalidBatch(ErrorCode.corrupt_message, message) from None
+        raise InvalidBatch(Reason.CORRUPT, message) from None
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from strandline.node.partition.lanes import Lane, Pending, placeholder
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.writer import Writer
 from strandline.node.raft.group import RaftGroup
-from strandline.node.refusal import AppendFailed
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_commands import ProducerIdBlock
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import parse_object_name
@@ -274,7 +274,7 @@ async def _beats_never(self: Registration) -> None:
     """No heartbeats."""
 
 
-def _ignores_machine_state(self: Gaps, *_: Any) -> AppendFailed | None:
+def _ignores_machine_state(self: Gaps, *_: Any) -> Refusal | None:
     return None
 
 
@@ -352,7 +352,7 @@ _ALL = (
     Sabotage(
         "unknown-is-refusal",
         "an unknown outcome is told as a refusal",
-        lambda: (patch.object(answers, "not_replicated", of_partition._unknown_is_refusal),),
+        lambda: (patch.object(answers, "refusal_of", of_partition._unknown_is_refusal),),
     ),
     Sabotage(
         "answered-early",
