@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final
 
-from strandline.node.checkpoints.coordinator import CheckpointCoordinator
+from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
 from strandline.node.config.node_config import NodeConfig
@@ -22,14 +22,14 @@ from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.cluster_clock import ClusterClock
 from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.controller.cluster_members import differences
-from strandline.node.controller.duties import ControllerDuties
+from strandline.node.controller.controller_leader import ControllerLeader
 from strandline.node.controller.folder_keeper import FolderKeeper
-from strandline.node.controller.hosting import Hosting
 from strandline.node.controller.leaders import LeaderTable
 from strandline.node.controller.preferred_leaders import PreferredLeaders
 from strandline.node.controller.producer_ids import ProducerIds
 from strandline.node.controller.registration import Registration
 from strandline.node.controller.replacements import Replacements
+from strandline.node.controller.replica_manager import ReplicaManager
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.coordinator.transactions.verification import Verifier
@@ -42,8 +42,8 @@ from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import Problem, ServerConfig
 from strandline.node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
+from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from strandline.node.level_one.upkeep import LevelOneUpkeep
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
@@ -146,7 +146,7 @@ class Broker:
         recorder = self._recorder(CONTROLLER_GROUP, Controller.kind)
         self._replica = ReplicaMachine(Controller(recorder.checkpoint), recorder, self.controller.applied)
         self.epoch = ClusterEpoch(self._replica.plain)
-        self.duties = ControllerDuties(
+        self.controller_leader = ControllerLeader(
             self.calls,
             config.cluster.id,
             lambda: draw_incarnation(self.wall_ms(), rng),
@@ -170,7 +170,7 @@ class Broker:
         self._fence_log = FenceLog(loop)
         self.coordinators = Coordinators(self)
         self.verifier = Verifier(self, self.coordinators)
-        self.hosting = Hosting(
+        self.replica_manager = ReplicaManager(
             self.host, self.controller, loop=loop, create=self._create_replica, remove=self._remove_replica
         )
 
@@ -250,7 +250,7 @@ class Broker:
         self.host.open()
         voters = tuple(peer.id for peer in self.config.cluster.nodes)
         group = self.host.create_group(CONTROLLER_GROUP, self._replica, voters, rank=Rank.CONTROLLER)
-        self.duties.attach(self._replica.plain, group)
+        self.controller_leader.attach(self._replica.plain, group)
         self.controller.attach(self._replica.plain, group)
 
     async def start(self) -> None:
@@ -276,7 +276,7 @@ class Broker:
         self.keeper.start()
         self.replacements.start()
         self.leaders.start()
-        self.hosting.start()
+        self.replica_manager.start()
         if self.config.topics.leader_rebalance:
             self.preferred_leaders.start()
         self.collectable.start()
@@ -299,7 +299,7 @@ class Broker:
         """Leadership first, then coordinators, Kafka's port, the log, object storage."""
         self.keeper.close()
         self.replacements.close()
-        self.hosting.close()
+        self.replica_manager.close()
         self.preferred_leaders.close()
         await self.level_one.close()
         self.idle_epochs.close()
@@ -315,7 +315,7 @@ class Broker:
         for partition in self.partitions:
             partition.close()
         self.producer_ids.close()
-        self.duties.close()
+        self.controller_leader.close()
         self.leaders.close()
         self.collectable.close()
         self.calls.close()
@@ -336,7 +336,7 @@ class Broker:
         self.gone_topics.start()
 
     async def _on_registered(self) -> None:
-        self.hosting.caught_up()
+        self.replica_manager.caught_up()
         await self.kafka.accept()
         log.info("node %d serves Kafka on port %d", self.node_id, self.kafka.port)
         voters = self.host.groups[CONTROLLER_GROUP].voters

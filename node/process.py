@@ -35,8 +35,8 @@ from kio.index import load_request_schema
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.broker import Broker, CannotListen
 from strandline.node.config.node_config import ConfigError, NodeConfig, load
-from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import APIS
+from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.level_one.builder import BuilderConfig
 from strandline.node.level_one.worker_link import WorkerBuilder
 from strandline.node.objectstore.opening import StorePlace, open_store
@@ -248,7 +248,7 @@ def _warm_up() -> None:
         for api in APIS.values():
             for version in reversed(range(api.first, api.last + 1)):
                 load_request_schema(int(api.key), version)
-                answers(int(api.key), version)
+                response_types(int(api.key), version)
     finally:
         gc.freeze()
         gc.enable()

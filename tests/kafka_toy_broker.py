@@ -16,12 +16,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.error_codes import code_of
-from strandline.node.kafka.wire.answers import Answers, answers
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch, stamped, validate_produced
 from strandline.node.kafka.wire.record_lookup import first_at_or_after, newest
 from strandline.node.kafka.wire.response_encoder import Buffer, as_records
+from strandline.node.kafka.wire.response_types import ResponseTypes, response_types
 
 NODE = 1
 NO_THROTTLE = timedelta(0)
@@ -59,7 +59,7 @@ class ToyBroker:
     async def handle(self, request: Request) -> Any:
         header = request.header
         self.seen.add((header.api_key, header.api_version))
-        answer = answers(header.api_key, header.api_version)
+        answer = response_types(header.api_key, header.api_version)
         return await getattr(self, f"_{ApiKey(header.api_key).name.lower()}")(answer, request.payload, header)
 
     def create(self, name: str, partitions: int) -> Topic:
@@ -68,7 +68,7 @@ class ToyBroker:
 
     # Metadata and topics.
 
-    async def _metadata(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _metadata(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         wanted: list[Topic | str]
         if not ask.topics if ask.__version__ == 0 else ask.topics is None:
             wanted = list(self.topics.values())
@@ -92,7 +92,7 @@ class ToyBroker:
             error_code=ErrorCode.none,
         )
 
-    def _describe(self, a: Answers, topic: Topic | str) -> Any:
+    def _describe(self, a: ResponseTypes, topic: Topic | str) -> Any:
         if isinstance(topic, str):
             code = ErrorCode.unknown_topic_or_partition
             return a.MetadataResponseTopic(
@@ -126,7 +126,7 @@ class ToyBroker:
         found = self.topics.get(name) if name is not None else self._by_id(topic.topic_id)
         return found.partitions[index] if found and 0 <= index < len(found.partitions) else None
 
-    async def _create_topics(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _create_topics(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         results = []
         for topic in ask.topics:
             count = topic.num_partitions if topic.num_partitions > 0 else self.default_partitions
@@ -146,7 +146,7 @@ class ToyBroker:
             )
         return a.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))
 
-    async def _delete_topics(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _delete_topics(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         names = [state.name for state in ask.topics] if ask.__version__ >= 6 else list(ask.topic_names)
         results = []
         for name in names:
@@ -157,7 +157,7 @@ class ToyBroker:
             )
         return a.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))
 
-    async def _create_partitions(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _create_partitions(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         results = []
         for topic in ask.topics:
             partitions = self.topics[topic.name].partitions
@@ -167,7 +167,7 @@ class ToyBroker:
             )
         return a.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
 
-    async def _describe_configs(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _describe_configs(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         results = tuple(
             a.DescribeConfigsResult(
                 error_code=ErrorCode.none,
@@ -191,7 +191,7 @@ class ToyBroker:
         )
         return a.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=results)
 
-    async def _alter_configs(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _alter_configs(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         taken = tuple(
             a.AlterConfigsResourceResponse(
                 error_code=ErrorCode.none,
@@ -203,7 +203,7 @@ class ToyBroker:
         )
         return a.AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=taken)
 
-    async def _incremental_alter_configs(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _incremental_alter_configs(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         taken = tuple(
             a.AlterConfigsResourceResponse(
                 error_code=ErrorCode.none,
@@ -215,7 +215,7 @@ class ToyBroker:
         )
         return a.IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=taken)
 
-    async def _describe_cluster(self, a: Answers, _ask: Any, _header: Any) -> Any:
+    async def _describe_cluster(self, a: ResponseTypes, _ask: Any, _header: Any) -> Any:
         host, port = self.address
         return a.DescribeClusterResponse(
             throttle_time=NO_THROTTLE,
@@ -228,12 +228,12 @@ class ToyBroker:
             ),
         )
 
-    async def _elect_leaders(self, a: Answers, _ask: Any, _header: Any) -> Any:
+    async def _elect_leaders(self, a: ResponseTypes, _ask: Any, _header: Any) -> Any:
         return a.ElectLeadersResponse(
             throttle_time=NO_THROTTLE, error_code=ErrorCode.none, replica_election_results=()
         )
 
-    async def _init_producer_id(self, a: Answers, _ask: Any, _header: Any) -> Any:
+    async def _init_producer_id(self, a: ResponseTypes, _ask: Any, _header: Any) -> Any:
         self._next_producer_id += 1
         return a.InitProducerIdResponse(
             throttle_time=NO_THROTTLE,
@@ -242,7 +242,7 @@ class ToyBroker:
             producer_epoch=0,
         )
 
-    async def _find_coordinator(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _find_coordinator(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         none = {
             "error_code": ErrorCode.coordinator_not_available,
             "error_message": None,
@@ -256,7 +256,7 @@ class ToyBroker:
 
     # Records.
 
-    async def _produce(self, a: Answers, ask: Any, header: Any) -> Any:
+    async def _produce(self, a: ResponseTypes, ask: Any, header: Any) -> Any:
         topics = []
         for topic in ask.topic_data:
             partitions = tuple(
@@ -270,7 +270,7 @@ class ToyBroker:
             return None
         return a.ProduceResponse(responses=tuple(topics), throttle_time=NO_THROTTLE)
 
-    def _append(self, a: Answers, partition: Partition | None, data: Any, version: int) -> Any:
+    def _append(self, a: ResponseTypes, partition: Partition | None, data: Any, version: int) -> Any:
         error, message, base = ErrorCode.none, None, -1
         if partition is None:
             error = ErrorCode.unknown_topic_or_partition
@@ -293,7 +293,7 @@ class ToyBroker:
             error_message=message,
         )
 
-    async def _fetch(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _fetch(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         deadline = self.loop.time() + ask.max_wait.total_seconds()
         while self._available(ask) < ask.min_bytes and self.loop.time() < deadline:
             left = deadline - self.loop.time()
@@ -321,7 +321,9 @@ class ToyBroker:
                 total += sum(len(batch) for _, batch in _from(partition, wanted.fetch_offset))
         return total
 
-    def _read(self, a: Answers, partition: Partition | None, wanted: Any, budget: int) -> tuple[Any, int]:
+    def _read(
+        self, a: ResponseTypes, partition: Partition | None, wanted: Any, budget: int
+    ) -> tuple[Any, int]:
         parts: list[Buffer] = []
         error = ErrorCode.none
         if partition is None:
@@ -347,7 +349,7 @@ class ToyBroker:
             records=records,
         ), len(records)
 
-    async def _list_offsets(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _list_offsets(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         topics = []
         for topic in ask.topics:
             partitions = []
@@ -367,7 +369,7 @@ class ToyBroker:
             topics.append(a.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))
         return a.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
-    async def _offset_for_leader_epoch(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _offset_for_leader_epoch(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         topics = []
         for topic in ask.topics:
             found = self.topics[topic.topic]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from strandline.node.controller.hosting import PAUSE_SECONDS, SLICE
+from strandline.node.controller.replica_manager import PAUSE_SECONDS, SLICE
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.wal.write_ahead_log import WalConfig

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from strandline.node.admin import checkpoint_bodies, views
+from strandline.node.admin import checkpoint_bodies, node_views
 from strandline.node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
 from strandline.node.admin.collection import CollectionApi
 from strandline.node.admin.consumer_groups import ConsumerGroupsApi
@@ -28,7 +28,7 @@ from strandline.node.admin.pages import after_group, limit, only, page
 from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
 from strandline.node.admin.transactions import TransactionsApi
-from strandline.node.checkpoints.coordinator import UnknownTopic
+from strandline.node.checkpoints.checkpoint_coordinator import UnknownTopic
 
 SECONDS: Final = dict.fromkeys(
     ("/api/checkpoints", "/api/checkpoints/renew"), MAX_CHECKPOINT_SECONDS + REQUEST_SECONDS
@@ -91,7 +91,7 @@ class Api:
 
     async def cluster(self, request: Request) -> Response:
         """The cluster in a few numbers."""
-        return Json(views.cluster(self._source))
+        return Json(node_views.cluster(self._source))
 
     async def topics(self, request: Request) -> Response:
         """Topics in the order of their names."""
@@ -99,7 +99,7 @@ class Api:
         known = {topic.name: topic for topic in self._source.controller.machine.topics}
         after = request.query_params.get("after", "")
         names = sorted(name for name in known if name > after)
-        return await page("topics", names, limit(request), lambda name: views.topic(known[name]))
+        return await page("topics", names, limit(request), lambda name: node_views.topic(known[name]))
 
     async def topic(self, request: Request) -> Response:
         """One topic with its partitions."""
@@ -110,9 +110,9 @@ class Api:
             return refusal(404, f"there is no topic {name!r}")
         partitions = []
         for number in range(len(known.partitions)):
-            partitions.append(views.topic_partition(source, known, number))
+            partitions.append(node_views.topic_partition(source, known, number))
             await slices.breathe()
-        return Json({**views.topic(known), "partitions": partitions})
+        return Json({**node_views.topic(known), "partitions": partitions})
 
     async def partitions(self, request: Request) -> Response:
         """Replicas of partitions on this node, in the order of their groups."""
@@ -126,7 +126,7 @@ class Api:
         after = after_group(request)
         groups = sorted(group for group in replicas if group > after)
         return await page(
-            "partitions", groups, limit(request), lambda group: views.partition(source, replicas[group])
+            "partitions", groups, limit(request), lambda group: node_views.partition(source, replicas[group])
         )
 
     async def coordinators(self, request: Request) -> Response:
@@ -137,7 +137,10 @@ class Api:
         after = after_group(request)
         groups = sorted(group for group in replicas if group > after)
         return await page(
-            "coordinators", groups, limit(request), lambda group: views.coordinator(source, replicas[group])
+            "coordinators",
+            groups,
+            limit(request),
+            lambda group: node_views.coordinator(source, replicas[group]),
         )
 
     async def groups(self, request: Request) -> Response:
@@ -146,7 +149,7 @@ class Api:
         present = dict(self._source.host.groups)
         after = after_group(request)
         groups = sorted(group for group in present if group > after)
-        return await page("groups", groups, limit(request), lambda group: views.group(present[group]))
+        return await page("groups", groups, limit(request), lambda group: node_views.group(present[group]))
 
     async def checkpoint(self, request: Request) -> Response:
         """Take a checkpoint, one at a time, and say what became of it."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from strandline.node.admin import views
+from strandline.node.admin import node_views
 from strandline.node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
 from strandline.node.admin.pages import only
 from strandline.node.admin.slices import Slices
@@ -49,7 +49,7 @@ class NodesApi:
                     leads[leader.node] = leads.get(leader.node, 0) + 1
             await slices.breathe()
         rows = [
-            views.node(source, known, replicas.get(known.node, 0), leads.get(known.node, 0))
+            node_views.node(source, known, replicas.get(known.node, 0), leads.get(known.node, 0))
             for known in machine.nodes.values()
         ]
         strangers = [

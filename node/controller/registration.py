@@ -15,7 +15,7 @@ from typing import Final
 
 from strandline.node.controller.client import RETRY_SECONDS, ControllerClient, Unavailable
 from strandline.node.controller.cluster_epoch import ClusterEpoch
-from strandline.node.controller.duties import HEARTBEAT, LEAVING
+from strandline.node.controller.controller_leader import HEARTBEAT, LEAVING
 from strandline.node.rpc import CallFailed, MeshCalls
 from strandline.statemachine.controller.controller import Result
 from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode

@@ -15,7 +15,7 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.coordinator.context import CoordinatorContext, CoordinatorPlace
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
-from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.node.refusal import Refusal
 from strandline.node.replica.replica_machine import Recorder
 from strandline.statemachine.controller.controller import PartitionGroup

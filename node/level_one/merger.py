@@ -16,9 +16,9 @@ from strandline.node.level_one.builder import BuildFailed, Merge
 from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
 from strandline.node.level_one.merging import next_merge
 from strandline.node.level_one.naming import Fate, Namer
+from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.plan import grain
-from strandline.node.level_one.trouble import Trouble
-from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.runtime.slices import in_slices
 from strandline.statemachine.partition.level_one import LevelOneExtent
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class _Merging:
     """State of one partition that is led here."""
 
-    trouble: Trouble
+    backoff: RetryBackoff
     nothing_in: tuple[int, int, int] | None = None
     """Term, number of objects and their end offset when there was nothing to merge."""
 
@@ -45,10 +45,10 @@ class Merger:
     """One per node; the reconciler calls it between its jobs."""
 
     def __init__(
-        self, context: LevelOneContext, undecided: Undecided, namer: Namer, measures: UpkeepMeasures
+        self, context: LevelOneContext, pending: PendingObjects, namer: Namer, measures: UpkeepMeasures
     ) -> None:
         self._context = context
-        self._undecided = undecided
+        self._pending = pending
         self._namer = namer
         self._measures = measures
         self._mergings: dict[int, _Merging] = {}
@@ -58,7 +58,7 @@ class Merger:
     def error(self, group: int) -> str | None:
         """Error of a partition's last merge, if it failed."""
         merging = self._mergings.get(group)
-        return merging.trouble.error if merging is not None else None
+        return merging.backoff.error if merging is not None else None
 
     async def step(self) -> bool:
         """Merge one run, of any partition that is led here; whether there was one."""
@@ -72,11 +72,11 @@ class Merger:
         ]
         for replica in led:
             group = replica.group.id
-            fresh = _Merging(Trouble(FIRST_RETRY_SECONDS))
+            fresh = _Merging(RetryBackoff(FIRST_RETRY_SECONDS))
             self._mergings[group] = known.get(group, fresh)
         for replica in sorted(led, key=lambda one: (one.group.id <= self._last, one.group.id)):
             merging = self._mergings[replica.group.id]
-            if merging.trouble.retry_at <= self._context.loop.time() and replica.leads:
+            if merging.backoff.retry_at <= self._context.loop.time() and replica.leads:
                 run = self._run(replica, merging)
                 if run:
                     self._last = replica.group.id
@@ -100,15 +100,15 @@ class Merger:
 
     async def _merge(self, replica: Replica, merging: _Merging, run: Sequence[LevelOneExtent]) -> None:
         term = replica.leader_epoch
-        unique = self._undecided.new(replica.group.id, term)
+        unique = self._pending.new(replica.group.id, term)
         merge = Merge(replica.topic_id, replica.number, term, unique, run)
         try:
             made = await self._context.level_one_builder.merge(merge)
         except BaseException:
-            self._undecided.settle(unique)
+            self._pending.settle(unique)
             raise
         if isinstance(made, BuildFailed):
-            self._undecided.settle(unique)
+            self._pending.settle(unique)
             self._measures.failed_builds += 1
             # Retention or another leader may have taken the sources away meanwhile; that is no trouble.
             if leads_in(replica, term) and all(one.unique in replica.machine.level_one for one in run):
@@ -116,14 +116,14 @@ class Merger:
             return
         old = [(one.term, one.unique) for one in run]
         fate = await self._namer.name(replica, term, ReplaceLevelOne(old, [made]), [made])
-        merging.trouble.over()
+        merging.backoff.over()
         if fate is Fate.NAMED:
             self._measures.merges += 1
             self._measures.merged_objects += len(run)
             self._measures.merged_bytes += made.size
 
     def _note(self, replica: Replica, merging: _Merging, failed: BuildFailed) -> None:
-        before = merging.trouble.failed(self._context.loop.time(), failed.reason, MOST_RETRY_SECONDS)
+        before = merging.backoff.failed(self._context.loop.time(), failed.reason, MOST_RETRY_SECONDS)
         if before is None:
             level = logging.WARNING if failed.retriable else logging.ERROR
             log.log(level, "%s: small objects stay unmerged for now: %s", label(replica), failed.reason)

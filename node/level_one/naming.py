@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from strandline.node.level_one.context import Replica, leads_in
-from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.level_one import LevelOneExtent
@@ -36,8 +36,8 @@ class Fate(Enum):
 class Namer:
     """The way of finished objects into the states."""
 
-    def __init__(self, undecided: Undecided, measures: UpkeepMeasures) -> None:
-        self._undecided = undecided
+    def __init__(self, pending: PendingObjects, measures: UpkeepMeasures) -> None:
+        self._pending = pending
         self._measures = measures
 
     async def name(
@@ -51,7 +51,7 @@ class Namer:
         fate = await self._replicated(replica, term, command, objects)
         if fate is not Fate.OPEN:
             for one in objects:
-                self._undecided.settle(one.unique)
+                self._pending.settle(one.unique)
         self._measures.refused += fate is Fate.REFUSED
         return fate
 

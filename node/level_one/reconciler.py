@@ -20,6 +20,7 @@ from strandline.node.level_one.builder import BuildFailed, Output
 from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
 from strandline.node.level_one.merger import Merger
 from strandline.node.level_one.naming import Fate, Namer
+from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.plan import (
     MAX_JOB_EXTENTS,
     Candidate,
@@ -30,8 +31,7 @@ from strandline.node.level_one.plan import (
     grain,
     page,
 )
-from strandline.node.level_one.trouble import Trouble
-from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.partition.extents import Extent
@@ -55,11 +55,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Lifting:
+class ReconcileProgress:
     """State of one replica here."""
 
     seen: FirstSeen
-    trouble: Trouble
+    backoff: RetryBackoff
 
     def age(self, replica: Replica, now: float) -> float:
         """Seconds since the oldest batch that is in level zero only was seen."""
@@ -82,23 +82,23 @@ class Reconciler:
     def __init__(
         self,
         context: LevelOneContext,
-        undecided: Undecided,
+        pending: PendingObjects,
         namer: Namer,
         merger: Merger,
         measures: UpkeepMeasures,
     ) -> None:
         self._context = context
-        self._undecided = undecided
+        self._pending = pending
         self._namer = namer
         self._merger = merger
         self._measures = measures
-        self._liftings: dict[int, Lifting] = {}
-        self._filled: list[tuple[int, Replica, Lifting]] = []
+        self._progress: dict[int, ReconcileProgress] = {}
+        self._filled: list[tuple[int, Replica, ReconcileProgress]] = []
         """Replicas with batches in level zero at the last look."""
 
-    def lifting(self, replica: Replica) -> Lifting | None:
+    def lifting(self, replica: Replica) -> ReconcileProgress | None:
         """State of a replica since its first look."""
-        return self._liftings.get(replica.group.id)
+        return self._progress.get(replica.group.id)
 
     async def run(self) -> None:
         """Look every second, and work, for as long as the node lives."""
@@ -125,9 +125,9 @@ class Reconciler:
         await self.look()
         now = self._context.loop.time()
         candidates = [
-            Candidate(group, self._waiting(replica, lifting), lifting.age(replica, now))
-            for group, replica, lifting in self._led()
-            if replica.machine.extents.bytes and lifting.trouble.retry_at <= now
+            Candidate(group, self._waiting(replica, progress), progress.age(replica, now))
+            for group, replica, progress in self._led()
+            if replica.machine.extents.bytes and progress.backoff.retry_at <= now
         ]
         shares = choose(candidates, self._context.config.level_one)
         if shares:
@@ -139,23 +139,27 @@ class Reconciler:
     async def look(self) -> None:
         """Note new batches in level zero, on every replica here: the next leader then knows their age."""
         now, period = self._context.loop.time(), self._context.config.level_one.reconcile_seconds
-        known, liftings, filled = self._liftings, dict[int, Lifting](), list[tuple[int, Replica, Lifting]]()
+        known, liftings, filled = (
+            self._progress,
+            dict[int, ReconcileProgress](),
+            list[tuple[int, Replica, ReconcileProgress]](),
+        )
         async for replica in in_slices(self._context.partitions):
             group = replica.group.id
-            lifting = known.get(group)
-            if lifting is None:
-                lifting = Lifting(FirstSeen(period), Trouble(FIRST_RETRY_SECONDS))
-            liftings[group] = lifting
+            progress = known.get(group)
+            if progress is None:
+                progress = ReconcileProgress(FirstSeen(period), RetryBackoff(FIRST_RETRY_SECONDS))
+            liftings[group] = progress
             extents = replica.machine.extents
-            lifting.seen.note(extents.first_offset, extents.end_offset, now)
+            progress.seen.note(extents.first_offset, extents.end_offset, now)
             if extents.bytes:
-                filled.append((group, replica, lifting))
-        self._liftings, self._filled = liftings, filled
-        if len(self._undecided):
+                filled.append((group, replica, progress))
+        self._progress, self._filled = liftings, filled
+        if len(self._pending):
             led = {replica.group.id: replica for replica in self._context.partitions if replica.leads}
-            self._undecided.prune(lambda group, term: group in led and leads_in(led[group], term))
+            self._pending.prune(lambda group, term: group in led and leads_in(led[group], term))
 
-    def _led(self) -> list[tuple[int, Replica, Lifting]]:
+    def _led(self) -> list[tuple[int, Replica, ReconcileProgress]]:
         """Those led here that had something in level zero at the last look."""
         return [each for each in self._filled if each[1].leads]
 
@@ -163,14 +167,14 @@ class Reconciler:
         """Whether batches wait for so long that resting would let level zero grow."""
         now, limit = self._context.loop.time(), BEHIND * self._context.config.level_one.reconcile_seconds
         return any(
-            lifting.age(replica, now) > limit and lifting.trouble.error is None
-            for _, replica, lifting in self._led()
+            progress.age(replica, now) > limit and progress.backoff.error is None
+            for _, replica, progress in self._led()
         )
 
-    def _waiting(self, replica: Replica, lifting: Lifting) -> int:
+    def _waiting(self, replica: Replica, progress: ReconcileProgress) -> int:
         """Bytes to lift. Where attempts failed, half as much each time: so the batches before one that cannot
         be read are lifted without it, and in the end little is read in vain."""
-        size, failures = replica.machine.extents.bytes, lifting.trouble.failures
+        size, failures = replica.machine.extents.bytes, progress.backoff.failures
         most = max(self._context.config.level_one.target_bytes >> (failures - 1), 1) if failures else size
         return min(size, most)
 
@@ -186,7 +190,7 @@ class Reconciler:
             results = iter(await self._context.level_one_builder.build(outputs))
         except BaseException:
             for output in outputs:
-                self._undecided.settle(output.unique)
+                self._pending.settle(output.unique)
             raise
         built = [(work, [next(results) for _ in work.outputs]) for work in works]
         notes = await asyncio.gather(*(self._name(work, made) for work, made in built))
@@ -210,7 +214,7 @@ class Reconciler:
             room -= len(extents)
             lots = cut(extents, grain(configs, self._context.config.level_one).bytes)
             outputs = [
-                Output(replica.topic_id, replica.number, term, self._undecided.new(group, term), lot)
+                Output(replica.topic_id, replica.number, term, self._pending.new(group, term), lot)
                 for lot in lots
             ]
             works.append(_Work(replica, term, first, outputs))
@@ -242,7 +246,7 @@ class Reconciler:
             objects.append(one)
         for output in work.outputs[len(objects) :]:
             # Nothing will ever name these: where there is an object, it is an orphan from now on.
-            self._undecided.settle(output.unique)
+            self._pending.settle(output.unique)
         replica, first = work.replica, work.first_offset
         if objects:
             command = AdvanceReconciled(first, objects)
@@ -251,20 +255,22 @@ class Reconciler:
             first = objects[-1].end_offset
             self._measures.reconciled_objects += len(objects)
             self._measures.reconciled_bytes += sum(one.size for one in objects)
-        lifting = self._liftings.get(replica.group.id)
-        if lifting is None:
+        progress = self._progress.get(replica.group.id)
+        if progress is None:
             return None
         if failed is None:
-            lifting.trouble.over()
+            progress.backoff.over()
         elif leads_in(replica, work.term) and replica.machine.extents.first_offset == first:
             # Otherwise retention took away what could not be read, and there is no trouble.
-            return self._note(replica, lifting, first, failed)
+            return self._note(replica, progress, first, failed)
         return None
 
-    def _note(self, replica: Replica, lifting: Lifting, first: int, failed: BuildFailed) -> str | None:
+    def _note(
+        self, replica: Replica, progress: ReconcileProgress, first: int, failed: BuildFailed
+    ) -> str | None:
         """Schedule a retry and log the error: at once if an operator has to act, else return the message."""
         most = MOST_RETRY_SECONDS if failed.retriable else MOST_LASTING_RETRY_SECONDS
-        before = lifting.trouble.failed(self._context.loop.time(), failed.reason, most)
+        before = progress.backoff.failed(self._context.loop.time(), failed.reason, most)
         if failed.retriable:
             return f"{label(replica)}: {failed.reason}" if before is None else None
         if before != failed.reason:

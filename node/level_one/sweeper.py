@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from strandline.node.level_one.context import LevelOneContext, Replica, label, leads_in
-from strandline.node.level_one.trouble import Trouble
-from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.pending_objects import PendingObjects
+from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.objectstore.store import MAX_DELETE, StoreError
 from strandline.node.runtime.slices import in_slices, look_seconds
@@ -41,16 +41,16 @@ class Sweeping:
 
     term: int
     sweep_at: float
-    sweep: Trouble = field(default_factory=lambda: Trouble(FIRST_RETRY_SECONDS))
-    removal: Trouble = field(default_factory=lambda: Trouble(FIRST_RETRY_SECONDS))
+    sweep: RetryBackoff = field(default_factory=lambda: RetryBackoff(FIRST_RETRY_SECONDS))
+    removal: RetryBackoff = field(default_factory=lambda: RetryBackoff(FIRST_RETRY_SECONDS))
 
 
 class Sweeper:
     """One per node; `run` is its task."""
 
-    def __init__(self, context: LevelOneContext, undecided: Undecided, measures: UpkeepMeasures) -> None:
+    def __init__(self, context: LevelOneContext, pending: PendingObjects, measures: UpkeepMeasures) -> None:
         self._context = context
-        self._undecided = undecided
+        self._pending = pending
         self._measures = measures
         self._sweepings: dict[int, Sweeping] = {}
         self._said = False
@@ -162,21 +162,21 @@ class Sweeper:
                 self._measures.foreign_names += 1
                 continue
             named = parsed.unique in machine.level_one or parsed.unique in removed
-            if not named and parsed.term <= term and parsed.unique not in self._undecided:
+            if not named and parsed.term <= term and parsed.unique not in self._pending:
                 orphans.append(name)
         return orphans
 
-    async def _guarded(self, work: Awaitable[None], replica: Replica, trouble: Trouble) -> bool:
+    async def _guarded(self, work: Awaitable[None], replica: Replica, backoff: RetryBackoff) -> bool:
         """Do it; when the store fails, say so once and try again later. Whether it was done."""
         try:
             await work
         except StoreError as error:
             self._measures.store_errors += 1
-            trouble.failed(self._context.loop.time(), str(error), MOST_RETRY_SECONDS)
+            backoff.failed(self._context.loop.time(), str(error), MOST_RETRY_SECONDS)
             if not self._said:
                 self._said = True
                 log.warning("%s: unreferenced objects are kept for now: %s", label(replica), error)
             return False
-        trouble.over()
+        backoff.over()
         self._said = False
         return True

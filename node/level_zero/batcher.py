@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.node.level_zero.measures import BatcherMeasures, Why
+from strandline.node.level_zero.measures import BatcherMeasures, FlushReason
 from strandline.node.objectstore.store import Buffer, ObjectStore, StoreError
 from strandline.node.refusal import Reason, Refusal
 from strandline.snapshot.level_zero_format import Batch, encode, overhead
@@ -154,17 +154,17 @@ class Batcher:
         if not self.uploads:
             # The next turn and not now: what the same turn brings goes along.
             if self._turn is None:
-                self._turn = self._loop.call_soon(self._leave, Why.IDLE)
+                self._turn = self._loop.call_soon(self._leave, FlushReason.IDLE)
         elif self._pending_bytes >= config.target_bytes:
-            self._leave(Why.FULL)
+            self._leave(FlushReason.FULL)
         elif self._linger is None and self.uploads < config.max_uploads:
-            self._linger = self._loop.call_at(self._lingers_until(), self._leave, Why.LINGER)
+            self._linger = self._loop.call_at(self._lingers_until(), self._leave, FlushReason.LINGER)
         return future
 
     async def close(self) -> None:
         """Refuse new batches, let the gathered ones leave, and wait for all uploads to end."""
         self._closing = True
-        self._leave(Why.CLOSING)
+        self._leave(FlushReason.CLOSING)
         if self._tasks or self._pending:
             if self._idle is None:
                 self._idle = self._loop.create_future()
@@ -180,7 +180,7 @@ class Batcher:
             return f"{self.staged_batches} batches wait for the object store"
         return None
 
-    def _leave(self, why: Why) -> None:
+    def _leave(self, why: FlushReason) -> None:
         """Let what is gathered leave, as far as uploads and the budget of puts allow."""
         config = self._config
         for timer in (self._turn, self._linger):
@@ -198,16 +198,16 @@ class Batcher:
             why = after
         # With all uploads taken the next to return lets it leave, and no timer could.
         if self._pending and self.uploads < config.max_uploads and self._due() is None:
-            self._linger = self._loop.call_at(self._lingers_until(), self._leave, Why.LINGER)
+            self._linger = self._loop.call_at(self._lingers_until(), self._leave, FlushReason.LINGER)
 
-    def _due(self) -> Why | None:
-        """Why what is gathered should leave now, whatever is under way; None when it may gather on."""
+    def _due(self) -> FlushReason | None:
+        """The reason to upload now what is gathered, whatever is under way; None when it may gather on."""
         if self._closing:
-            return Why.CLOSING
+            return FlushReason.CLOSING
         if self._pending_bytes >= self._config.target_bytes:
-            return Why.FULL
+            return FlushReason.FULL
         lingered = self._pending and self._loop.time() >= self._lingers_until()
-        return Why.LINGER if lingered else None
+        return FlushReason.LINGER if lingered else None
 
     def _lingers_until(self) -> float:
         return self._pending[0].since + self._config.linger_seconds
@@ -230,7 +230,7 @@ class Batcher:
             size += staged.size
         return taken
 
-    def _upload(self, staged: list[_Staged], why: Why) -> None:
+    def _upload(self, staged: list[_Staged], why: FlushReason) -> None:
         epoch = self._epoch()
         self._made += 1
         unique = self._boot.to_bytes(10, "big") + self._made.to_bytes(6, "big")
@@ -297,7 +297,7 @@ class Batcher:
             self._release(item)
             if not item.future.done():
                 item.future.set_result(failure or result)
-        self._leave(Why.RETURNED)
+        self._leave(FlushReason.RETURNED)
         if self._idle is not None and not self._tasks and not self._pending:
             self._idle.set_result(None)
             self._idle = None
@@ -323,7 +323,7 @@ class Batcher:
 
     def _replenished(self) -> None:
         self._budget = None
-        self._leave(Why.BUDGET)
+        self._leave(FlushReason.BUDGET)
 
     def _spend(self) -> None:
         if self._config.puts_per_second is not None:

@@ -30,7 +30,7 @@ BYTES = tuple(float(1024 << shift) for shift in range(16))
 BATCHES = tuple(float(1 << shift) for shift in range(14))
 
 
-class Why(Enum):
+class FlushReason(Enum):
     """What made an object leave."""
 
     IDLE = "idle"
@@ -56,7 +56,7 @@ class BatcherMeasures:
     bytes_stored: int = 0
     """Of whole objects."""
 
-    left: dict[Why, int] = field(default_factory=lambda: dict.fromkeys(Why, 0))
+    left: dict[FlushReason, int] = field(default_factory=lambda: dict.fromkeys(FlushReason, 0))
     object_bytes: Histogram = field(default_factory=lambda: Histogram(BYTES))
     object_batches: Histogram = field(default_factory=lambda: Histogram(BATCHES))
     wait_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))

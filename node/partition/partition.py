@@ -207,7 +207,7 @@ class Partition(LedReplica):
         opened = self.machine.open_transaction(producer_id)
         if opened is not None and opened.epoch == epoch:
             return opened.number
-        return self.writer.answers.verifications.of(producer_id, epoch, self._ended(producer_id))
+        return self.writer.acks.verifications.of(producer_id, epoch, self._ended(producer_id))
 
     async def end_transaction(
         self, producer_id: int, epoch: int, number: int, commit: bool, coordinator_term: int

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
-from strandline.node.partition.answers import Answers
 from strandline.node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
 from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.node.partition.lanes import Lane, Pending, placeholder
+from strandline.node.partition.pending_acks import PendingAcks
 from strandline.node.partition.refusals import behind, refusal_of
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
@@ -67,7 +67,7 @@ class Writer:
         machine: PartitionStateMachine,
         wall_ms: Callable[[], int],
     ) -> None:
-        self.answers = Answers(loop, lambda index, count: self.group.when_held(index, count))
+        self.acks = PendingAcks(loop, lambda index, count: self.group.when_held(index, count))
         self.restaged = 0
         """Batches that were uploaded a second time, because the window had passed their epoch."""
         self._topic_id = topic_id
@@ -107,7 +107,7 @@ class Writer:
         if lane is None:
             lane = self._lanes[key] = Lane(key)
         pending = Pending(batch, lane, result)
-        self.answers.accept(pending)
+        self.acks.accept(pending)
         lane.queue.append(pending)
         if judgement is not None:
             pending.unjudged += 1
@@ -115,21 +115,21 @@ class Writer:
         if verification is not None:
             pending.unjudged += 1
             pending.verified = True
-            self.answers.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
+            self.acks.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
             verification.add_done_callback(partial(self._judged, pending))
         self._stage(pending)
         return result
 
     def refuse(self, batch: ProducedBatch, refusal: Refusal) -> asyncio.Future[AppendResult]:
         """Do not take a batch, nor those behind it that its producer has sent already."""
-        self.answers.gaps.note(batch, refusal, self._loop.time())
+        self.acks.gaps.note(batch, refusal, self._loop.time())
         result: asyncio.Future[AppendResult] = self._loop.create_future()
         result.set_result(refusal)
         return result
 
     def missed(self, batch: ProducedBatch) -> None:
         """A batch was offered and refused before it came here; see `Gaps`."""
-        self.answers.gaps.note(
+        self.acks.gaps.note(
             batch, Refusal(Reason.NOT_LEADER, "this node did not lead the partition"), self._loop.time()
         )
 
@@ -143,23 +143,23 @@ class Writer:
                 lane.waiting.cancel()
             while lane.queue:
                 self._fail(lane, failure)
-        self.answers.term_over(reason)
+        self.acks.term_over(reason)
 
     def close(self, reason: str) -> None:
         """As `lost`, and nobody learns any more what becomes of the entries in the log."""
         self.lost(reason)
-        self.answers.close(reason)
+        self.acks.close(reason)
 
     def _refusal(self, batch: ProducedBatch) -> Refusal | None:
         if self._fence.window is None:
             return Refusal(Reason.NOT_LEADER, "this node does not lead the partition, or not yet")
-        answers = self.answers
+        acks = self.acks
         if batch.replicas and (there := self.group.in_sync()) < batch.replicas:
             return Refusal(
                 Reason.NOT_NOW, f"{there} replicas are in sync, and min.insync.replicas is {batch.replicas}"
             )
-        if answers.gaps and batch.producer_id != NO_PRODUCER:
-            failure = answers.gaps.refusal(batch, self._machine.producers, self._loop.time())
+        if acks.gaps and batch.producer_id != NO_PRODUCER:
+            failure = acks.gaps.refusal(batch, self._machine.producers, self._loop.time())
             if failure is not None:
                 return failure
         if self.group.overloaded():
@@ -168,9 +168,9 @@ class Writer:
                 Reason.NOT_NOW,
                 "too many commands wait for this partition's log or its disk, which may be full",
             )
-        if answers.batches >= MAX_BATCHES or answers.bytes + len(batch.data) > MAX_BYTES:
+        if acks.batches >= MAX_BATCHES or acks.bytes + len(batch.data) > MAX_BYTES:
             return Refusal(
-                Reason.NOT_NOW, f"{answers.batches} batches of {answers.bytes} bytes wait in this partition"
+                Reason.NOT_NOW, f"{acks.batches} batches of {acks.bytes} bytes wait in this partition"
             )
         return None
 
@@ -304,7 +304,7 @@ class Writer:
             outcome = future.result()
             assert not isinstance(outcome, Applied), "nothing is applied before it is written"
             failure = refusal_of(outcome)
-            self.answers.fail(entry, failure)
+            self.acks.fail(entry, failure)
             for pending in entry:
                 lane = pending.lane
                 if lane.queue and pending.batch.producer_id != NO_PRODUCER:
@@ -316,7 +316,7 @@ class Writer:
             assert isinstance(stored, Stored)
             # Now, not once it is applied: whoever hears that it is there reads it from memory at once.
             written.put(stored.object_id, stored.position, pending.batch.data)
-        self.answers.await_outcome(entry, future)
+        self.acks.await_outcome(entry, future)
 
     def _fail(self, lane: Lane, failure: Refusal) -> None:
         """Fail a lane's first batch before the log, and with it, in order, those that rely on it."""
@@ -329,7 +329,7 @@ class Writer:
             if pending.staged is not None:
                 # Whatever is not in an upload yet need not be uploaded any more.
                 pending.staged.cancel()
-        self.answers.fail(failed[:1], failure)
-        self.answers.fail(failed[1:], behind(failure))
+        self.acks.fail(failed[:1], failure)
+        self.acks.fail(failed[1:], behind(failure))
         if not lane.queue and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]

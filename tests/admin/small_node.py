@@ -23,8 +23,8 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import ServerConfig
 from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.level_one_upkeep import PartitionUpkeep, UpkeepStatus
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from strandline.node.level_one.upkeep import PartitionUpkeep, UpkeepStatus
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.level_zero.batcher import Batcher, BatcherConfig
 from strandline.node.level_zero.cache import BatchCache

@@ -23,7 +23,7 @@ from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.openapi import OPENAPI
 from strandline.node.admin.pages import MAX_PAGE
 from strandline.node.admin.server import AdminListenError, AdminServer
-from strandline.node.checkpoints.coordinator import UnknownTopic
+from strandline.node.checkpoints.checkpoint_coordinator import UnknownTopic
 from strandline.node.level_zero.batcher import Stored
 from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.mesh import STRANGER_SECONDS, Stranger

@@ -12,7 +12,7 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import Verdict
 from strandline.node.gc.collectable_epochs import Heard, Maximum
 from strandline.node.gc.collector import DryRun
-from strandline.node.level_one.upkeep import PartitionUpkeep
+from strandline.node.level_one.level_one_upkeep import PartitionUpkeep
 from strandline.node.objectstore.store import NotDone
 from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
 from strandline.statemachine.partition.partition_commands import Append, Placeholder, encode

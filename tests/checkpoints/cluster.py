@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from strandline.node.checkpoints.checkpoint_coordinator import METHOD, CheckpointCoordinator, CheckpointReport
 from strandline.node.checkpoints.context import CheckpointContext
-from strandline.node.checkpoints.coordinator import METHOD, CheckpointCoordinator, CheckpointReport
 from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node.checkpoints.coordinator import METHOD, UnknownTopic
+from strandline.node.checkpoints.checkpoint_coordinator import METHOD, UnknownTopic
 from strandline.node.controller.leaders import Leader
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.names import checkpoint_prefix, snapshot_name

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.broker import Broker
 from strandline.node.coordinator.context import CoordinatorPlace
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
-from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.kafka.handlers import elect_leaders
 from strandline.snapshot.document import decode
@@ -79,7 +79,7 @@ def test_three_nodes_asked_at_once_have_one_topic_spread_over_all() -> None:
             assert len(list(broker.coordinators)) == PARTITIONS
             assert {replica.machine.kind for replica in broker.coordinators} == {"groups"}
             assert list(broker.partitions) == []
-            assert not broker.hosting.failed
+            assert not broker.replica_manager.failed
         # The other kind comes on its own, for whoever needs that.
         place(made, 2, "t", transaction=True)
         settled(made, transactions=True)

@@ -11,10 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.broker import Broker
 from strandline.node.kafka.handlers.handler import TABLE
-from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import response_types
 from tests.kafka_requests.admin_harness import entity_of
 from tests.kafka_wire.batches import Record, build
 from tests.node_controller.brokers import Brokers
@@ -37,7 +37,7 @@ async def ask(broker: Broker, key: ApiKey, version: int | None = None, **fields:
     version = APIS[key].last if version is None else version
     payload = entity_of(load_request_schema(key, version), fields)
     request = Request(RequestHeader(key, version, 1, None), payload, "127.0.0.1", 100, 1)
-    return await TABLE[key](broker, request, answers(key, version))
+    return await TABLE[key](broker, request, response_types(key, version))
 
 
 class Producer:

@@ -10,10 +10,13 @@ import pytest
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
-from strandline.node.coordinator.transactions import coordinator as module
 from strandline.node.coordinator.transactions import markers
-from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
+from strandline.node.coordinator.transactions import transaction_coordinator as module
 from strandline.node.coordinator.transactions.markers import CALL_SECONDS, CALLS_AT_ONCE
+from strandline.node.coordinator.transactions.transaction_coordinator import (
+    ProducerIdentity,
+    TransactionCoordinator,
+)
 from strandline.node.partition.transaction_markers import MAX_MARKERS
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed

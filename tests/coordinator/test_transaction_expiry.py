@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from strandline.node.coordinator.transactions import upkeep
-from strandline.node.coordinator.transactions.upkeep import EXPIRE_SECONDS
+from strandline.node.coordinator.transactions import transaction_upkeep as upkeep
+from strandline.node.coordinator.transactions.transaction_upkeep import EXPIRE_SECONDS
 from strandline.statemachine.transactions.transaction_commands import Enlist, InitializeProducer, Kind
 from strandline.statemachine.transactions.transaction_state import State
 from tests.coordinator.test_transaction_coordinator import led, state

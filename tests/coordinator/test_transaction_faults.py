@@ -18,7 +18,10 @@ from typing import Any
 
 import pytest
 
-from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
+from strandline.node.coordinator.transactions.transaction_coordinator import (
+    ProducerIdentity,
+    TransactionCoordinator,
+)
 from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal
 from strandline.statemachine.kafka_errors import KafkaError

@@ -13,12 +13,12 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
-from strandline.node.coordinator.transactions import coordinator
+from strandline.node.coordinator.transactions import transaction_coordinator as coordinator
 from strandline.node.kafka.handlers.handler import TABLE
-from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import decode_request, encode_response
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import response_types
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic, DeleteTopic
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
 from tests.coordinator.transaction_harness import Coordinated, turns
@@ -335,7 +335,7 @@ def test_without_a_transaction_its_start_is_minus_one() -> None:
             memoryview(head(DESCRIBE, 0) + encoded(entity_of(request, {"transactional_ids": ["t"]}))), 1000
         )
         asked = Request(header, payload, "127.0.0.1", 100, 1)
-        answer = await TABLE[DESCRIBE](node.context, asked, answers(DESCRIBE, 0))
+        answer = await TABLE[DESCRIBE](node.context, asked, response_types(DESCRIBE, 0))
         frame = b"".join(encode_response(header, answer))
         # State, timeout, start, producer id: kio reads no negative times.
         assert b"\x06Empty" + struct.pack(">iqq", 60_000, -1, 4001) in frame

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.node.controller.leaders import Leader
-from strandline.node.coordinator.transactions.coordinator import ProducerIdentity
+from strandline.node.coordinator.transactions.transaction_coordinator import ProducerIdentity
 from strandline.node.coordinator.transactions.verification import VERIFY, VERIFY_SECONDS
 from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal

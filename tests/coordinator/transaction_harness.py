@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.context import CoordinatorPlace
 from strandline.node.coordinator.replica import CoordinatorReplica
-from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.node.coordinator.transactions.verification import Verifier
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown

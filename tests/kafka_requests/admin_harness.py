@@ -32,10 +32,10 @@ from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import TABLE
-from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import decode_request, encode_parts, encode_response
 from strandline.node.kafka.wire.handler import EncodedBody, Request
+from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.schema import FieldLayout, entity_layout
 from strandline.node.level_zero.batcher import BatcherConfig
 from strandline.node.rpc import CallFailed
@@ -310,7 +310,7 @@ class Node:
         header, payload = decode_request(memoryview(head(key, version) + encoded(asked)), 200_000)
         assert payload == asked
         request = Request(header, payload, "127.0.0.1", 100, 1)
-        answer = await TABLE[key](self.context, request, answers(key, version))
+        answer = await TABLE[key](self.context, request, response_types(key, version))
         made = (
             encode_parts(header, answer.parts)
             if isinstance(answer, EncodedBody)

@@ -23,9 +23,9 @@ from strandline.node.kafka.handlers.topic_metadata import (
     topic_answer,
     with_topics,
 )
-from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.response_encoder import encode
+from strandline.node.kafka.wire.response_types import response_types
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import CreateTopic, DeleteTopic
 from tests.kafka_requests.admin_harness import CLUSTER, TERM, Cluster, Node, run
@@ -413,7 +413,7 @@ def test_authorized_operations_are_all_when_asked_for_and_absent_otherwise(versi
 def test_spliced_topics_are_the_bytes_of_the_whole_response(version: int, count: int) -> None:
     async def test() -> None:
         node = Node()
-        a = answers(METADATA, version)
+        a = response_types(METADATA, version)
         topics = [node.cluster.create(f"t{number}", 1) for number in range(count)]
         live = frozenset({1, 2})
         made = tuple(
@@ -475,7 +475,7 @@ def test_what_is_kept_never_differs_from_what_would_be_made() -> None:
             machine = node.controller.machine
             live = frozenset(one.node for one in machine.nodes.values() if not one.fenced)
             for version in (0, 9, 13):
-                a = answers(METADATA, version)
+                a = response_types(METADATA, version)
                 for topic in machine.topics:
                     leaders = [node.leaders.leader_of(partition.group) for partition in topic.partitions]
                     entity = replace(
@@ -501,7 +501,7 @@ def test_an_answer_is_not_made_again_while_nothing_changes() -> None:
         topic = node.cluster.create("t", 5)
         node.controller.hear()
         kept = encoded_topics(node.controller.machine)
-        a = answers(METADATA, 13)
+        a = response_types(METADATA, 13)
         leader_of = node.leaders.leader_of
 
         async def encode() -> bytes:

@@ -11,11 +11,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader, decode_request, encode_response
 from strandline.node.kafka.wire.record_batch import BatchLimits, stamped, validate_produced
 from strandline.node.kafka.wire.response_encoder import as_records
+from strandline.node.kafka.wire.response_types import response_types
 from strandline.snapshot.compression import Compression
 from tests.kafka_wire.batches import Record, build
 from tests.kafka_wire.server_harness import produce
@@ -57,7 +57,7 @@ def produced(records: Sequence[Record], compression: Compression = Compression.N
 def fetched(batch: bytes, copies: int) -> None:
     stored = batch * copies
     header = RequestHeader(ApiKey.FETCH, 12, 1, None)
-    a = answers(ApiKey.FETCH, 12)
+    a = response_types(ApiKey.FETCH, 12)
 
     def work() -> Any:
         partition = a.PartitionData(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.handler import Handler, Request
+from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import Problem, ServerConfig
 
@@ -50,7 +50,7 @@ def api_versions(correlation: int, version: int = 0) -> bytes:
 
 def answer_to(asked: Request) -> Any:
     """A well-formed answer to `init`, `produce` and `commit`."""
-    a = answers(asked.header.api_key, asked.header.api_version)
+    a = response_types(asked.header.api_key, asked.header.api_version)
     if asked.header.api_key == PRODUCE:
         return a.ProduceResponse(responses=(), throttle_time=timedelta(0))
     if asked.header.api_key == ApiKey.OFFSET_COMMIT:

@@ -12,7 +12,6 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from strandline.node.kafka.wire.answers import answers
 from strandline.node.kafka.wire.apis import (
     APIS,
     ApiKey,
@@ -35,6 +34,7 @@ from strandline.node.kafka.wire.response_encoder import (
     as_records,
     encode,
 )
+from strandline.node.kafka.wire.response_types import response_types
 from tests.kafka_wire.entities import VERSIONS, encoded, random_entity, random_request, random_response
 
 ELEMENTS = 10_000
@@ -263,7 +263,7 @@ def test_answers_to_flexible_api_versions_keep_the_plain_header() -> None:
 
 
 def test_answers_to_other_flexible_versions_have_tagged_headers() -> None:
-    made = answers(22, 4).InitProducerIdResponse(
+    made = response_types(22, 4).InitProducerIdResponse(
         throttle_time=_ms(0), error_code=0, producer_id=8, producer_epoch=0
     )
     frame = b"".join(encode_response(RequestHeader(22, 4, 7, None), made))
@@ -287,7 +287,7 @@ def test_an_answer_of_another_version_is_our_own_error() -> None:
 
 
 def test_a_value_that_does_not_fit_is_our_own_error() -> None:
-    made = answers(22, 4).InitProducerIdResponse(
+    made = response_types(22, 4).InitProducerIdResponse(
         throttle_time=_ms(0), error_code=0, producer_id=2**63, producer_epoch=0
     )
     with pytest.raises(EncodingError, match="InitProducerIdResponse version 4"):
@@ -313,7 +313,7 @@ def test_large_records_are_passed_on_and_small_ones_are_joined(version: int) -> 
     small: list[Buffer] = [b"ab", memoryview(b"cd")]
     made = []
     for records in (as_records(big), as_records(small)), (b"".join(big), b"abcd"):
-        a = answers(ApiKey.FETCH, version)
+        a = response_types(ApiKey.FETCH, version)
         partitions = tuple(
             a.PartitionData(
                 partition_index=0,
@@ -336,11 +336,11 @@ def test_large_records_are_passed_on_and_small_ones_are_joined(version: int) -> 
 
 
 def test_answers_drop_what_a_version_lacks_and_refuse_what_all_lack() -> None:
-    old, new = answers(ApiKey.METADATA, 0), answers(ApiKey.METADATA, 13)
+    old, new = response_types(ApiKey.METADATA, 0), response_types(ApiKey.METADATA, 13)
     values = {"node_id": 1, "host": "h", "port": 2, "rack": "r"}
     assert not hasattr(old.MetadataResponseBroker(**values), "rack")
     assert new.MetadataResponseBroker(**values).rack == "r"
-    assert answers(ApiKey.FETCH, 4).NodeEndpoint(**values) is None
+    assert response_types(ApiKey.FETCH, 4).NodeEndpoint(**values) is None
     with pytest.raises(TypeError, match="rackk"):
         old.MetadataResponseBroker(**values, rackk="r")
     with pytest.raises(AttributeError, match="Borker"):

@@ -12,7 +12,7 @@ import pytest
 from strandline.node.config.node_config import RetentionSection
 from strandline.node.level_one.builder import BuilderConfig, StoreBuilder
 from strandline.node.level_one.naming import Fate, Namer
-from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.snapshot.level_one_format import LevelOneFooter, parse
@@ -137,12 +137,12 @@ def test_retention_empties_a_partition_and_its_objects_go() -> None:
 class TestWithARealPartition:
     """Names, and a log that commits when a test says."""
 
-    def made(self, lone: Lone) -> tuple[Undecided, Namer, LevelOneExtent]:
+    def made(self, lone: Lone) -> tuple[PendingObjects, Namer, LevelOneExtent]:
         """A batch is committed, and the object it was lifted to waits for its name, in term 1."""
         lone.append("a")
         lone.stored("a")
         lone.group.commit()
-        undecided = Undecided(random.Random(1))
+        undecided = PendingObjects(random.Random(1))
         one = LevelOneExtent(0, 1, 1, 500, 100, 1, undecided.new(64, 1))
         return undecided, Namer(undecided, UpkeepMeasures()), one
 
@@ -184,7 +184,7 @@ class TestWithARealPartition:
 
 
 def test_names_are_never_given_twice_nor_by_two_processes_alike() -> None:
-    one, other = Undecided(random.Random(1)), Undecided(random.Random(2))
+    one, other = PendingObjects(random.Random(1)), PendingObjects(random.Random(2))
     names = [undecided.new(1, 1) for undecided in (one, other) for _ in range(100)]
     assert len(set(names)) == 200
     name = level_one_name(bytes(16), 0, 7, names[0])

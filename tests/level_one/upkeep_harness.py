@@ -15,7 +15,7 @@ from strandline.node.config.node_config import LevelOneSection, NodeConfig, Rete
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.builder import BuildFailed, Merge, Output
 from strandline.node.level_one.builder_measures import BuilderMeasures
-from strandline.node.level_one.upkeep import LevelOneUpkeep
+from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.objectstore.store import ObjectStore, StoreError
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.settings import Configs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored
-from strandline.node.level_zero.measures import Why
+from strandline.node.level_zero.measures import FlushReason
 from strandline.node.objectstore.store import NotDone, OutcomeUnknown
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.object_names import object_name, parse_object_name
@@ -74,7 +74,7 @@ class Case:
         """Bytes of batches in each object begun so far."""
         return [sum(section.length for section in put.footer.sections) for put in self.store.begun]
 
-    def why(self) -> dict[Why, int]:
+    def why(self) -> dict[FlushReason, int]:
         return {why: count for why, count in self.batcher.measures.left.items() if count}
 
 
@@ -92,7 +92,7 @@ def test_with_nothing_under_way_a_batch_leaves_in_the_next_turn(case: Case) -> N
     case.turn()
     assert case.sizes() == [100]
     assert case.world.now == 0.0
-    assert case.why() == {Why.IDLE: 1}
+    assert case.why() == {FlushReason.IDLE: 1}
 
 
 def test_what_comes_in_the_same_turn_goes_along(case: Case) -> None:
@@ -134,7 +134,7 @@ def test_while_an_upload_is_under_way_batches_gather_and_leave_when_it_returns(c
     case.store.under_way[0].succeed()
     case.turn()
     assert case.sizes() == [100, 60]
-    assert case.why() == {Why.IDLE: 1, Why.RETURNED: 1}
+    assert case.why() == {FlushReason.IDLE: 1, FlushReason.RETURNED: 1}
 
 
 def test_gathered_batches_leave_when_they_fill_an_object(case: Case) -> None:
@@ -147,7 +147,7 @@ def test_gathered_batches_leave_when_they_fill_an_object(case: Case) -> None:
     case.turn()
     assert case.sizes() == [100, 999]
     assert case.batcher.gathered_bytes == 3
-    assert case.why() == {Why.IDLE: 1, Why.FULL: 1}
+    assert case.why() == {FlushReason.IDLE: 1, FlushReason.FULL: 1}
 
 
 def test_gathered_batches_leave_when_the_oldest_has_lingered(case: Case) -> None:
@@ -160,7 +160,7 @@ def test_gathered_batches_leave_when_the_oldest_has_lingered(case: Case) -> None
     assert case.sizes() == [100]
     case.turn(0.002)
     assert case.sizes() == [100, 30]
-    assert case.why() == {Why.IDLE: 1, Why.LINGER: 1}
+    assert case.why() == {FlushReason.IDLE: 1, FlushReason.LINGER: 1}
     case.stage(40)
     case.turn(0.019)
     assert case.sizes() == [100, 30]
@@ -333,7 +333,7 @@ def test_a_budget_of_puts_makes_objects_fewer_and_larger() -> None:
     assert len(case.store.begun) <= 10 * 4 + 2
     assert sum(case.sizes()) + case.batcher.gathered_bytes == 30_000
     assert max(case.sizes()) > 700
-    assert case.why()[Why.BUDGET] > 0
+    assert case.why()[FlushReason.BUDGET] > 0
     case.world.close()
 
 

@@ -13,7 +13,7 @@ def test_the_epoch_advances_once_a_period(period: float) -> None:
     with Brokers() as brokers:
         leader = brokers.leader()
         for broker in brokers.brokers.values():
-            broker.duties._epoch_seconds = period
+            broker.controller_leader._epoch_seconds = period
         epochs = brokers.brokers[leader].epoch
         first = epochs.current()
         brokers.wait(lambda: epochs.current() > first, 11.0)

@@ -6,8 +6,8 @@ from typing import Any
 
 from strandline.node.admin.health import Problem, problems
 from strandline.node.broker import Broker
-from strandline.node.controller.hosting import SLICE
 from strandline.node.controller.leaders import Leader
+from strandline.node.controller.replica_manager import SLICE
 from strandline.node.raft.group import RaftGroup
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
@@ -113,14 +113,14 @@ def test_many_groups_come_in_slices_and_the_loop_turns_between_them() -> None:
         node = brokers.follower()
         broker = brokers.brokers[node]
         steps: list[int] = []
-        slice_of = broker.hosting._slice
+        slice_of = broker.replica_manager._slice
 
         def watched() -> None:
             before = len(broker.partitions)
             slice_of()
             steps.append(len(broker.partitions) - before)
 
-        broker.hosting._slice = watched  # type: ignore[method-assign]
+        broker.replica_manager._slice = watched  # type: ignore[method-assign]
         brokers.create_topic(node, "t", 200)
         brokers.wait(lambda: len(broker.partitions) == 200)
         assert max(steps) == SLICE
@@ -141,7 +141,7 @@ def test_a_replica_that_cannot_be_had_does_not_keep_the_others_from_coming() -> 
         broker.host.create_group = failing  # type: ignore[assignment, method-assign]
         topic = brokers.create_topic(node, "t", 4)
         brokers.wait(lambda: hosted(broker) == groups_of(topic) - {2})
-        assert "no room" in broker.hosting.failed[2]
+        assert "no room" in broker.replica_manager.failed[2]
         brokers.submit(node, DeleteTopic(topic.topic_id))
         brokers.wait(lambda: not hosted(broker))
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from strandline.node.controller.duties import HEARTBEAT, LEAVING, SILENT_SECONDS
+from strandline.node.controller.controller_leader import HEARTBEAT, LEAVING, SILENT_SECONDS
 from strandline.node.controller.registration import Displaced, Registration
 from strandline.node.kafka.handlers import cluster
 from strandline.statemachine.controller.controller_commands import RegisterNode
@@ -223,10 +223,10 @@ def test_a_late_word_of_the_process_before_says_nothing_of_this_one(method: str)
             brokers.world.run(brokers.world.now + 0.1)
         assert found == []
         # Nor does it keep a dead one alive.
-        duties = brokers.brokers[leader].duties
+        controller_leader = brokers.brokers[leader].controller_leader
         brokers.crash(node)
         crashed = brokers.world.now
         while not registration(brokers, node).fenced:
-            brokers.world.nodes[leader].spawn(duties._on_heartbeat(node, [before]))
+            brokers.world.nodes[leader].spawn(controller_leader._on_heartbeat(node, [before]))
             brokers.world.run(brokers.world.now + 0.1)
             assert brokers.world.now < crashed + SILENT_SECONDS + 1

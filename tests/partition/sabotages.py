@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.partition import answers, fence, partition
+from strandline.node.partition import fence, partition, pending_acks
 from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Lane, Pending
@@ -117,7 +117,7 @@ def _no_turns(self: Writer, pending: Pending, staged: asyncio.Future[Any]) -> No
 def _fails_alone(self: Writer, lane: Lane, failure: Any) -> None:
     """A failure leaves those behind it in the queue."""
     pending = lane.queue.popleft()
-    self.answers.fail([pending], failure)
+    self.acks.fail([pending], failure)
 
 
 def _unknown_is_refusal(outcome: Any) -> Any:
@@ -144,7 +144,7 @@ def _answers_early(self: Writer) -> None:
     entry = self._entry
     _write(self)
     for pending in entry:
-        if not pending.result.done() and any(pending in logged for logged in self.answers._in_log.values()):
+        if not pending.result.done() and any(pending in logged for logged in self.acks._in_log.values()):
             pending.result.set_result(Appended(self._machine.next_offset))
 
 
@@ -172,7 +172,7 @@ CLUSTER: dict[str, AbstractContextManager[Any]] = {
     "no-turns": patch.object(Writer, "_uploaded", _no_turns),
     "fails-alone": patch.object(Writer, "_fail", _fails_alone),
     "gaps-forgotten": patch.object(Gaps, "refusal", lambda *_: None),
-    "unknown-is-refusal": patch.object(answers, "refusal_of", _unknown_is_refusal),
+    "unknown-is-refusal": patch.object(pending_acks, "refusal_of", _unknown_is_refusal),
     "no-barrier": patch.object(Partition, "attach", _opens_at_once),
     "answers-early": patch.object(Writer, "_write", _answers_early),
 }

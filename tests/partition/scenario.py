@@ -61,7 +61,7 @@ def _run(cluster: PartitionCluster, verdict: Verdict) -> None:
     cluster.settle()
     for partition in cluster.partitions.values():
         cluster._count(partition)
-        if partition.fence.holds or partition.fence.waiting or partition.writer.answers.batches:
+        if partition.fence.holds or partition.fence.waiting or partition.writer.acks.batches:
             verdict.problems.append("something is still held, waiting or pending")
     verdict.problems += [f"group {group} failed on {node}: {why}" for node, group, why in cluster.failed]
     verdict.acked = sum(len(producer.acked) for producer in producers)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from strandline.node.kafka.handlers.error_codes import code_of
-from strandline.node.partition.answers import HELD_SECONDS
 from strandline.node.partition.batch import AppendResult, ProducedBatch
+from strandline.node.partition.pending_acks import HELD_SECONDS
 from strandline.node.refusal import Refusal
 from tests.kafka_wire.batches import build
 from tests.partition.cluster import GROUP, PartitionCluster
@@ -122,7 +122,7 @@ def test_a_replica_that_hangs_for_long_is_given_up(cluster: PartitionCluster) ->
     cluster.world.nodes[hung].pause()
     waiting = append(cluster)
     assert ended(cluster, waiting, HELD_SECONDS + 1) == AFTER
-    answers = cluster.partitions[leader].writer.answers
+    answers = cluster.partitions[leader].writer.acks
     assert answers.batches == answers.bytes == 0
     assert not cluster.group(leader, GROUP).isr.waits
     assert ended(cluster, append(cluster)) == TOO_FEW
@@ -137,10 +137,10 @@ def test_a_wait_is_given_up_in_the_end() -> None:
         lone.group.commit()
         lone.loop.advance(HELD_SECONDS - 0.1)
         assert not future.done()
-        assert lone.partition.writer.answers.batches == 1
+        assert lone.partition.writer.acks.batches == 1
         lone.loop.advance(0.2)
         assert lone.codes() == {"a": AFTER}
-        assert lone.partition.writer.answers.batches == 0
+        assert lone.partition.writer.acks.batches == 0
 
 
 def test_a_batch_that_wants_no_more_than_a_majority_asks_nothing() -> None:

@@ -71,7 +71,7 @@ def _run(cluster: PartitionCluster, verdict: Verdict) -> None:
     cluster.run(4.0)
     cluster.settle()
     for partition in cluster.partitions.values():
-        pending = partition.writer.answers
+        pending = partition.writer.acks
         if pending.batches or len(pending.verifications) or partition.fence.holds:
             verdict.problems.append("something is still held, verified or pending")
     verdict.problems += [f"group {group} failed on {node}: {why}" for node, group, why in cluster.failed]

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch, read_header, validate_produced
-from strandline.node.partition import answers, partition
+from strandline.node.partition import partition, pending_acks
 from strandline.node.partition.batch import Verification, Verified
 from strandline.node.raft.outcome import NotLeader, Overloaded
 from strandline.node.refusal import Reason, Refusal
@@ -160,7 +160,7 @@ def test_batches_that_come_meanwhile_share_what_is_asked() -> None:
         assert lone.partition.transaction_of(P, 0) is verification, "in the log, and not yet applied"
         lone.group.commit()
         assert lone.partition.transaction_of(P, 0) == 1
-        assert len(lone.partition.writer.answers.verifications) == 0
+        assert len(lone.partition.writer.acks.verifications) == 0
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -200,7 +200,7 @@ def test_what_the_coordinator_refuses_fails_with_those_behind_it_and_reaches_no_
         assert lone.codes() == {"0": ENDED, "1": NOT_NOW}
         assert lone.group.proposed == []
         assert lone.batcher.staged[1][1].cancelled()
-        assert lone.partition.writer.answers.batches == len(lone.partition.writer.answers.verifications) == 0
+        assert lone.partition.writer.acks.batches == len(lone.partition.writer.acks.verifications) == 0
         lone.append("1 again", producer=P, sequence=1, verification=known(lone, 2))
         assert lone.codes()["1 again"] == NOT_NOW, "the first has not come again"
 
@@ -552,7 +552,7 @@ def test_leadership_lost_while_a_batch_is_verified() -> None:
         lone.stored("0")
         lone.group.lose()
         assert lone.codes() == {"0": "not_leader_or_follower"}
-        assert len(lone.partition.writer.answers.verifications) == 0
+        assert len(lone.partition.writer.acks.verifications) == 0
         lone.group.lead(2)
         verification.set_result(Verified(1))
         lone.loop.run()
@@ -566,7 +566,7 @@ def test_a_batch_in_the_log_when_leadership_is_lost_is_answered_as_unknown_and_c
         lone.stored("0")
         lone.group.is_leader = False
         lone.group.lose()
-        lone.loop.advance(answers.ANSWER_SECONDS)
+        lone.loop.advance(pending_acks.ANSWER_SECONDS)
         assert lone.codes() == {"0": AFTER}
         lone.group.lead(2)
         assert lone.partition.transaction_of(P, 0) == 1, "it was committed, and opened the transaction"
@@ -574,7 +574,7 @@ def test_a_batch_in_the_log_when_leadership_is_lost_is_answered_as_unknown_and_c
         lone.stored("0 again")
         lone.group.commit()
         assert lone.codes()["0 again"] == "0"
-        assert len(lone.partition.writer.answers.verifications) == 0
+        assert len(lone.partition.writer.acks.verifications) == 0
 
 
 def test_a_replica_that_goes_ends_what_is_verified_and_what_is_marked() -> None:
@@ -587,7 +587,7 @@ def test_a_replica_that_goes_ends_what_is_verified_and_what_is_marked() -> None:
         failed = lone.end(1).result()
         assert failed is not None
         assert failed.reason is Reason.NOT_LEADER
-        assert len(lone.partition.writer.answers.verifications) == 0
+        assert len(lone.partition.writer.acks.verifications) == 0
 
 
 def test_nobody_may_write_a_marker_as_a_producer() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node.partition import answers, gaps, writer
+from strandline.node.partition import gaps, pending_acks, writer
 from strandline.node.partition.fence import Hold
 from strandline.node.raft.outcome import NotLeader, Overloaded
 from strandline.node.refusal import Reason, Refusal
@@ -41,7 +41,7 @@ def test_a_batch_is_uploaded_logged_applied_and_answered() -> None:
         assert not future.done()
         lone.group.commit()
         assert future.result() == Appended(0)
-        assert (lone.partition.high_watermark, lone.partition.writer.answers.batches) == (3, 0)
+        assert (lone.partition.high_watermark, lone.partition.writer.acks.batches) == (3, 0)
         assert lone.loop.tasks == 0, "the hot path makes none"
 
 
@@ -106,7 +106,7 @@ def test_a_failed_upload_fails_those_behind_it_in_order() -> None:
         assert set(lone.codes().values()) == {STORAGE}
         assert lone.batcher.staged[1][1].cancelled(), "no upload for what is given up"
         assert logged(lone) == []
-        assert lone.partition.writer.answers.batches == lone.partition.writer.answers.bytes == 0
+        assert lone.partition.writer.acks.batches == lone.partition.writer.acks.bytes == 0
 
 
 def test_a_batch_whose_records_are_looked_at_is_uploaded_meanwhile_and_keeps_its_turn() -> None:
@@ -137,7 +137,7 @@ def test_bad_records_found_late_fail_before_the_log(stored_first: bool) -> None:
         lone.group.commit()
         assert lone.codes() == {"0": "invalid_record", "1": NOT_NOW}
         assert logged(lone) == []
-        assert lone.partition.writer.answers.batches == 0
+        assert lone.partition.writer.acks.batches == 0
 
 
 def test_records_nobody_could_look_at_are_no_verdict() -> None:
@@ -162,7 +162,7 @@ def test_after_a_failure_nothing_passes_until_the_failed_sequence_comes_again() 
         lone.stored("other", "0 again", "1 again")
         lone.group.commit()
         assert lone.codes()["1 again"] == "2"
-        assert len(lone.partition.writer.answers.gaps) == 0
+        assert len(lone.partition.writer.acks.gaps) == 0
 
 
 def test_after_a_failure_a_new_producer_epoch_passes() -> None:
@@ -229,12 +229,12 @@ def test_a_leader_cut_off_does_not_keep_a_producer_that_may_send_again() -> None
             lone.stored(label)
         lone.group.lose()
         assert lone.codes() == {}
-        lone.loop.advance(answers.ANSWER_SECONDS)
+        lone.loop.advance(pending_acks.ANSWER_SECONDS)
         assert lone.codes() == {"0": AFTER, "1": AFTER}, "one without an id would be there twice"
-        assert lone.partition.writer.answers.batches == 3, "they count for as long as the log has them"
+        assert lone.partition.writer.acks.batches == 3, "they count for as long as the log has them"
         lone.group.lead(2)
         assert lone.codes()["no id"] == "2"
-        assert not lone.partition.writer.answers.batches
+        assert not lone.partition.writer.acks.batches
         lone.append("2", producer=7, sequence=2)
         lone.stored("2")
         lone.group.commit()
@@ -246,9 +246,9 @@ def test_a_leader_that_handed_over_answers_what_became_of_its_entries() -> None:
         lone.append("0", producer=7, sequence=0)
         lone.stored("0")
         lone.group.lose()
-        lone.loop.advance(answers.ANSWER_SECONDS / 2)
+        lone.loop.advance(pending_acks.ANSWER_SECONDS / 2)
         lone.group.commit()
-        lone.loop.advance(answers.ANSWER_SECONDS)
+        lone.loop.advance(pending_acks.ANSWER_SECONDS)
         assert lone.codes() == {"0": "0"}
 
 
@@ -285,7 +285,7 @@ def test_a_batch_that_was_faster_than_those_before_it_is_asked_to_come_again() -
             "3",
             "4",
         ]
-        assert len(lone.partition.writer.answers.gaps) == 0
+        assert len(lone.partition.writer.acks.gaps) == 0
 
 
 def test_a_batch_that_comes_too_early_for_too_long_is_out_of_order() -> None:
@@ -339,7 +339,7 @@ def test_gaps_are_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -
         for producer in range(3):
             lone.append(f"{producer}", producer=producer, sequence=0)
             lone.failed(f"{producer}")
-        assert len(lone.partition.writer.answers.gaps) == 2
+        assert len(lone.partition.writer.acks.gaps) == 2
         lone.append("kept", producer=1, sequence=1)
         lone.append("gone", producer=0, sequence=1)
         assert "kept" in lone.codes()
@@ -572,7 +572,7 @@ def test_cancelling_the_answer_does_not_take_the_batch_back() -> None:
         lone.stored("1", "0")
         lone.group.commit()
         assert lone.codes() == {"1": "1"}
-        assert lone.partition.writer.answers.batches == 0
+        assert lone.partition.writer.acks.batches == 0
 
 
 def test_a_full_partition_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,4 +620,4 @@ def test_closing_ends_everything() -> None:
         lone.group.drop(unknown())
         lone.append("late", producer=1, sequence=2)
         assert lone.codes()["late"] == NOT_LEADER
-        assert lone.partition.writer.answers.batches == 0
+        assert lone.partition.writer.acks.batches == 0

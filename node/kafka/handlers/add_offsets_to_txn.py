@@ -14,12 +14,12 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 
 
-async def add_offsets_to_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def add_offsets_to_txn(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """See TransactionCoordinator.enlist for what may be refused."""
     code = await _add(context, request.payload)
     return a.AddOffsetsToTxnResponse(

@@ -15,12 +15,12 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 
 
-async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def add_partitions_to_txn(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """All partitions are added or none: one that does not exist makes the others OPERATION_NOT_ATTEMPTED."""
     payload = request.payload
     partitions: list[tuple[bytes, int]] = []

@@ -8,8 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.controller.controller_state import NodeRegistration
 
 NOT_ASKED: Final = -(2**31)
@@ -44,7 +44,7 @@ def controller_id(context: BrokerContext) -> int:
     return min((node.node for node in live_nodes(context)), default=-1)
 
 
-async def describe_cluster(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def describe_cluster(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The nodes that are alive, and from version 2 on request those that are not."""
     payload = request.payload
     code, message = _refused(getattr(payload, "endpoint_type", BROKERS))

@@ -21,8 +21,8 @@ from strandline.node.kafka.handlers.setting_answers import (
     broker_settings,
     source_of,
 )
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,
@@ -56,7 +56,7 @@ CATCH_UP_SECONDS: Final = 1.0
 _OPERATIONS: Final = tuple(int(operation) for operation in ConfigOperation)
 
 
-async def describe_configs(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def describe_configs(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """What is in force and where it comes from.
 
     Clients ask any node, so a topic's or group's is told after everything that was changed before, through
@@ -70,7 +70,7 @@ async def describe_configs(context: BrokerContext, request: Request, a: Answers)
     )
 
 
-def _described(context: BrokerContext, a: Answers, payload: Any, asked: Any) -> Any:
+def _described(context: BrokerContext, a: ResponseTypes, payload: Any, asked: Any) -> Any:
     entries = _entries(context, a, asked, payload.include_synonyms)
     failure = entries if isinstance(entries, Failure) else Failure(ErrorCode.none, None)
     if isinstance(entries, Failure):
@@ -86,7 +86,7 @@ def _described(context: BrokerContext, a: Answers, payload: Any, asked: Any) -> 
     )
 
 
-def _entries(context: BrokerContext, a: Answers, asked: Any, synonyms: bool) -> list[Any] | Failure:
+def _entries(context: BrokerContext, a: ResponseTypes, asked: Any, synonyms: bool) -> list[Any] | Failure:
     name = asked.resource_name
     if asked.resource_type == TOPIC:
         if reason := invalid_name(name):
@@ -108,7 +108,9 @@ def _unsupported(kind: int) -> Failure:
     return Failure(ErrorCode.invalid_request, _UNSUPPORTED.get(kind, f"Unsupported resource type: {kind}"))
 
 
-def _group_entries(context: BrokerContext, a: Answers, name: str, synonyms: bool) -> list[Any] | Failure:
+def _group_entries(
+    context: BrokerContext, a: ResponseTypes, name: str, synonyms: bool
+) -> list[Any] | Failure:
     if not name:
         return Failure(ErrorCode.invalid_request, _NO_GROUP_NAME)
     return [
@@ -128,7 +130,7 @@ def _broker_fault(context: BrokerContext, name: str) -> Failure | None:
     return Failure(ErrorCode.invalid_request, reason)
 
 
-def _topic_entries(a: Answers, topic: Topic, synonyms: bool) -> list[Any]:
+def _topic_entries(a: ResponseTypes, topic: Topic, synonyms: bool) -> list[Any]:
     entries = []
     for setting in SETTINGS.values():
         value = setting.text(setting.of(topic.configs))
@@ -140,7 +142,7 @@ def _topic_entries(a: Answers, topic: Topic, synonyms: bool) -> list[Any]:
     return entries
 
 
-def _broker_entries(context: BrokerContext, a: Answers, synonyms: bool) -> list[Any]:
+def _broker_entries(context: BrokerContext, a: ResponseTypes, synonyms: bool) -> list[Any]:
     return [
         _entry(a, name, value, kind, source, True, [(name, value, source)] if synonyms else [])
         for name, value, kind, source in broker_settings(context.config)
@@ -148,7 +150,7 @@ def _broker_entries(context: BrokerContext, a: Answers, synonyms: bool) -> list[
 
 
 def _entry(
-    a: Answers,
+    a: ResponseTypes,
     name: str,
     value: str,
     kind: str,
@@ -171,7 +173,7 @@ def _entry(
     )
 
 
-async def alter_configs(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def alter_configs(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Set what is given, everything else to its default."""
 
     return a.AlterConfigsResponse(
@@ -179,7 +181,7 @@ async def alter_configs(context: BrokerContext, request: Request, a: Answers) ->
     )
 
 
-async def incremental_alter_configs(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def incremental_alter_configs(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Change what is given, nothing else."""
 
     return a.IncrementalAlterConfigsResponse(
@@ -187,7 +189,9 @@ async def incremental_alter_configs(context: BrokerContext, request: Request, a:
     )
 
 
-async def _altered(context: BrokerContext, payload: Any, a: Answers, *, incremental: bool) -> tuple[Any, ...]:
+async def _altered(
+    context: BrokerContext, payload: Any, a: ResponseTypes, *, incremental: bool
+) -> tuple[Any, ...]:
     deadline = context.loop.time() + ALTER_SECONDS
     times = Counter((asked.resource_type, asked.resource_name) for asked in payload.resources)
 

@@ -12,8 +12,8 @@ from strandline.node.coordinator.groups.consumer_plan import preferred_assignor
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.groups.consumer_group_commands import NOTHING, Assignment, ConsumerMember
 
 _CLASSIC: Final = 0
@@ -21,7 +21,7 @@ _CONSUMER: Final = 1
 """Types of members: the protocol that they speak."""
 
 
-async def consumer_group_describe(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def consumer_group_describe(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Each group that was asked for, in that order."""
     return a.ConsumerGroupDescribeResponse(
         throttle_time=NO_THROTTLE,
@@ -29,7 +29,7 @@ async def consumer_group_describe(context: BrokerContext, request: Request, a: A
     )
 
 
-def _described(context: BrokerContext, group_id: str, a: Answers) -> Any:
+def _described(context: BrokerContext, group_id: str, a: ResponseTypes) -> Any:
     coordinator = group_coordinator(context, group_id, may_be_empty=True)
     if isinstance(coordinator, ErrorCode):
         return _nothing(a, group_id, coordinator, None)
@@ -54,7 +54,7 @@ def _described(context: BrokerContext, group_id: str, a: Answers) -> Any:
     )
 
 
-def _member(a: Answers, groups: ConsumerGroups, member: ConsumerMember, target: Assignment) -> Any:
+def _member(a: ResponseTypes, groups: ConsumerGroups, member: ConsumerMember, target: Assignment) -> Any:
     return a.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -70,7 +70,7 @@ def _member(a: Answers, groups: ConsumerGroups, member: ConsumerMember, target: 
     )
 
 
-def _assignment(a: Answers, groups: ConsumerGroups, assigned: Assignment) -> Any:
+def _assignment(a: ResponseTypes, groups: ConsumerGroups, assigned: Assignment) -> Any:
     """Without topics that are gone: they have no name any more."""
     named = ((topic_id, groups.topics.name_of(topic_id), numbers) for topic_id, numbers in assigned)
     return a.Assignment(
@@ -82,7 +82,7 @@ def _assignment(a: Answers, groups: ConsumerGroups, assigned: Assignment) -> Any
     )
 
 
-def _nothing(a: Answers, group_id: str, code: ErrorCode, message: str | None) -> Any:
+def _nothing(a: ResponseTypes, group_id: str, code: ErrorCode, message: str | None) -> Any:
     return a.DescribedGroup(
         error_code=code,
         error_message=message,

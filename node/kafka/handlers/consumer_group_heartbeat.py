@@ -13,8 +13,8 @@ from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING,
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.groups.assignors import ASSIGNORS
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, Assignment
 
@@ -27,7 +27,7 @@ _BRINGS_ITS_ID: Final = 1
 """The version from which on a member makes its id itself (KIP-1082)."""
 
 
-async def consumer_group_heartbeat(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def consumer_group_heartbeat(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The member's epoch, and its assignment where that is new to it."""
     payload = request.payload
     heartbeat = _heartbeat(context, request)
@@ -114,7 +114,7 @@ def _milliseconds(timeout: timedelta) -> int:
     return timeout // timedelta(milliseconds=1)
 
 
-def _told(a: Answers, beat: Beat) -> Any:
+def _told(a: ResponseTypes, beat: Beat) -> Any:
     member_id, epoch, _, assigned = beat.reply
     return a.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
@@ -127,7 +127,7 @@ def _told(a: Answers, beat: Beat) -> Any:
     )
 
 
-def _assignment(a: Answers, assigned: Assignment) -> Any:
+def _assignment(a: ResponseTypes, assigned: Assignment) -> Any:
     return a.Assignment(
         topic_partitions=tuple(
             a.TopicPartitions(topic_id=uuid.UUID(bytes=topic_id), partitions=numbers)
@@ -136,7 +136,7 @@ def _assignment(a: Answers, assigned: Assignment) -> Any:
     )
 
 
-def _refused(a: Answers, refusal: Refusal) -> Any:
+def _refused(a: ResponseTypes, refusal: Refusal) -> Any:
     return a.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=refusal.code,

@@ -13,20 +13,20 @@ from strandline.node.kafka.handlers.outcomes import (
     NO_THROTTLE,
     Failure,
     deadline_after,
-    led,
     refused,
     submit,
     topic_named,
+    wait_for_leaders,
 )
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import CreatePartitions
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.kafka_errors import Refused
 
 
-async def create_partitions(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def create_partitions(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Answers when every topic has grown and its partitions have leaders, or after `LEADER_SECONDS`."""
     payload = request.payload
     deadline = deadline_after(context, payload.timeout)
@@ -40,7 +40,7 @@ async def create_partitions(context: BrokerContext, request: Request, a: Answers
 
     results = await gather_bounded(wanted.values(), grow)
     if not payload.validate_only:
-        await led(context, [topic for topic in results if isinstance(topic, Topic)], deadline)
+        await wait_for_leaders(context, [topic for topic in results if isinstance(topic, Topic)], deadline)
     return a.CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(

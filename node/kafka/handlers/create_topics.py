@@ -10,10 +10,17 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, deadline_after, led, refused, submit
+from strandline.node.kafka.handlers.outcomes import (
+    NO_THROTTLE,
+    Failure,
+    deadline_after,
+    refused,
+    submit,
+    wait_for_leaders,
+)
 from strandline.node.kafka.handlers.setting_answers import source_of
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import CreateTopic
 from strandline.statemachine.controller.controller_state import Topic
@@ -47,7 +54,7 @@ def new_topic(
     return CreateTopic(topic_id, name, partitions, replicas, assignments, configs, applied)
 
 
-async def create_topics(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def create_topics(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Answers when every topic is committed and has leaders, or after `LEADER_SECONDS` without them."""
     payload = request.payload
     deadline = deadline_after(context, payload.timeout)
@@ -62,7 +69,7 @@ async def create_topics(context: BrokerContext, request: Request, a: Answers) ->
 
     results = await gather_bounded(wanted.values(), create)
     if not payload.validate_only:
-        await led(context, [topic for topic in results if isinstance(topic, Topic)], deadline)
+        await wait_for_leaders(context, [topic for topic in results if isinstance(topic, Topic)], deadline)
     return a.CreateTopicsResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -124,7 +131,7 @@ def _assignments(asked: Any) -> list[tuple[int, ...]] | Failure | None:
     return [given[index] for index in range(len(given))]
 
 
-def _answer(a: Answers, name: str, topic: Topic | Failure, validate_only: bool) -> Any:
+def _answer(a: ResponseTypes, name: str, topic: Topic | Failure, validate_only: bool) -> Any:
     if isinstance(topic, Failure):
         return a.CreatableTopicResult(
             name=name,

@@ -10,13 +10,13 @@ from strandline.node.coordinator.replica import NotDone
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.groups.group_commands import DeleteGroup, Refused
 
 
-async def delete_groups(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def delete_groups(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """What became of each group, once it is decided; a name given twice is answered once."""
     names = dict.fromkeys(request.payload.groups_names)
 

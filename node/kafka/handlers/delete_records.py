@@ -15,8 +15,8 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import led_partition, topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.partition import Partition
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.runtime.gather import gather_bounded
@@ -39,7 +39,7 @@ class _Answer(NamedTuple):
     low_watermark: int = -1
 
 
-async def delete_records(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def delete_records(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Answers when every start offset is committed. One that takes longer than the request's timeout is
     REQUEST_TIMED_OUT, and may move yet; asking again does no harm."""
     ask = request.payload
@@ -71,7 +71,7 @@ async def delete_records(context: BrokerContext, request: Request, a: Answers) -
     )
 
 
-def _partition(a: Answers, number: int, answer: _Answer) -> Any:
+def _partition(a: ResponseTypes, number: int, answer: _Answer) -> Any:
     return a.DeleteRecordsPartitionResult(
         partition_index=number, low_watermark=answer.low_watermark, error_code=answer.code
     )

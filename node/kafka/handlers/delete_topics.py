@@ -21,8 +21,8 @@ from strandline.node.kafka.handlers.outcomes import (
     topic_named,
     topic_with_id,
 )
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 
@@ -36,7 +36,7 @@ _SAME: Final = Failure(
 )
 
 
-async def delete_topics(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def delete_topics(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Answers when the deletions are committed; what the topics held is removed later."""
     payload = request.payload
     deadline = deadline_after(context, payload.timeout)
@@ -93,7 +93,7 @@ async def _delete_with_id(context: BrokerContext, topic_id: bytes, deadline: flo
     return topic.name, topic_id, outcome if isinstance(outcome, Failure) else None
 
 
-def _answer(a: Answers, result: _Answer) -> Any:
+def _answer(a: ResponseTypes, result: _Answer) -> Any:
     name, topic_id, failure = result
     return a.DeletableTopicResult(
         name=name,

@@ -11,14 +11,14 @@ from strandline.node.coordinator.groups.views import CLASSIC, group_view
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 
 _SAYS_NOT_FOUND: Final = 6
 """Before this version a group that is not there is in the state Dead, without an error (KIP-1043)."""
 
 
-async def describe_groups(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def describe_groups(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Each group that was asked for, in that order."""
     version = request.header.api_version
     return a.DescribeGroupsResponse(
@@ -27,7 +27,7 @@ async def describe_groups(context: BrokerContext, request: Request, a: Answers) 
     )
 
 
-def _described(context: BrokerContext, group_id: str, version: int, a: Answers) -> Any:
+def _described(context: BrokerContext, group_id: str, version: int, a: ResponseTypes) -> Any:
     coordinator = group_coordinator(context, group_id, may_be_empty=True)
     if isinstance(coordinator, ErrorCode):
         return _nothing(a, group_id, coordinator, None, "")
@@ -58,7 +58,7 @@ def _described(context: BrokerContext, group_id: str, version: int, a: Answers) 
     )
 
 
-def _nothing(a: Answers, group_id: str, code: ErrorCode, message: str | None, state: str) -> Any:
+def _nothing(a: ResponseTypes, group_id: str, code: ErrorCode, message: str | None, state: str) -> Any:
     return a.DescribedGroup(
         error_code=code,
         error_message=message,

@@ -14,14 +14,14 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import any_topic
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.partition.producers import ProducerDescription
 
 
-async def describe_producers(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def describe_producers(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer of this node's replica, whether or not it leads, as in Kafka: `kafka-transactions` asks the
     broker that it is told to. One that believes to lead proves it first, for clients ask the leader."""
     ask = request.payload
@@ -40,7 +40,7 @@ async def describe_producers(context: BrokerContext, request: Request, a: Answer
     )
 
 
-async def _partition(context: BrokerContext, a: Answers, name: str, number: int) -> Any:
+async def _partition(context: BrokerContext, a: ResponseTypes, name: str, number: int) -> Any:
     known = await _producers(context, name, number)
     if isinstance(known, ErrorCode):
         return a.PartitionResponse(

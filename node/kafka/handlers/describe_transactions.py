@@ -11,8 +11,8 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
@@ -22,7 +22,7 @@ MAX_IDS: Final = 10_000
 """Ids of one request; Kafka has no bound."""
 
 
-async def describe_transactions(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def describe_transactions(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Each id as of now, or NOT_COORDINATOR, TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST for an empty one."""
 
     async def describe(transactional_id: str) -> Any:
@@ -59,7 +59,7 @@ def topics_of(context: BrokerContext, one: Transaction) -> dict[str, list[int]]:
     return topics
 
 
-def _described(context: BrokerContext, a: Answers, one: Transaction) -> Any:
+def _described(context: BrokerContext, a: ResponseTypes, one: Transaction) -> Any:
     return a.TransactionState(
         error_code=ErrorCode.none,
         transactional_id=one.transactional_id,
@@ -75,7 +75,7 @@ def _described(context: BrokerContext, a: Answers, one: Transaction) -> Any:
     )
 
 
-def _nothing(a: Answers, transactional_id: str, code: ErrorCode) -> Any:
+def _nothing(a: ResponseTypes, transactional_id: str, code: ErrorCode) -> Any:
     return a.TransactionState(
         error_code=code,
         transactional_id=transactional_id,

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, deadline_after, until
-from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, deadline_after, poll_until
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.rpc import CallFailed, MeshCalls
 from strandline.statemachine.controller.controller_state import Partition
 
@@ -59,7 +59,7 @@ def _hand_over(context: BrokerContext, group: int, target: int) -> bool:
     return replica is not None and replica.group.transfer(target)
 
 
-async def elect_leaders(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def elect_leaders(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Answers when the preferred leaders lead, or with an error for each that does not by the deadline."""
     payload = request.payload
     deadline = deadline_after(context, payload.timeout)
@@ -158,7 +158,7 @@ async def _moved(
     def over() -> bool:
         return all(_leads(context, move) for move in begun)
 
-    await until(context, deadline, over)
+    await poll_until(context, deadline, over)
     late = Failure(ErrorCode.request_timed_out, "The preferred leader did not take over in time; it may yet.")
     return results + [(move, _DONE if _leads(context, move) else late) for move in begun]
 

@@ -10,15 +10,15 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 
 _RAISES_SINCE: Final = 5
 """Transactions version 2: the version of the request says which the client speaks."""
 
 
-async def end_txn(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def end_txn(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Answered once the outcome is decided; see TransactionCoordinator.end."""
     payload, version = request.payload, request.header.api_version
     code, producer_id, epoch = ErrorCode.none, -1, -1

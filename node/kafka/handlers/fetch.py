@@ -12,12 +12,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED, FetchShare
+from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED, FetchPartition
 from strandline.node.kafka.handlers.leading import LeaderHints
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_encoder import as_records
+from strandline.node.kafka.wire.response_types import ResponseTypes
 
 MAX_FETCH_BYTES: Final = 55 * 1024 * 1024
 """Records of one answer, whatever a client asks for: Kafka's default of `fetch.max.bytes`."""
@@ -27,14 +27,15 @@ _WHOLE_REQUEST: Final = (-1, 0)
 """Session epochs of a request that names all its partitions; any other goes on with a session."""
 
 
-async def fetch(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer, after at most the client's `max_wait` and what reading takes."""
     ask = request.payload
     if getattr(ask, "session_epoch", -1) not in _WHOLE_REQUEST:
         return _response(a, (), ErrorCode.fetch_session_id_not_found)
     committed = ask.isolation_level == READ_COMMITTED
     shares = [
-        [FetchShare(context, topic, asked, committed) for asked in topic.partitions] for topic in ask.topics
+        [FetchPartition(context, topic, asked, committed) for asked in topic.partitions]
+        for topic in ask.topics
     ]
     every = [share for topic in shares for share in topic]
     max_bytes = min(ask.max_bytes, MAX_FETCH_BYTES)
@@ -56,7 +57,7 @@ async def fetch(context: BrokerContext, request: Request, a: Answers) -> Any:
 
 
 async def _until_enough(
-    loop: asyncio.AbstractEventLoop, shares: list[FetchShare], min_bytes: int, max_wait: float
+    loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], min_bytes: int, max_wait: float
 ) -> None:
     """Judge every share until there is something to tell: enough bytes, a refusal, the end of the wait."""
     deadline = loop.time() + max_wait
@@ -79,7 +80,7 @@ async def _until_enough(
 
 
 async def _change(
-    loop: asyncio.AbstractEventLoop, shares: list[FetchShare], missing: int, seconds: float
+    loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], missing: int, seconds: float
 ) -> None:
     """Wait until `missing` bytes have come, or something else has happened, or the time is over."""
     woken = loop.create_future()
@@ -104,7 +105,7 @@ async def _change(
 # Reading.
 
 
-async def _read(loop: asyncio.AbstractEventLoop, shares: list[FetchShare], room: int) -> None:
+async def _read(loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], room: int) -> None:
     """Read in the order of the request, as Kafka does: clients put first what they want first.
 
     The first batch comes whatever its size, so that every consumer advances; after it only what fits. As
@@ -127,7 +128,7 @@ async def _read(loop: asyncio.AbstractEventLoop, shares: list[FetchShare], room:
     mark.cancel()
 
 
-async def _read_together(shares: list[FetchShare], room: int) -> None:
+async def _read_together(shares: list[FetchPartition], room: int) -> None:
     reads = []
     for share in shares:
         limit = min(share.max_bytes, room)
@@ -141,7 +142,9 @@ async def _read_together(shares: list[FetchShare], room: int) -> None:
 # Answering.
 
 
-def _response(a: Answers, topics: tuple[Any, ...], code: ErrorCode, endpoints: tuple[Any, ...] = ()) -> Any:
+def _response(
+    a: ResponseTypes, topics: tuple[Any, ...], code: ErrorCode, endpoints: tuple[Any, ...] = ()
+) -> Any:
     return a.FetchResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,
@@ -151,14 +154,14 @@ def _response(a: Answers, topics: tuple[Any, ...], code: ErrorCode, endpoints: t
     )
 
 
-def _aborted(a: Answers, share: FetchShare) -> tuple[Any, ...]:
+def _aborted(a: ResponseTypes, share: FetchPartition) -> tuple[Any, ...]:
     return tuple(
         a.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
         for one in share.aborted
     )
 
 
-def _partition(a: Answers, hints: LeaderHints, share: FetchShare, committed: bool) -> Any:
+def _partition(a: ResponseTypes, hints: LeaderHints, share: FetchPartition, committed: bool) -> Any:
     number, code = share.number, share.code
     known = code is ErrorCode.none
     optional = {} if known else hints.fields(code, share.topic, number)

@@ -36,7 +36,7 @@ _NO_EPOCH = -1
 _STAMP = struct.Struct(">qii")
 
 
-class FetchShare:
+class FetchPartition:
     """`topic` and `asked` are the request's entities; nothing is judged before `judge`.
 
     To a `committed` reader the log ends at the last stable offset: whatever it waits for or counts.

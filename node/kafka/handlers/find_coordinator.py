@@ -13,9 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
-from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, NO_THROTTLE, Failure, until
-from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, NO_THROTTLE, Failure, poll_until
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import NodeRegistration
@@ -28,7 +28,7 @@ MAX_CHARACTERS: Final = 1 << 21
 """In all of these keys: each is hashed, and meanwhile nothing else is done."""
 
 
-async def find_coordinator(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def find_coordinator(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The node of every key of the request, or of its only one before version 4."""
     payload = request.payload
     key_type = getattr(payload, "key_type", GROUP)
@@ -71,7 +71,7 @@ async def _find(
     if isinstance(place, Refusal):
         return Failure(code_of(place), place.message)
     group = place.raft_group
-    if not await until(context, deadline, lambda: _leader(context, group) is not None):
+    if not await poll_until(context, deadline, lambda: _leader(context, group) is not None):
         reason = "The coordinator has no leader at the moment: too many of its replicas are down."
         return Failure(ErrorCode.coordinator_not_available, reason)
     leader = _leader(context, group)

@@ -48,11 +48,11 @@ from strandline.node.kafka.handlers import (
     write_txn_markers,
 )
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.wire.answers import Answers, answers
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes, response_types
 
-Answering = Callable[[BrokerContext, Request, Answers], Coroutine[Any, Any, Any]]
+Answering = Callable[[BrokerContext, Request, ResponseTypes], Coroutine[Any, Any, Any]]
 """A response entity in the request's version, or None to send nothing."""
 
 TABLE: Final[Mapping[int, Answering]] = MappingProxyType(
@@ -105,6 +105,6 @@ class BrokerHandler:
         self._context = context
 
     def handle(self, request: Request) -> Coroutine[Any, Any, Any]:
-        """The coroutine that answers; nothing of it runs before it is awaited."""
+        """The coroutine that response_types; nothing of it runs before it is awaited."""
         key, version = request.header.api_key, request.header.api_version
-        return TABLE[key](self._context, request, answers(key, version))
+        return TABLE[key](self._context, request, response_types(key, version))

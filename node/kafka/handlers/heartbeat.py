@@ -9,11 +9,11 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 
 
-async def heartbeat(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def heartbeat(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """NONE, or what the member has to do."""
     payload = request.payload
     found = group_coordinator(context, payload.group_id)

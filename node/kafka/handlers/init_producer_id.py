@@ -16,15 +16,15 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 
 _NONE = -1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-async def init_producer_id(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def init_producer_id(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """A producer id and epoch 0, or COORDINATOR_LOAD_IN_PROGRESS while the controller gives no ids.
 
     For a transactional id what TransactionCoordinator.init_producer says.

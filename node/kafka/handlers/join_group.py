@@ -10,8 +10,8 @@ from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 
 _TAKES_MEMBER_ID: Final = 4
 """Versions from this one on are given a member id and come again with it (KIP-394)."""
@@ -21,7 +21,7 @@ _TAKES_SKIP: Final = 9
 """From this version on a leader may be told not to assign (KIP-814)."""
 
 
-async def join_group(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def join_group(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The generation the client is in, or why it is in none."""
     payload, version = request.payload, request.header.api_version
     coordinator = group_coordinator(context, payload.group_id)

@@ -14,7 +14,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
@@ -69,7 +69,7 @@ def judge_epoch(partition: Partition, believed: int) -> ErrorCode:
 class LeaderHints:
     """Collects, for one answer, who leads the partitions it refuses and how those nodes are reached."""
 
-    def __init__(self, context: BrokerContext, a: Answers) -> None:
+    def __init__(self, context: BrokerContext, a: ResponseTypes) -> None:
         self._context = context
         self._a = a
         self._endpoints: dict[int, Any] = {}

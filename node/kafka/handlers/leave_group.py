@@ -10,14 +10,14 @@ from strandline.node.coordinator.groups.classic_state import Leaving
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 
 _OF_ALL: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 """What is no member's own: the client asks again, or elsewhere."""
 
 
-async def leave_group(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def leave_group(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """What it comes to for each; before version 3 there is one, and its code is the answer's."""
     payload = request.payload
     asked = getattr(payload, "members", None)

@@ -21,8 +21,8 @@ from strandline.node.kafka.handlers.configs import (
 )
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.controller.controller import Controller
 
 _NAMES: Final[dict[int, Callable[[Controller], Iterable[str]]]] = {
@@ -34,7 +34,7 @@ _NAMES: Final[dict[int, Callable[[Controller], Iterable[str]]]] = {
 }
 
 
-async def list_config_resources(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def list_config_resources(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """What there is once this node has heard of everything before; UNSUPPORTED_VERSION for a kind that Kafka
     does not list either."""
     asked = getattr(request.payload, "resource_types", (CLIENT_METRICS,))

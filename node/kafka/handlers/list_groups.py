@@ -9,12 +9,12 @@ from kio.schema.errors import ErrorCode
 from strandline.node.coordinator.groups.views import group_views
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 
 
-async def list_groups(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def list_groups(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """All of them, or those in the states (KIP-518) and of the kinds (KIP-848) that were asked for.
 
     COORDINATOR_LOAD_IN_PROGRESS, as Kafka, while a coordinator that this node was elected for is not ready:

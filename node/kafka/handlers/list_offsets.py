@@ -21,10 +21,10 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED
 from strandline.node.kafka.handlers.leading import NO_LEADER_EPOCH, any_topic, judge_epoch, led_partition
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch
 from strandline.node.kafka.wire.record_lookup import Found, first_at_or_after, newest
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.level_one.stored_run import TimedBatch
 from strandline.node.objectstore.store import StoreError
 from strandline.node.partition.partition import Partition
@@ -69,7 +69,7 @@ class _Answer(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
 
 
-async def list_offsets(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def list_offsets(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer; a look-up that outlasts version 10's timeout is REQUEST_TIMED_OUT, unless that is 0."""
     ask = request.payload
     pairs = [(topic.name, asked) for topic in ask.topics for asked in topic.partitions]
@@ -100,7 +100,7 @@ async def list_offsets(context: BrokerContext, request: Request, a: Answers) -> 
     )
 
 
-def _partition(a: Answers, number: int, answer: _Answer) -> Any:
+def _partition(a: ResponseTypes, number: int, answer: _Answer) -> Any:
     return a.ListOffsetsPartitionResponse(
         partition_index=number,
         error_code=answer.code,

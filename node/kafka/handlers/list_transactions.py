@@ -8,11 +8,11 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.consumer_automaton import InvalidPattern
 from strandline.node.coordinator.groups.consumer_patterns import compiled
-from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
 from strandline.statemachine.transactions.transaction_state import AT_REST, State, Transaction
 
@@ -22,7 +22,7 @@ _KNOWN: Final = (*(state.value for state in State), "Dead", "PrepareEpochFence")
 """Kafka's states; no transaction is ever seen in the last two here."""
 
 
-async def list_transactions(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def list_transactions(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Those that pass every filter given: state, producer id, running longer than so many ms (KIP-994), an id
     that matches a pattern as a whole (KIP-1152).
 
@@ -80,7 +80,7 @@ def _matching(pattern: str, coordinators: list[TransactionCoordinator]) -> dict[
     }
 
 
-def _none(a: Answers, code: ErrorCode) -> Any:
+def _none(a: ResponseTypes, code: ErrorCode) -> Any:
     return a.ListTransactionsResponse(
         throttle_time=NO_THROTTLE, error_code=code, unknown_state_filters=(), transaction_states=()
     )

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, controller_id, live_nodes
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import new_topic
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, led, submit
+from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, submit, wait_for_leaders
 from strandline.node.kafka.handlers.topic_metadata import (
     INTERNAL,
     Breath,
@@ -18,8 +18,8 @@ from strandline.node.kafka.handlers.topic_metadata import (
     encoded_topics,
     with_topics,
 )
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import EncodedBody, Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import invalid_name
@@ -38,7 +38,7 @@ class _Missing(NamedTuple):
     topic_id: uuid.UUID | None
 
 
-async def metadata(context: BrokerContext, request: Request, a: Answers) -> EncodedBody:
+async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -> EncodedBody:
     """What this node knows; creates missing topics if the client, and the configuration, allow it."""
     version, payload = request.header.api_version, request.payload
     operations = getattr(payload, "include_topic_authorized_operations", False)
@@ -106,7 +106,7 @@ async def _named_or_created(context: BrokerContext, names: list[str]) -> list[To
         return await _created(context, name, deadline)
 
     codes = dict(zip(missing, await gather_bounded(missing, create), strict=True))
-    await led(context, [topic for name in missing if (topic := machine.topic(name))], deadline)
+    await wait_for_leaders(context, [topic for name in missing if (topic := machine.topic(name))], deadline)
     return [machine.topic(name) or _Missing(codes.get(name, _GONE), name, None) for name in names]
 
 
@@ -129,7 +129,7 @@ async def _created(context: BrokerContext, name: str, deadline: float) -> ErrorC
     return ErrorCode.invalid_topic_exception if outcome.code is ErrorCode.invalid_topic_exception else _GONE
 
 
-def _missing(a: Answers, topic: _Missing) -> Any:
+def _missing(a: ResponseTypes, topic: _Missing) -> Any:
     return a.MetadataResponseTopic(
         error_code=topic.code,
         name=topic.name,

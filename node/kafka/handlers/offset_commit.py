@@ -17,8 +17,8 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.groups.group_commands import NO_RETENTION, CommitOffsets
 
 _FIRST_WITH_MEMBER_EPOCHS: Final = 9
@@ -31,7 +31,7 @@ _BEFORE: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
 """What clients are told that speak a version before KIP-848, as Kafka does."""
 
 
-async def offset_commit(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def offset_commit(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer once the offsets are in the log; those that can be committed share one outcome."""
     topics = request.payload.topics
     rows = judge(context, topics)

@@ -11,13 +11,13 @@ from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.leading import topic_of
 from strandline.node.kafka.handlers.offset_rows import outcome
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.group_commands import OffsetsDeleted
 
 
-async def offset_delete(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def offset_delete(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer once they are gone; what was not there is gone as well. No topics if the group fails."""
     payload = request.payload
     found = [(one, topic_of(context, one.name, None)) for one in payload.topics]

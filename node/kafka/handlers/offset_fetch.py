@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.group_state import Group
@@ -53,7 +53,7 @@ class _Fetched(NamedTuple):
     topics: list[_Topic]
 
 
-async def offset_fetch(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def offset_fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer; version 8 and later ask for many groups, each of which has its own error."""
     payload, version = request.payload, request.header.api_version
     if version >= _FIRST_WITH_GROUPS:

@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import judge_epoch, led_partition, topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 
 
@@ -26,7 +26,7 @@ class _Answer(NamedTuple):
     end_offset: int = -1
 
 
-async def offset_for_leader_epoch(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def offset_for_leader_epoch(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer, with an epoch and its end or an error for each partition."""
     ask = request.payload
 
@@ -50,7 +50,7 @@ async def offset_for_leader_epoch(context: BrokerContext, request: Request, a: A
     )
 
 
-def _partition(a: Answers, number: int, answer: _Answer) -> Any:
+def _partition(a: ResponseTypes, number: int, answer: _Answer) -> Any:
     return a.EpochEndOffset(
         error_code=answer.code,
         partition=number,

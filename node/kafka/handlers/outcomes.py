@@ -105,7 +105,7 @@ async def topic_with_id(context: BrokerContext, topic_id: bytes, deadline: float
     )
 
 
-async def until(context: BrokerContext, deadline: float, done: Callable[[], bool]) -> bool:
+async def poll_until(context: BrokerContext, deadline: float, done: Callable[[], bool]) -> bool:
     """Look until `done`, less and less often; whether it was before the deadline."""
     pause = _FIRST_LOOK_SECONDS
     while not done():
@@ -117,7 +117,7 @@ async def until(context: BrokerContext, deadline: float, done: Callable[[], bool
     return True
 
 
-async def led(context: BrokerContext, topics: Sequence[Topic], deadline: float) -> None:
+async def wait_for_leaders(context: BrokerContext, topics: Sequence[Topic], deadline: float) -> None:
     """Wait until every partition has a leader that is ready and that this node knows, LEADER_SECONDS at most.
 
     Kafka answers when the controller has committed. So does this, but a client's very next request then is
@@ -130,4 +130,4 @@ async def led(context: BrokerContext, topics: Sequence[Topic], deadline: float) 
             pending.pop()
         return not pending
 
-    await until(context, min(deadline, context.loop.time() + LEADER_SECONDS), done)
+    await poll_until(context, min(deadline, context.loop.time() + LEADER_SECONDS), done)

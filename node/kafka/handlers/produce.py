@@ -22,7 +22,6 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import LeaderHints, led_partition, topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
 from strandline.node.kafka.handlers.produced_transactions import Questions
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import CloseConnection, Request
 from strandline.node.kafka.wire.record_batch import (
     CRC_START,
@@ -31,6 +30,7 @@ from strandline.node.kafka.wire.record_batch import (
     InvalidBatch,
     judged_at_once,
 )
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.partition import Partition
 from strandline.node.refusal import Reason, Refusal
@@ -80,7 +80,7 @@ _Outcome: TypeAlias = _Staged | Refusal | ErrorCode
 """What becomes of one partition's batch; an ErrorCode where there is no such partition to write to here."""
 
 
-async def produce(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def produce(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer, or None with acks=0; raises CloseConnection for an error that acks=0 cannot be told."""
     ask = request.payload
     questions = None if ask.transactional_id is None else Questions(context, request, ask.transactional_id)
@@ -320,7 +320,9 @@ def _close_on_failure(outcomes: list[list[_Outcome]]) -> None:
             raise CloseConnection(f"a produce request with acks=0 failed: {reason}")
 
 
-def _answer(a: Answers, hints: LeaderHints, topic: Topic | ErrorCode, index: int, outcome: _Outcome) -> Any:
+def _answer(
+    a: ResponseTypes, hints: LeaderHints, topic: Topic | ErrorCode, index: int, outcome: _Outcome
+) -> Any:
     if isinstance(outcome, ErrorCode):
         return _failure(a, hints, topic, index, outcome)
     if isinstance(outcome, Refusal):
@@ -345,12 +347,14 @@ def _answer(a: Answers, hints: LeaderHints, topic: Topic | ErrorCode, index: int
     )
 
 
-def _refused(a: Answers, hints: LeaderHints, topic: Topic | ErrorCode, index: int, refusal: Refusal) -> Any:
+def _refused(
+    a: ResponseTypes, hints: LeaderHints, topic: Topic | ErrorCode, index: int, refusal: Refusal
+) -> Any:
     return _failure(a, hints, topic, index, code_of(refusal), refusal.message, refusal.records)
 
 
 def _failure(
-    a: Answers,
+    a: ResponseTypes,
     hints: LeaderHints,
     topic: Topic | ErrorCode,
     index: int,

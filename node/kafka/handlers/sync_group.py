@@ -10,14 +10,14 @@ from strandline.node.coordinator.groups.classic_state import SyncAsk, Synced
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 
 _SAYS_PROTOCOL: Final = 5
 """From this version on a client has to say which protocol it means."""
 
 
-async def sync_group(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def sync_group(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The member's assignment, once its group's leader has assigned."""
     synced = await _synced(context, request)
     return a.SyncGroupResponse(

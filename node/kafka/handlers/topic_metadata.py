@@ -21,9 +21,9 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.handlers.cluster import NOT_ASKED, TOPIC_OPERATIONS
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import EncodedBody
 from strandline.node.kafka.wire.response_encoder import encode, write_varint
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.kafka.wire.schema import EntityLayout, entity_layout
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import Partition, Topic
@@ -78,7 +78,13 @@ class EncodedTopics:
         self._kept: dict[tuple[bytes, int, bool], _Kept] = {}
 
     async def encode(
-        self, a: Answers, version: int, topic: Topic, leader_of: LeaderOf, operations: bool, breath: Breath
+        self,
+        a: ResponseTypes,
+        version: int,
+        topic: Topic,
+        leader_of: LeaderOf,
+        operations: bool,
+        breath: Breath,
     ) -> bytes:
         """The topic in the response's `version`; `operations`: whether the client asked what it may do.
 
@@ -132,7 +138,7 @@ def encoded_topics(machine: Controller) -> EncodedTopics:
     return kept
 
 
-def topic_answer(a: Answers, topic: Topic, operations: bool) -> Any:
+def topic_answer(a: ResponseTypes, topic: Topic, operations: bool) -> Any:
     """A topic that exists, as an entity without its partitions."""
     return a.MetadataResponseTopic(
         error_code=ErrorCode.none,
@@ -145,7 +151,12 @@ def topic_answer(a: Answers, topic: Topic, operations: bool) -> Any:
 
 
 def partition_answer(
-    a: Answers, version: int, number: int, partition: Partition, leader: Leader | None, live: frozenset[int]
+    a: ResponseTypes,
+    version: int,
+    number: int,
+    partition: Partition,
+    leader: Leader | None,
+    live: frozenset[int],
 ) -> Any:
     """One partition, as an entity of the response's `version`; `live`: nodes that clients may be told of."""
     replicas = partition.replicas

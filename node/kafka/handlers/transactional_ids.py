@@ -11,7 +11,7 @@ from strandline.statemachine.internal_topics import is_key
 from strandline.statemachine.kafka_errors import KafkaError
 
 if TYPE_CHECKING:
-    from strandline.node.coordinator.transactions.coordinator import TransactionCoordinator
+    from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 
 
 def coordinator_for(context: BrokerContext, transactional_id: str) -> TransactionCoordinator | ErrorCode:

@@ -17,8 +17,8 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.batch import Verified
 from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitTransactionOffsets
 
@@ -35,7 +35,7 @@ _NOBODY_KNOWS_YET: Final = (
 """Of the transaction's coordinator. A client would take them for the group's, and look for that one anew."""
 
 
-async def txn_offset_commit(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def txn_offset_commit(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer once the offsets are pending in their transaction; they share one outcome."""
     topics, version = request.payload.topics, request.header.api_version
     rows = judge(context, topics)

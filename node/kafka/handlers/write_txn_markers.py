@@ -14,13 +14,13 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import led_partition, topic_of
-from strandline.node.kafka.wire.answers import Answers
 from strandline.node.kafka.wire.handler import Request
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 
 
-async def write_txn_markers(context: BrokerContext, request: Request, a: Answers) -> Any:
+async def write_txn_markers(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer, once every marker is applied or refused."""
     ask = request.payload
     places = [

@@ -61,10 +61,10 @@ def _figures(broker: SimBroker) -> Iterator[tuple[str, int]]:
         of = f"in {partition.topic}-{partition.number}"
         yield f"holds {of}", partition.fence.holds
         yield f"waiters {of}", partition.fence.waiting
-        yield f"batches pending {of}", partition.writer.answers.batches
-        yield f"bytes pending {of}", partition.writer.answers.bytes
+        yield f"batches pending {of}", partition.writer.acks.batches
+        yield f"bytes pending {of}", partition.writer.acks.bytes
         yield f"lanes {of}", len(partition.writer._lanes)
-        yield f"entries pending {of}", partition.writer.answers.entries
+        yield f"entries pending {of}", partition.writer.acks.entries
         yield f"watchers {of}", len(partition._watchers)
         yield f"epochs held by reads {of}", partition._batches.holds.oldest_epoch or 0
 

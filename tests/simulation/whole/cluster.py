@@ -210,7 +210,7 @@ class WholeCluster:
         """From now on epochs pass at a pace at which little of them is needed and none is long."""
         self.epoch_seconds = CALM_EPOCH_SECONDS
         for broker in self.brokers.values():
-            broker.duties._epoch_seconds = CALM_EPOCH_SECONDS
+            broker.controller_leader._epoch_seconds = CALM_EPOCH_SECONDS
 
     # Views.
 

@@ -15,8 +15,8 @@ from strandline.node.gc.collectable_epochs import CollectableEpochs, Heard, Maxi
 from strandline.node.gc.gone_topics import GoneTopics
 from strandline.node.gc.grace import Grace
 from strandline.node.gc.idle_epochs import IdleEpochs
+from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.sweeper import Sweeper
-from strandline.node.level_one.undecided import Undecided
 from strandline.node.objectstore.store import MAX_LIST
 from strandline.node.partition.partition import Partition, _result
 from strandline.node.partition.reader_holds import ReaderHolds
@@ -203,7 +203,7 @@ COLLECTION: Final = (
     Hole(
         "undecided-swept",
         "an object that may still be named is taken for an orphan",
-        lambda: (patch.object(Undecided, "__contains__", lambda *_: False),),
+        lambda: (patch.object(PendingObjects, "__contains__", lambda *_: False),),
     ),
     Hole(
         "leased-removed",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
-from strandline.node.controller import duties
+from strandline.node.controller import controller_leader
 from strandline.node.gc import collectable_epochs, collector, idle_epochs
-from strandline.node.level_one import reconciler, retention, sweeper
+from strandline.node.level_one import reconciler, sweeper, topic_retention
 from tests.simulation.all_of import all_of
 from tests.simulation.whole.plan import Plan
 
@@ -19,14 +19,14 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
     """To work at the plan's pace."""
     look = plan.look_seconds
     periods = (
-        (duties, "TICK_SECONDS", plan.tick_seconds),
+        (controller_leader, "TICK_SECONDS", plan.tick_seconds),
         (reconciler, "LOOK_SECONDS", look),
         (reconciler, "FIRST_RETRY_SECONDS", look),
         (reconciler, "MOST_RETRY_SECONDS", 4 * look),
         (sweeper, "LOOK_SECONDS", look),
         (sweeper, "FIRST_RETRY_SECONDS", look),
         (sweeper, "MOST_RETRY_SECONDS", 4 * look),
-        (retention, "LOOK_SECONDS", look),
+        (topic_retention, "LOOK_SECONDS", look),
         (idle_epochs, "LOOK_SECONDS", look),
         (collectable_epochs, "TELL_SECONDS", plan.tell_seconds),
         (collectable_epochs, "TELL_ALL_SECONDS", 10 * plan.tell_seconds),

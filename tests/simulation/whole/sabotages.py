@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.controller.hosting import Hosting
 from strandline.node.controller.producer_ids import ProducerIds
 from strandline.node.controller.registration import Registration
+from strandline.node.controller.replica_manager import ReplicaManager
 from strandline.node.kafka.handlers import fetch_partition as fetch_share
 from strandline.node.kafka.handlers import leading, produce
-from strandline.node.kafka.handlers.fetch_partition import FetchShare
+from strandline.node.kafka.handlers.fetch_partition import FetchPartition
 from strandline.node.level_zero.batcher import Batcher, Stored
-from strandline.node.partition import answers
 from strandline.node.partition import fence as fence_module
 from strandline.node.partition import partition as partition_module
+from strandline.node.partition import pending_acks
 from strandline.node.partition.batch import Judgement, ProducedBatch, Verification
 from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Lane, Pending, placeholder
@@ -86,7 +86,7 @@ def _releases_first(self: Writer) -> None:
     hold.release()
     if entry:
         # After a wait, which is not equally long for all.
-        delay = 0.01 if self.answers._entries % 2 else 0.001
+        delay = 0.01 if self.acks._entries % 2 else 0.001
         self._loop.call_later(delay, _replicate_late, self, entry, hold.window)
 
 
@@ -94,7 +94,7 @@ def _replicate_late(self: Writer, entry: list[Pending], window: EpochWindow) -> 
     placeholders = [*map(placeholder, entry)]
     command = encode(window.term, self._wall_ms(), [Append(window, placeholders)])
     future = self.group.replicate(command, window.term)
-    self.answers.await_outcome(entry, future)
+    self.acks.await_outcome(entry, future)
 
 
 _append = PartitionStateMachine._append
@@ -175,20 +175,20 @@ def _confirms_unproven(self: Partition) -> Any:
     return confirm()
 
 
-_plan = Hosting._plan
+_plan = ReplicaManager._plan
 
 
-def _forgets_stored(self: Hosting) -> Any:
+def _forgets_stored(self: ReplicaManager) -> Any:
     with patch.object(type(self._host), "stored_groups", lambda _: []):
         return _plan(self)
 
 
-def _begins_at_once(self: Hosting) -> None:
+def _begins_at_once(self: ReplicaManager) -> None:
     self._caught_up = True
     _start(self)
 
 
-_start = Hosting.start
+_start = ReplicaManager.start
 
 
 def _by_name(context: Any, name: str | None, topic_id: Any) -> Any:
@@ -352,7 +352,7 @@ _ALL = (
     Sabotage(
         "unknown-is-refusal",
         "an unknown outcome is told as a refusal",
-        lambda: (patch.object(answers, "refusal_of", of_partition._unknown_is_refusal),),
+        lambda: (patch.object(pending_acks, "refusal_of", of_partition._unknown_is_refusal),),
     ),
     Sabotage(
         "answered-early",
@@ -376,12 +376,12 @@ _ALL = (
     Sabotage(
         "stored-groups-kept",
         "a node that comes back keeps what is stored of deleted topics",
-        lambda: (patch.object(Hosting, "_plan", _forgets_stored),),
+        lambda: (patch.object(ReplicaManager, "_plan", _forgets_stored),),
     ),
     Sabotage(
         "begun-before-caught-up",
         "a process that starts begins the groups of deleted topics again",
-        lambda: (patch.object(Hosting, "start", _begins_at_once),),
+        lambda: (patch.object(ReplicaManager, "start", _begins_at_once),),
     ),
     Sabotage(
         "topic-by-name",
@@ -410,7 +410,7 @@ _ALL = (
     Sabotage(
         "watchers-kept",
         "a long poll that is over still watches",
-        lambda: (patch.object(FetchShare, "unwatch", lambda _: None),),
+        lambda: (patch.object(FetchPartition, "unwatch", lambda _: None),),
     ),
     Sabotage(
         "no-heartbeats",

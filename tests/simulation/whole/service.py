@@ -33,7 +33,7 @@ class Service:
                 return f"node {broker.node_id} knows less than node {newest.node_id} of the cluster"
             wanted = machine.group_changes(broker.node_id, ()).create
             groups = {place.group for place in wanted} | {CONTROLLER_GROUP}
-            if broker.host.groups.keys() != groups or broker.hosting.failed:
+            if broker.host.groups.keys() != groups or broker.replica_manager.failed:
                 return f"node {broker.node_id} hosts {sorted(broker.host.groups)}, not {sorted(groups)}"
             if broker.host.stored_groups():
                 return f"node {broker.node_id} still stores {broker.host.stored_groups()}"

@@ -91,7 +91,7 @@ def check_offsets(cluster: WholeCluster) -> None:
 def transactions_left_over(broker: SimBroker) -> str | None:
     """What a node still holds for transactions when no client is left."""
     for partition in broker.partitions:
-        if len(partition.writer.answers.verifications):
+        if len(partition.writer.acks.verifications):
             return f"node {broker.node_id}: verifications in {partition.topic}-{partition.number}"
     for runtime in broker.coordinators.led_transactions():
         if runtime._waits or runtime._waiting:

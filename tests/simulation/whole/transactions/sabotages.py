@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.coordinator.transactions.coordinator import ProducerIdentity, TransactionCoordinator
 from strandline.node.coordinator.transactions.markers import Decided, Markers
-from strandline.node.coordinator.transactions.upkeep import Upkeep
-from strandline.node.kafka.handlers.fetch_partition import FetchShare
+from strandline.node.coordinator.transactions.transaction_coordinator import (
+    ProducerIdentity,
+    TransactionCoordinator,
+)
+from strandline.node.coordinator.transactions.transaction_upkeep import TransactionUpkeep
+from strandline.node.kafka.handlers.fetch_partition import FetchPartition
 from strandline.statemachine.groups import group_offsets
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
@@ -78,12 +81,12 @@ def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) 
     return patch.object(Producers, "judge", judge)
 
 
-def _reads_to_the_end(self: FetchShare) -> None:
+def _reads_to_the_end(self: FetchPartition) -> None:
     _judge_share(self)
     self._end = self.high_watermark
 
 
-_judge_share = FetchShare.judge
+_judge_share = FetchPartition.judge
 
 # At the transactions' coordinator.
 
@@ -114,14 +117,14 @@ def _verifies_nothing(
 _verify = TransactionsMachine.verify
 
 
-def _takes_up_nothing(self: Upkeep, term: int) -> None:
-    """As Upkeep._started, but what an earlier leader prepared is taken for carried out."""
+def _takes_up_nothing(self: TransactionUpkeep, term: int) -> None:
+    """As TransactionUpkeep._started, but what an earlier leader prepared is taken for carried out."""
     for one in self._replica.machine.prepared:
         self._delivering[one.transactional_id, one.number] = None
     _started(self, term)
 
 
-_started = Upkeep._started
+_started = TransactionUpkeep._started
 
 
 async def _delivers_once(self: Markers, decided: Decided) -> None:
@@ -210,7 +213,7 @@ _ALL = (
     Sabotage(
         "markers-not-taken-up",
         "a new leader does not bring the markers of what the one before prepared",
-        lambda: (patch.object(Upkeep, "_started", _takes_up_nothing),),
+        lambda: (patch.object(TransactionUpkeep, "_started", _takes_up_nothing),),
         (12, 60),
     ),
     Sabotage(
@@ -228,7 +231,7 @@ _ALL = (
     Sabotage(
         "read-past-stable",
         "committed readers are given what lies above the last stable offset",
-        lambda: (patch.object(FetchShare, "judge", _reads_to_the_end),),
+        lambda: (patch.object(FetchPartition, "judge", _reads_to_the_end),),
         (0, 1),
     ),
     Sabotage(

@@ -40,7 +40,7 @@ class _Stored:
     documents: int = 0
 
 
-class Retention:
+class CheckpointPruning:
     """One per node; also deletes, at others' calls, for the groups that are led here."""
 
     def __init__(self, context: CheckpointContext) -> None:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 
-class Undecided:
+class PendingObjects:
     """Unique bytes of objects, from before their uploads begin until their fate is definite."""
 
     def __init__(self, rng: random.Random) -> None:

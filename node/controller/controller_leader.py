@@ -41,7 +41,7 @@ GAP_SECONDS: Final = 1.0
 GONE: Final = float("-inf")
 
 
-class ControllerDuties:
+class ControllerLeader:
     """At work while this node leads the controller. Everything belongs on `loop`."""
 
     def __init__(

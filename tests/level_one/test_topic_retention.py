@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.node.config.node_config import RetentionSection
-from strandline.node.level_one.retention import MAX_BATCHES, Kept, Stretch, kept, stretches_of, wanted_start
+from strandline.node.level_one.topic_retention import (
+    MAX_BATCHES,
+    Kept,
+    Stretch,
+    kept,
+    stretches_of,
+    wanted_start,
+)
 from strandline.statemachine.controller.topic_config import DAY
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_commands import AdvanceReconciled, SetStartOffset

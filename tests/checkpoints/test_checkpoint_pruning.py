@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node.checkpoints import renewal, retention
+from strandline.node.checkpoints import checkpoint_pruning, renewal
 from strandline.node.objectstore.store import StoreError
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.document import decode
@@ -47,7 +47,9 @@ def taken(made: World, cluster: Cluster, times: int, lease_ms: int = 1_000) -> l
     return indexes
 
 
-def ask(made: World, cluster: Cluster, node: int, payload: Any, method: str = retention.METHOD) -> Any:
+def ask(
+    made: World, cluster: Cluster, node: int, payload: Any, method: str = checkpoint_pruning.METHOD
+) -> Any:
     return run(made, cluster.nodes[node - 1], cluster.handle(node, method, payload))
 
 
@@ -131,7 +133,7 @@ def test_a_renewed_lease_keeps_it_and_one_that_has_ended_says_so() -> None:
 def test_a_crash_between_the_command_and_the_deletion_is_made_good_by_the_next() -> None:
     with world() as made:
         cluster = Cluster(made, keep=1)
-        cluster.refuse = {retention.METHOD}
+        cluster.refuse = {checkpoint_pruning.METHOD}
         indexes = taken(made, cluster, 5)
         assert retained(cluster) == indexes[-2:]
         assert stored(cluster) == indexes
@@ -226,12 +228,12 @@ def test_a_leader_that_is_none_any_more_deletes_nothing() -> None:
 def test_what_a_deposed_leader_still_deletes_no_newer_state_retains() -> None:
     with world() as made:
         cluster = Cluster(made, keep=2)
-        cluster.refuse = {retention.METHOD}
+        cluster.refuse = {checkpoint_pruning.METHOD}
         indexes = taken(made, cluster, 6)
         # Its deletion is on its way when it loses the leadership, and the others go on without it.
         cluster.store.stall()
         task = cluster.nodes[LEADER - 1].loop.create_task(
-            cluster.handle(LEADER, retention.METHOD, [GROUP, indexes[-1]])
+            cluster.handle(LEADER, checkpoint_pruning.METHOD, [GROUP, indexes[-1]])
         )
         made.run(made.now + 1)
         for node in (1, 3):
@@ -251,7 +253,7 @@ def test_what_a_deposed_leader_still_deletes_no_newer_state_retains() -> None:
 def test_only_below_a_checkpoint_that_is_retained_and_applied() -> None:
     with world() as made:
         cluster = Cluster(made, keep=2)
-        cluster.refuse = {retention.METHOD}
+        cluster.refuse = {checkpoint_pruning.METHOD}
         indexes = taken(made, cluster, 6)
         everything = dict(cluster.store.objects)
         assert ask(made, cluster, LEADER, [GROUP, indexes[-1] + 1]) == 0
@@ -298,11 +300,11 @@ def test_the_work_after_one_checkpoint_is_bounded_and_goes_on_after_the_next(
 ) -> None:
     with world() as made:
         cluster = Cluster(made, keep=1)
-        cluster.refuse = {retention.METHOD}
+        cluster.refuse = {checkpoint_pruning.METHOD}
         indexes = taken(made, cluster, 9)
         cluster.refuse = set()
-        monkeypatch.setattr(retention, "MAX_NAMES", 12)
-        monkeypatch.setattr(retention, "MAX_DELETE", 5)
+        monkeypatch.setattr(checkpoint_pruning, "MAX_NAMES", 12)
+        monkeypatch.setattr(checkpoint_pruning, "MAX_DELETE", 5)
         indexes += taken(made, cluster, 1)
         assert stored(cluster) == indexes[3:]
         indexes += taken(made, cluster, 1)

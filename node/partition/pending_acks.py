@@ -30,7 +30,7 @@ HELD_SECONDS = 30.0
 is given up: as long as clients wait for an answer (Kafka's request.timeout.ms)."""
 
 
-class Answers:
+class PendingAcks:
     """One partition's, on one node. Belongs to one event loop."""
 
     def __init__(

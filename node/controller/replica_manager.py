@@ -32,7 +32,7 @@ MOST_PAUSES: Final = 10
 """Maximum waits of one slice for the groups before it, which may never settle."""
 
 
-class Hosting:
+class ReplicaManager:
     """The groups of one node. Everything belongs on `loop`."""
 
     def __init__(

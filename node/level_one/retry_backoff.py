@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Trouble:
+class RetryBackoff:
     """Failures in a row of one kind of work; times in seconds of the loop's clock."""
 
     first_delay: float

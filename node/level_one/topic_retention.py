@@ -88,7 +88,7 @@ def stretches_of(machine: PartitionStateMachine) -> Iterator[Stretch]:
         yield Stretch(extent.end_offset, extent.max_timestamp, extent.length)
 
 
-class Retention:
+class TopicRetention:
     """One per node; `run` is its task."""
 
     def __init__(self, context: LevelOneContext, measures: UpkeepMeasures) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from strandline.node.controller.client import Unavailable
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
-from strandline.node.coordinator.transactions.upkeep import Upkeep
+from strandline.node.coordinator.transactions.transaction_upkeep import TransactionUpkeep
 from strandline.node.refusal import Refusal
 from strandline.statemachine.internal_topics import is_key
 from strandline.statemachine.kafka_errors import KafkaError, Refused
@@ -65,7 +65,7 @@ class TransactionCoordinator:
         """Requests that wait until the transaction of an id is complete."""
         self._waits = 0
         # It follows the replica as this does, and needs nothing more.
-        Upkeep(replica, context)
+        TransactionUpkeep(replica, context)
         replica.watch(self._changed)
         replica.follow(lambda term: None, self._stopped)
 

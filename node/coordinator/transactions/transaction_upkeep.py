@@ -38,7 +38,7 @@ transactions, and one that is started again, find theirs."""
 RETRY_SECONDS: Final = 0.1
 
 
-class Upkeep:
+class TransactionUpkeep:
     """Works while the replica leads. Belongs to the context's loop."""
 
     def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: CoordinatorContext) -> None:

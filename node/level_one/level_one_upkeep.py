@@ -13,10 +13,10 @@ from typing import Any
 from strandline.node.level_one.context import LevelOneContext, Replica
 from strandline.node.level_one.merger import Merger
 from strandline.node.level_one.naming import Namer
+from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.reconciler import Reconciler
-from strandline.node.level_one.retention import Retention
 from strandline.node.level_one.sweeper import Sweeper
-from strandline.node.level_one.undecided import Undecided
+from strandline.node.level_one.topic_retention import TopicRetention
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 
 
@@ -63,12 +63,12 @@ class LevelOneUpkeep:
     def __init__(self, context: LevelOneContext) -> None:
         self.measures = UpkeepMeasures()
         self._context = context
-        self._undecided = Undecided(context.rng)
-        namer = Namer(self._undecided, self.measures)
-        self.merger = Merger(context, self._undecided, namer, self.measures)
-        self.reconciler = Reconciler(context, self._undecided, namer, self.merger, self.measures)
-        self.retention = Retention(context, self.measures)
-        self.sweeper = Sweeper(context, self._undecided, self.measures)
+        self._pending = PendingObjects(context.rng)
+        namer = Namer(self._pending, self.measures)
+        self.merger = Merger(context, self._pending, namer, self.measures)
+        self.reconciler = Reconciler(context, self._pending, namer, self.merger, self.measures)
+        self.retention = TopicRetention(context, self.measures)
+        self.sweeper = Sweeper(context, self._pending, self.measures)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class LevelOneUpkeep:
         """The current status; its cost grows with the partitions that are led here."""
         return UpkeepStatus(
             tuple(self.partition(replica) for replica in self._context.partitions if replica.leads),
-            len(self._undecided),
+            len(self._pending),
             self.retention.by_time,
         )
 
@@ -94,11 +94,11 @@ class LevelOneUpkeep:
         """The same of one partition."""
         machine, group = replica.machine, replica.group.id
         extents = machine.extents
-        lifting = self.reconciler.lifting(replica)
+        progress = self.reconciler.lifting(replica)
         sweeping = self.sweeper.sweeping(replica)
         errors = [self.merger.error(group)]
-        if lifting is not None:
-            errors.insert(0, lifting.trouble.error)
+        if progress is not None:
+            errors.insert(0, progress.backoff.error)
         if sweeping is not None:
             errors += [sweeping.removal.error, sweeping.sweep.error]
         return PartitionUpkeep(
@@ -109,7 +109,7 @@ class LevelOneUpkeep:
             machine.last_reconciled_offset,
             extents.end_offset - extents.first_offset,
             extents.bytes,
-            0.0 if lifting is None else lifting.age(replica, self._context.loop.time()),
+            0.0 if progress is None else progress.age(replica, self._context.loop.time()),
             len(machine.level_one),
             machine.level_one.bytes,
             len(machine.removed),

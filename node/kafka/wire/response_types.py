@@ -17,8 +17,8 @@ from kio.static.constants import EntityType
 from strandline.node.kafka.wire.apis import APIS
 
 
-class Answers:
-    """The classes of one response version: `answers(key, version).FetchResponse(throttle_time=..., ...)`.
+class ResponseTypes:
+    """The classes of one response version: `response_types(key, version).FetchResponse(...)`.
 
     A field that this version lacks is dropped; a structure that it lacks is None, to be dropped with its
     field. Raises AttributeError for a class, and TypeError for a field, that no spoken version has.
@@ -35,9 +35,9 @@ class Answers:
 
 
 @cache
-def answers(api_key: int, version: int) -> Answers:
+def response_types(api_key: int, version: int) -> ResponseTypes:
     """The classes of the response to `api_key` in `version`, which is in the table of APIs."""
-    return Answers(api_key, version)
+    return ResponseTypes(api_key, version)
 
 
 def _classes(api_key: int, version: int) -> dict[str, type[Any]]:

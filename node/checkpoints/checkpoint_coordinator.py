@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from strandline.node.checkpoints.checkpoint_pruning import CheckpointPruning
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.renewal import RenewalReport, Renewals
-from strandline.node.checkpoints.retention import Retention
 from strandline.node.checkpoints.rounds import CALL_SECONDS, each, rounds
 from strandline.node.controller.client import Unavailable
 from strandline.node.coordinator.replica import NotDone
@@ -90,7 +90,7 @@ class CheckpointCoordinator:
 
     def __init__(self, context: CheckpointContext) -> None:
         self._context = context
-        self._retention = Retention(context)
+        self._retention = CheckpointPruning(context)
         self._renewals = Renewals(context)
         context.calls.serve(METHOD, self._serve)
 
