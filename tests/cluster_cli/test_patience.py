@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.cluster import kafka_errors
-from strandline.node.kafka.wire.answers import Answers
+from strandline.node.kafka.wire.response_types import ResponseTypes
 from tests.cluster_cli.command import Done, strandline
 from tests.kafka_toy_broker import NO_THROTTLE, NODE, ToyBroker
 from tests.kafka_toy_server import Toy, running
@@ -37,7 +37,7 @@ class Unready(ToyBroker):
         left = self.refusals.get(kind)
         return left.pop(0) if left else ErrorCode.none
 
-    async def _list_offsets(self, a: Answers, ask: Any, header: Any) -> Any:
+    async def _list_offsets(self, a: ResponseTypes, ask: Any, header: Any) -> Any:
         refusal = self._refusal("ListOffsets")
         if refusal is ErrorCode.none:
             return await super()._list_offsets(a, ask, header)
@@ -53,7 +53,7 @@ class Unready(ToyBroker):
         )
         return a.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=topics)
 
-    async def _find_coordinator(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _find_coordinator(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         host, port = self.address
         here = {
             "error_code": ErrorCode.none,
@@ -65,7 +65,7 @@ class Unready(ToyBroker):
         coordinators = tuple(a.Coordinator(key=key, **here) for key in getattr(ask, "coordinator_keys", ()))
         return a.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=coordinators, **here)
 
-    async def _consumer_group_describe(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _consumer_group_describe(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         classic = partial(
             a.DescribedGroup,
             error_code=ErrorCode.group_id_not_found,
@@ -79,7 +79,7 @@ class Unready(ToyBroker):
         groups = tuple(classic(group_id=group) for group in ask.group_ids)
         return a.ConsumerGroupDescribeResponse(throttle_time=NO_THROTTLE, groups=groups)
 
-    async def _describe_groups(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _describe_groups(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         refusal = self._refusal("DescribeGroups")
         described = partial(
             a.DescribedGroup,
@@ -92,7 +92,7 @@ class Unready(ToyBroker):
         groups = tuple(described(group_id=group) for group in ask.groups)
         return a.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
 
-    async def _offset_fetch(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _offset_fetch(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         refusal = self._refusal("OffsetFetch")
         committed = a.OffsetFetchResponsePartitions(
             partition_index=0,
@@ -110,7 +110,7 @@ class Unready(ToyBroker):
         )
         return a.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
 
-    async def _offset_commit(self, a: Answers, ask: Any, _header: Any) -> Any:
+    async def _offset_commit(self, a: ResponseTypes, ask: Any, _header: Any) -> Any:
         refusal = self._refusal("OffsetCommit")
         if refusal is ErrorCode.none:
             self.committed += [each.committed_offset for topic in ask.topics for each in topic.partitions]
