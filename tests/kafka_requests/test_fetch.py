@@ -108,6 +108,24 @@ async def test_answers_come_in_the_order_of_the_request() -> None:
 
 
 @simulated
+async def test_a_fetch_of_many_partitions_lets_the_loop_do_other_work_between() -> None:
+    """Where the processor is busy, one long turn of the loop is as long as an election."""
+    node, partitions = DataNode(), 5 * fetch_module.SLICE
+    node.topic(partitions=partitions)
+    for number in range(partitions):
+        node.partition("t", number).write(build())
+    fetched = asyncio.ensure_future(node.fetch(dict.fromkeys(range(partitions), 0)))
+    longest = 0
+    while not fetched.done():
+        before = sum(len(node.partition("t", number).reads) for number in range(partitions))
+        await asyncio.sleep(0)
+        at_once = sum(len(node.partition("t", number).reads) for number in range(partitions)) - before
+        longest = max(longest, at_once)
+    assert 0 < longest <= fetch_module.SLICE
+    assert all(bases(part) == [0] for part in parts(await fetched))
+
+
+@simulated
 async def test_large_batches_are_passed_on_uncopied() -> None:
     node = DataNode()
     node.topic()

@@ -18,11 +18,15 @@ from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_encoder import as_records
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.node.runtime.slices import in_slices
 
 MAX_FETCH_BYTES: Final = 55 * 1024 * 1024
 """Records of one answer, whatever a client asks for: Kafka's default of `fetch.max.bytes`."""
 LIKELY_BATCH_BYTES: Final = 1024 * 1024 + 12
 """Where more room than this is left, the next batch most likely fits: it is read before it is measured."""
+SLICE: Final = 64
+"""Partitions that are read, or answered, in one turn of the loop: some milliseconds' worth. A consumer of a
+thousand partitions would hold up all else for as long as an election where the processor is busy."""
 _WHOLE_REQUEST: Final = (-1, 0)
 """Session epochs of a request that names all its partitions; any other goes on with a session."""
 
@@ -34,7 +38,10 @@ async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> A
         return _response(a, (), ErrorCode.fetch_session_id_not_found)
     committed = ask.isolation_level == READ_COMMITTED
     shares = [
-        [FetchPartition(context, topic, asked, committed) for asked in topic.partitions]
+        [
+            FetchPartition(context, topic, asked, committed)
+            async for asked in in_slices(topic.partitions, SLICE)
+        ]
         for topic in ask.topics
     ]
     every = [share for topic in shares for share in topic]
@@ -42,15 +49,17 @@ async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> A
     await _until_enough(context.loop, every, min(ask.min_bytes, max_bytes), ask.max_wait.total_seconds())
     await _read(context.loop, [share for share in every if share.has_data], max_bytes)
     hints = LeaderHints(context, a)
-    topics = tuple(
+    topics = [
         a.FetchableTopicResponse(
             topic=getattr(asked, "topic", None),
             topic_id=getattr(asked, "topic_id", None),
-            partitions=tuple(_partition(a, hints, share, committed) for share in topic),
+            partitions=tuple(
+                [_partition(a, hints, share, committed) async for share in in_slices(topic, SLICE)]
+            ),
         )
         for asked, topic in zip(ask.topics, shares, strict=True)
-    )
-    return _response(a, topics, ErrorCode.none, hints.endpoints())
+    ]
+    return _response(a, tuple(topics), ErrorCode.none, hints.endpoints())
 
 
 # Waiting.
@@ -116,6 +125,10 @@ async def _read(loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], r
     mark = loop.call_soon(waited.append, True)
     found = False
     for number, share in enumerate(shares):
+        if number % SLICE == SLICE - 1:
+            mark.cancel()
+            await asyncio.sleep(0)
+            mark = loop.call_soon(waited.append, True)
         limit = min(share.max_bytes, room)
         if found and (limit <= 0 or (limit < LIKELY_BATCH_BYTES and share.planned(limit) > limit)):
             continue
