@@ -7,6 +7,7 @@ touches a test that looks for them by a pattern. What decides how tests are run 
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,7 +85,7 @@ def choose(paths: Sequence[str], base: str, seconds: Mapping[str, float] | None 
     whole = [path for path in paths if path.startswith(EVERYTHING)]
     if whole:
         return Choice((f"{compared}, and {whole[0]} has to do with every test",))
-    touched = _Graph().distances(paths)
+    touched = _graph().distances(paths)
     distances = {path: distance for path, distance in touched.items() if _IS_TEST.search(path)}
     known = recorded_seconds() if seconds is None else seconds
     chosen, left_out, spent = [], [], 0.0
@@ -158,6 +159,11 @@ class _Graph:
             for module, text in self._texts.items()
             if module.startswith("tests.") and any(pattern.search(text) for pattern in patterns)
         }
+
+
+@functools.cache
+def _graph() -> _Graph:
+    return _Graph()
 
 
 def _parents(module: str) -> list[str]:
