@@ -1,8 +1,8 @@
 """Which tests a change touches: those whose modules import a changed module, directly or through others.
 
-A module is also touched by a program it runs: one that it names in a string, as `"tests.bench.run"`. The
-conftest.py of its folders touches a test, and so does a page or another file that it names; every source file
-touches a test that looks for them by a pattern. What decides how tests are run touches all of them.
+A module is also touched by a program it runs, one that it names in a string. The conftest.py of its folders
+touches a test, and so does a page or another file that it names; every source file touches a test that looks
+for them by a pattern. What decides how tests are run touches all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVERYTHING: Final = (
 BUDGET_SECONDS: Final = 200.0
 """Of tests, one after the other: with two workers, and their start, that is less than three minutes."""
 SIMULATOR: Final = "tests/simulation/run.py"
-_UNKNOWN_SECONDS: Final = 1.0
+_UNKNOWN_SECONDS: Final = 0.5
 _IS_TEST: Final = re.compile(r"(^|/)test_\w+\.py$")
 _PROGRAM: Final = re.compile(r'"((?:strandline|tests)(?:\.\w+)+)"')
 _LOOKS_AT_SOURCES: Final = re.compile(r'glob\("[^"]*\.py"\)')
