@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
@@ -34,6 +36,9 @@ CHANGED_SEEDS = 30
 WORKERS = os.cpu_count() or 1
 _NICE = 10
 """Of the steps beside pytest: its tests have deadlines, and they have none."""
+
+_interrupted = threading.Event()
+"""By Ctrl-C, which the steps that run receive as well: each ends by itself, with what it has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,9 @@ def environment() -> dict[str, str]:
 
 
 def run(step: Step, output: TextIO, nice: int = 0) -> Outcome:
+    """Run a step to its end; a step that has not begun when Ctrl-C is pressed fails at once."""
+    if _interrupted.is_set():
+        return Outcome(step.name, False, 0.0)
     command = ("nice", "-n", str(nice), *step.command) if nice else step.command
     started = time.perf_counter()
     done = subprocess.run(
@@ -187,6 +195,7 @@ def main() -> int:
     )
     parser.add_argument("pytest", nargs="*", metavar="PYTEST", help="arguments for pytest, after --")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, lambda *_: _interrupted.set())
     output = sys.stderr if arguments.json else sys.stdout
     chosen, seeds = list(arguments.pytest), arguments.seeds
     choice = choose(*changed_files()) if arguments.changed else WHOLE
