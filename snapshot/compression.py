@@ -1,4 +1,4 @@
-"""Kafka's compression types, and their decompression within a bound.
+"""Kafka's compression types: decompression within a bound, and compression that every client reads.
 
 A few kilobytes can decompress to gigabytes, so output goes into a buffer of limited size and never further.
 """
@@ -34,6 +34,9 @@ class TooLarge(DecompressionError):
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = len(_XERIAL_MAGIC) + 8  # two versions follow
+_SNAPPY_BLOCK_BYTES: Final = 32 * 1024
+_ZSTD_LEVEL: Final = 3
+"""The library's own default."""
 _LENGTH: Final = struct.Struct(">I")
 _FIRST_GUESS: Final = 8
 _GROWTH: Final = 4
@@ -54,6 +57,31 @@ def decompress(compression: Compression, data: bytes | memoryview, limit: int) -
     if compression is Compression.SNAPPY:
         return memoryview(_snappy(bytes(data), limit))
     return _growing(_INTO[compression], data, limit)
+
+
+def compress(compression: Compression, data: bytes | memoryview) -> bytes:
+    """`data` compressed, in the form that clients of all languages read."""
+    if compression is Compression.GZIP:
+        return bytes(cramjam.gzip.compress(data))
+    if compression is Compression.SNAPPY:
+        return _xerial(memoryview(data))
+    if compression is Compression.LZ4:
+        # Java's client reads frames of independent blocks only (KafkaLZ4BlockInputStream).
+        frame = cramjam.lz4.Compressor(block_linked=False)
+        frame.compress(bytes(data))
+        return bytes(frame.finish())
+    if compression is Compression.ZSTD:
+        return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
+    return bytes(data)
+
+
+def _xerial(data: memoryview) -> bytes:
+    """The blocks with lengths of Java's snappy library (SnappyOutputStream)."""
+    out = bytearray(_XERIAL_MAGIC + struct.pack(">ii", 1, 1))
+    for start in range(0, len(data), _SNAPPY_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _SNAPPY_BLOCK_BYTES]))
+        out += _LENGTH.pack(len(block)) + block
+    return bytes(out)
 
 
 def _growing(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -21,10 +20,10 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from strandline.snapshot.aborted import NOTHING_ABORTED, Aborted
 from strandline.snapshot.compression import Compression, DecompressionError, decompress
-from strandline.snapshot.extent_rows import ABORTED_ROWS
 from strandline.snapshot.level_zero_format import BATCH_HEADER_BYTES, BadObject, verify_batch
-from strandline.snapshot.spark.record_fields import (
+from strandline.snapshot.record_fields import (
     Fields,
     Longs,
     Spans,
@@ -64,27 +63,6 @@ COLUMNS: Final[dict[str, Any]] = {
     "leader_epoch": pa.int32(),
 }
 """Every column and its type: those of Spark's Kafka source, in its order, and the leader epoch."""
-
-
-class Aborted:
-    """Aborted transactions of a partition: between the offsets of each, its producer's batches are of it."""
-
-    def __init__(self, rows: bytes) -> None:
-        self._spans: dict[int, list[tuple[int, int]]] = {}
-        """By producer id, first offset and marker's of each, in that order: one has one open at a time."""
-        for producer_id, first, last in np.frombuffer(rows, ABORTED_ROWS).tolist():
-            self._spans.setdefault(producer_id, []).append((first, last))
-
-    def has(self, producer_id: int, offset: int) -> bool:
-        """Whether a transactional batch at this offset was aborted."""
-        spans = self._spans.get(producer_id)
-        if spans is None:
-            return False
-        at = bisect_right(spans, offset, key=lambda span: span[0]) - 1
-        return at >= 0 and offset < spans[at][1]
-
-
-NOTHING_ABORTED: Final = Aborted(b"")
 
 
 class StoredBatch(NamedTuple):

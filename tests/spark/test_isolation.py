@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.node.kafka.wire.control_batch import control_batch
+from strandline.snapshot.aborted import Aborted
 from strandline.snapshot.extent_rows import ABORTED_ROWS
 from strandline.snapshot.spark import plan as planning
-from strandline.snapshot.spark.decode import Aborted
 from strandline.snapshot.storage import open_storage
 from tests.kafka_wire.batches import build
 from tests.spark.stored_cluster import StoredRecord
