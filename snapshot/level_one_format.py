@@ -287,6 +287,14 @@ def body_bytes(extent: LevelOneExtent) -> int:
     return extent.size - extent.index_bytes - BODY_AT
 
 
+def footer_bytes(name: str, tail: Buffer, size: int) -> int:
+    """How many bytes of an object's end its index and footer take; raises BadObject.
+
+    `tail` has the last TAIL.size bytes or more of `size`.
+    """
+    return _FRAME.footer_bytes(name, tail, size)
+
+
 def parse_footer(name: str, tail: Buffer, size: int) -> LevelOneFooter:
     """Read and check the footer of the object of `size` bytes whose last bytes are `tail`.
 
