@@ -64,7 +64,7 @@ def bytes_of(plan: Plan, base: int, producer: int = 7, *, commit: bool = True) -
         return stamped(control_batch(producer, 0, commit, 3, TIME), base)
     return stamped(
         build(
-            [Record(value, TIME + time, key) for key, value, time in plan.records],
+            [Record(value, TIME + time, key) for key, value, time in plan.records],  # type: ignore[arg-type]
             compression=plan.codec,
             attributes=0x08 * plan.log_append_time | 0x10 * plan.transactional,
             max_timestamp=TIME + 99 if plan.log_append_time else None,

@@ -14,7 +14,7 @@ from strandline.snapshot.compression import Compression
 
 
 class Record(NamedTuple):
-    value: bytes | None
+    value: bytes
     timestamp: int = 1_700_000_000_000
     key: bytes | None = None
 
