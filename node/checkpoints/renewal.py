@@ -10,12 +10,8 @@ from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.rounds import CALL_SECONDS, rounds
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
-from strandline.statemachine.partition.partition_commands import (
-    CheckpointTaken,
-    Rejected,
-    Rejection,
-    RenewCheckpoint,
-)
+from strandline.statemachine.partition.partition_commands import CheckpointTaken, RenewCheckpoint
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 METHOD: Final = "checkpoint.renew"
 _ENDED: Final = "its lease has ended, and what it names may be gone"

@@ -8,7 +8,7 @@ from collections import deque
 from strandline.node.level_zero.batcher import Result, Stored
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.refusal import Refusal
-from strandline.statemachine.partition.partition_commands import Placeholder
+from strandline.statemachine.partition.placeholder import Placeholder
 
 
 class Pending:

@@ -44,12 +44,11 @@ from strandline.statemachine.partition.partition_commands import (
     Command,
     CommandResult,
     EndTransaction,
-    Rejected,
-    Rejection,
     SetStartOffset,
     Tick,
     encode,
 )
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,9 @@ from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.verifications import Verifications
 from strandline.node.raft.outcome import Applied, Outcome
 from strandline.node.refusal import Reason, Refusal
-from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended, Rejected, Rejection
-from strandline.statemachine.partition.producers import NO_PRODUCER
+from strandline.statemachine.partition.partition_commands import Appended
+from strandline.statemachine.partition.producers import NO_PRODUCER, NO_TRANSACTION
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 ANSWER_SECONDS = 0.1
 """How long, once leadership is lost, a batch with a producer id that is in the log is not answered. A leader

@@ -6,7 +6,7 @@ from typing import Final
 
 from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
 from strandline.node.refusal import Reason, Refusal
-from strandline.statemachine.partition.partition_commands import Rejected, Rejection
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 _LOG: Final = {
     NotLeader: Reason.NOT_LEADER,

@@ -27,8 +27,9 @@ from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState, Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
-from strandline.statemachine.partition.partition_state import last_stable_offset, snapshot_fields
+from strandline.statemachine.partition.partition_state import snapshot_fields
 from strandline.statemachine.partition.producers import Producers
+from strandline.statemachine.partition.watermarks import last_stable_offset
 
 LISTINGS: Final = 3
 """Listings of a group's checkpoints before giving up, if the newest is always gone before it is read."""

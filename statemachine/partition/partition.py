@@ -31,22 +31,18 @@ from strandline.statemachine.partition.partition_commands import (
     Kind,
     LevelOneReplaced,
     Reconciled,
-    Rejected,
-    Rejection,
     RemovedForgotten,
     StartOffsetSet,
     Ticked,
     TransactionEnded,
 )
 from strandline.statemachine.partition.partition_state import PartitionState
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 from strandline.statemachine.partition.producers import (
     NO_PRODUCER,
     Duplicate,
-    EndedTransaction,
-    OtherTransaction,
-    OutOfOrderSequence,
-    StaleProducerEpoch,
 )
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 FAR_AHEAD_MS: Final = 60_000
 """Clocks that most nodes agree on differ by less: a state's time that is so far ahead of one of them was
@@ -116,75 +112,75 @@ class PartitionStateMachine(PartitionState):
         self._raise_epochs(index, oldest, newest)
         results: list[Appended | Rejected] = []
         append, term = self.extents.append_object, self.term
-        for (
-            count,
-            timestamp,
-            length,
-            epoch,
-            position,
-            identity,
-            producer,
-            incarnation,
-            first,
-            transaction,
-        ) in placeholders:
-            partition_invariants.epoch_lies_in_its_window(epoch, oldest, newest)
-            if producer == NO_PRODUCER:
-                base = append(count, term, timestamp, length, epoch, position, identity)
-            else:
-                refused = self._refuse(producer, incarnation, first, count, transaction)
-                if refused is not None:
-                    results.append(refused)
-                    continue
-                base = append(count, term, timestamp, length, epoch, position, identity)
-                self.producers.appended(producer, incarnation, first, count, transaction, base, self.time)
+        for fields in placeholders:
+            one = Placeholder._make(fields)
+            partition_invariants.epoch_lies_in_its_window(one.epoch, oldest, newest)
+            refused = None if one.producer_id == NO_PRODUCER else self._refuse(one)
+            if refused is not None:
+                results.append(refused)
+                continue
+            base = append(
+                one.record_count, term, one.max_timestamp, one.length, one.epoch, one.position, one.object_id
+            )
+            self._appended(one, base)
             results.append(Appended(base))
         return results
 
     def _append_inline(self, index: int, batches: Sequence[Sequence[Any]]) -> CommandResult:
         results: list[Appended | Rejected] = []
-        for count, timestamp, data, producer, incarnation, first, transaction in batches:
-            refused = None
-            if producer != NO_PRODUCER:
-                refused = self._refuse(producer, incarnation, first, count, transaction)
+        for fields in batches:
+            one = InlineBatch._make(fields)
+            refused = None if one.producer_id == NO_PRODUCER else self._refuse(one)
             if refused is not None:
                 results.append(refused)
                 continue
-            base = self.extents.append_inline(count, self.term, timestamp, data)
-            if producer != NO_PRODUCER:
-                self.producers.appended(producer, incarnation, first, count, transaction, base, self.time)
+            base = self.extents.append_inline(one.record_count, self.term, one.max_timestamp, one.data)
+            self._appended(one, base)
             results.append(Appended(base))
         return results
 
-    def _refuse(
-        self, producer: int, incarnation: int, first: int, count: int, transaction: int
-    ) -> Appended | Rejected | None:
+    def _appended(self, one: Placeholder | InlineBatch, base: int) -> None:
+        """Remember what its producer wrote."""
+        if one.producer_id != NO_PRODUCER:
+            self.producers.appended(
+                one.producer_id,
+                one.producer_epoch,
+                one.base_sequence,
+                one.record_count,
+                one.transaction,
+                base,
+                self.time,
+            )
+
+    def _refuse(self, one: Placeholder | InlineBatch) -> Appended | Rejected | None:
         """The answer to a batch that must not be appended (again); None when it must."""
-        refusal = self.producers.judge(producer, incarnation, first, count, transaction)
-        if refusal is None:
-            return None
+        refusal = self.producers.judge(
+            one.producer_id, one.producer_epoch, one.base_sequence, one.record_count, one.transaction
+        )
         if isinstance(refusal, Duplicate):
             return Appended(refusal.base_offset, duplicate=True)
-        return Rejected(_REJECTIONS[type(refusal)], refusal[0])
+        return refusal
 
     def _end_transaction(
         self,
         index: int,
-        producer: int,
-        incarnation: int,
+        producer_id: int,
+        producer_epoch: int,
         transaction: int,
         commit: bool,
         coordinator_term: int,
-        timestamp: int,
+        max_timestamp: int,
         batch: bytes,
     ) -> CommandResult:
-        refusal = self.producers.judge_end(producer, incarnation, transaction)
+        refusal = self.producers.judge_end(producer_id, producer_epoch, transaction)
         if refusal is not None:
-            return Rejected(Rejection.TRANSACTION_ENDED, refusal.ended)
-        offset = self.extents.append_inline(1, self.term, timestamp, batch)
-        ended = self.producers.end(producer, incarnation, transaction, coordinator_term, offset, self.time)
+            return refusal
+        offset = self.extents.append_inline(1, self.term, max_timestamp, batch)
+        ended = self.producers.end(
+            producer_id, producer_epoch, transaction, coordinator_term, offset, self.time
+        )
         if ended is not None and not commit:
-            self.aborted.append(producer, ended.first_offset, offset)
+            self.aborted.append(producer_id, ended.first_offset, offset)
         return TransactionEnded(offset)
 
     def _raise_epochs(self, index: int, oldest: int, newest: int) -> None:
@@ -301,10 +297,4 @@ _HANDLERS: dict[int, Callable[..., CommandResult]] = {
     Kind.REPLACE_LEVEL_ONE: PartitionStateMachine._replace_level_one,
     Kind.FORGET_REMOVED: PartitionStateMachine._forget_removed,
     Kind.END_TRANSACTION: PartitionStateMachine._end_transaction,
-}
-_REJECTIONS: dict[type, Rejection] = {
-    StaleProducerEpoch: Rejection.INVALID_PRODUCER_EPOCH,
-    OutOfOrderSequence: Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    EndedTransaction: Rejection.TRANSACTION_ENDED,
-    OtherTransaction: Rejection.NOT_IN_TRANSACTION,
 }

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.level_one import LevelOneExtent
-from strandline.statemachine.partition.producers import NO_PRODUCER
-from strandline.statemachine.partition.producers import NO_TRANSACTION as NO_TRANSACTION
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
+from strandline.statemachine.partition.rejection import Rejected
 
 
 class Kind(IntEnum):
@@ -39,36 +39,6 @@ class Kind(IntEnum):
 
 NO_CLOCK: Final = -1
 """In a Tick: its leader vouches for no time."""
-
-
-class Placeholder(NamedTuple):
-    """Where a batch lies, and what it is. Timestamps are milliseconds, lengths and positions bytes."""
-
-    record_count: int
-    max_timestamp: int
-    length: int
-    epoch: int
-    """The cluster epoch in the object's name."""
-    position: int
-    object_id: bytes
-    producer_id: int = NO_PRODUCER
-    producer_epoch: int = -1
-    base_sequence: int = -1
-    transaction: int = NO_TRANSACTION
-    """Number of the transaction that was verified when the batch was staged."""
-
-
-class InlineBatch(NamedTuple):
-    """A batch that travels in the entry itself, and what it is."""
-
-    record_count: int
-    max_timestamp: int
-    data: bytes
-    producer_id: int = NO_PRODUCER
-    producer_epoch: int = -1
-    base_sequence: int = -1
-    transaction: int = NO_TRANSACTION
-    """Number of the transaction that was verified when the batch was staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,40 +216,6 @@ Command = (
     | ForgetRemoved
     | EndTransaction
 )
-
-
-class Rejection(Enum):
-    """Why a command changed nothing: it lost a race, or its producer is out of step."""
-
-    OLDER_TERM = "older_term"
-    """The whole entry was made, or its level-one objects were written, in an earlier term; `current` is the
-    present one."""
-    INVALID_PRODUCER_EPOCH = "invalid_producer_epoch"
-    """`current` is the producer's newest epoch."""
-    OUT_OF_ORDER_SEQUENCE_NUMBER = "out_of_order_sequence_number"
-    """`current` is the sequence that would be next."""
-    LOWER_EPOCH = "lower_epoch"
-    """Nothing to advance; `current` is the highest epoch applied."""
-    LOWER_START_OFFSET = "lower_start_offset"
-    """`current` is the present start offset."""
-    CHECKPOINT_NOT_LEASED = "checkpoint_not_leased"
-    """Its lease ended before; `current` is the state machine's time in ms."""
-    RECONCILED_ELSEWHERE = "reconciled_elsewhere"
-    """Level zero no longer begins there: reconciled, or retention went on. `current` is where it begins."""
-    LEVEL_ONE_CHANGED = "level_one_changed"
-    """The objects to replace are not there (any more); `current` is 0."""
-    TRANSACTION_ENDED = "transaction_ended"
-    """The batch's transaction has ended here, or the marker is not newer; `current` is the number up to which
-    the producer's transactions have ended here."""
-    NOT_IN_TRANSACTION = "not_in_transaction"
-    """The producer's transaction is open, and the batch is not of it; `current` is its number."""
-
-
-class Rejected(NamedTuple):
-    """A command without effect, and the value that stood against it."""
-
-    reason: Rejection
-    current: int
 
 
 class Appended(NamedTuple):

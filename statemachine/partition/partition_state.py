@@ -17,10 +17,12 @@ import msgpack
 from strandline.statemachine.machine import Captured, packed
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from strandline.statemachine.partition.checkpoints import Checkpoints, RetainedCheckpoint
+from strandline.statemachine.partition.collectable_epoch import max_collectable_epoch
 from strandline.statemachine.partition.extents import Extent, Extents
 from strandline.statemachine.partition.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from strandline.statemachine.partition.level_one import LevelOne, RemovedObject
 from strandline.statemachine.partition.producers import OpenTransaction, Producers
+from strandline.statemachine.partition.watermarks import high_watermark, last_stable_offset
 
 SNAPSHOT_FORMAT = 4
 SNAPSHOT_FIELDS = (
@@ -91,8 +93,8 @@ class PartitionState:
 
     @property
     def high_watermark(self) -> int:
-        """Offset after the last record a consumer may see: all that is applied is committed."""
-        return self.extents.end_offset
+        """Offset after the last record a consumer may see; see watermarks."""
+        return high_watermark(self.extents.end_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -220,18 +222,6 @@ def _packed(fields: Mapping[str, Any], extents: Sequence[bytes | bytearray]) -> 
     # The extents' rows are megabytes: joined behind the rest they are copied once, packed with it thrice.
     head = packed({**fields, SNAPSHOT_FIELDS[-1]: b""})[: -len(_EMPTY_BIN)]
     return b"".join([head, _BIN_32.pack(_BIN_32_MARK, sum(map(len, extents))), *extents])
-
-
-def max_collectable_epoch(previous_applied: int, *oldest_named: int | None) -> int:
-    """M(p) of a partition that refuses epochs below `previous_applied` and whose extents and leased
-    checkpoints name epochs from `oldest_named` on (None: name none)."""
-    return min([previous_applied, *(epoch for epoch in oldest_named if epoch is not None)]) - 1
-
-
-def last_stable_offset(start_offset: int, next_offset: int, first_open: int | None) -> int:
-    """LSO of a partition with these offsets whose earliest open transaction begins at `first_open` (None: has
-    none)."""
-    return next_offset if first_open is None else max(first_open, start_offset)
 
 
 def snapshot_fields(state: bytes) -> dict[str, Any]:

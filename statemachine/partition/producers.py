@@ -16,6 +16,7 @@ from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from strandline.statemachine.machine import Rows
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 MAX_SEQUENCE = 2**31 - 1
 REMEMBERED_BATCHES = 5
@@ -100,33 +101,6 @@ class Duplicate(NamedTuple):
     base_offset: int
 
 
-class OutOfOrderSequence(NamedTuple):
-    """A batch in between is missing, or it is older than what is remembered; `expected` is the next one."""
-
-    expected: int
-
-
-class StaleProducerEpoch(NamedTuple):
-    """A newer incarnation of the producer has written here, with this epoch, or a marker fenced with it."""
-
-    current: int
-
-
-class EndedTransaction(NamedTuple):
-    """The transactions of the producer up to this number have ended here."""
-
-    ended: int
-
-
-class OtherTransaction(NamedTuple):
-    """The transaction of this number is open, and the batch is not of it."""
-
-    open: int
-
-
-Refusal = Duplicate | OutOfOrderSequence | StaleProducerEpoch | EndedTransaction | OtherTransaction
-
-
 def last_sequence(first_sequence: int, record_count: int) -> int:
     """Sequence of a batch's last record, with the wrap from 2**31 - 1 to 0."""
     return (first_sequence + record_count - 1) & MAX_SEQUENCE
@@ -177,8 +151,8 @@ class Producers:
     # Batches.
 
     def judge(
-        self, producer_id: int, epoch: int, first: int, record_count: int, transaction: int
-    ) -> Refusal | None:
+        self, producer_id: int, epoch: int, base_sequence: int, record_count: int, transaction: int
+    ) -> Duplicate | Rejected | None:
         """Why a batch must not be appended; None when it may.
 
         A producer nobody knows, or no longer, may start at any sequence: its state may have expired. A new
@@ -186,8 +160,8 @@ class Producers:
         transaction has ended meanwhile: it is in the log, and the marker decided on it. Raises ValueError
         for numbers that no checked batch has.
         """
-        if not 0 <= first <= MAX_SEQUENCE or epoch < 0 or producer_id < 0:
-            raise ValueError(f"producer {producer_id} with epoch {epoch} has no sequence {first}")
+        if not 0 <= base_sequence <= MAX_SEQUENCE or epoch < 0 or producer_id < 0:
+            raise ValueError(f"producer {producer_id} with epoch {epoch} has no sequence {base_sequence}")
         if transaction < 1 and transaction != NO_TRANSACTION:
             raise ValueError(f"producer {producer_id} has no transaction {transaction}")
         known = self._producers.get(producer_id)
@@ -198,33 +172,35 @@ class Producers:
             batches = known.batches
             if batches:
                 expected = (batches[-1].last_sequence + 1) & MAX_SEQUENCE
-            if first != expected:
-                last = last_sequence(first, record_count)
+            if base_sequence != expected:
+                last = last_sequence(base_sequence, record_count)
                 for batch in batches:
-                    if batch.first_sequence == first and batch.last_sequence == last:
+                    if batch.first_sequence == base_sequence and batch.last_sequence == last:
                         return Duplicate(batch.base_offset)
         elif epoch < known.epoch:
-            return StaleProducerEpoch(known.epoch)
+            return Rejected(Rejection.INVALID_PRODUCER_EPOCH, known.epoch)
         if transaction != NO_TRANSACTION and transaction <= known.ended:
-            return EndedTransaction(known.ended)
+            return Rejected(Rejection.TRANSACTION_ENDED, known.ended)
         if self._open:
             opened = self._open.get(producer_id)
             if opened is not None and (transaction != opened.number or epoch != opened.epoch):
-                return OtherTransaction(opened.number)
-        return None if first == expected else OutOfOrderSequence(expected)
+                return Rejected(Rejection.NOT_IN_TRANSACTION, opened.number)
+        if base_sequence != expected:
+            return Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
+        return None
 
     def appended(
         self,
         producer_id: int,
         epoch: int,
-        first: int,
+        base_sequence: int,
         record_count: int,
         transaction: int,
         base_offset: int,
         time: int,
     ) -> None:
         """Remember a batch that `judge` let through and that was appended; it may open its transaction."""
-        batch = ProducerBatch(first, last_sequence(first, record_count), base_offset)
+        batch = ProducerBatch(base_sequence, last_sequence(base_sequence, record_count), base_offset)
         known = self._taken(producer_id)
         if known is None:
             known = Producer(self._age, epoch, time, [batch])
@@ -248,7 +224,7 @@ class Producers:
 
     # Markers.
 
-    def judge_end(self, producer_id: int, epoch: int, transaction: int) -> EndedTransaction | None:
+    def judge_end(self, producer_id: int, epoch: int, transaction: int) -> Rejected | None:
         """Why a marker must be passed over; None when it is newer than all before.
 
         An open transaction says that the coordinator has ended all before it. A marker of one of those must
@@ -262,7 +238,7 @@ class Producers:
         opened = self._open.get(producer_id)
         if opened is not None:
             ended = max(ended, opened.number - 1)
-        return EndedTransaction(ended) if transaction <= ended else None
+        return Rejected(Rejection.TRANSACTION_ENDED, ended) if transaction <= ended else None
 
     def end(
         self, producer_id: int, epoch: int, transaction: int, coordinator_term: int, offset: int, time: int

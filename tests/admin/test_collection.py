@@ -15,7 +15,8 @@ from strandline.node.gc.collector import DryRun
 from strandline.node.level_one.level_one_upkeep import PartitionUpkeep
 from strandline.node.objectstore.store import NotDone
 from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
-from strandline.statemachine.partition.partition_commands import Append, Placeholder, encode
+from strandline.statemachine.partition.partition_commands import Append, encode
+from strandline.statemachine.partition.placeholder import Placeholder
 from tests.admin.small_node import Client, SmallNode, small_node, until
 from tests.admin.test_api import check, refused, schema_of
 from tests.admin.test_metrics import samples

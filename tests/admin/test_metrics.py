@@ -23,7 +23,8 @@ from strandline.node.level_zero.measures import Histogram
 from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Append, Placeholder, encode
+from strandline.statemachine.partition.partition_commands import Append, encode
+from strandline.statemachine.partition.placeholder import Placeholder
 from tests.admin.small_node import FakePartition, small_node, until
 from tests.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups

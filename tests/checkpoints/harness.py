@@ -13,10 +13,10 @@ from strandline.statemachine.partition.partition_commands import (
     Checkpoint,
     Command,
     CommandResult,
-    InlineBatch,
-    Rejected,
     encode,
 )
+from strandline.statemachine.partition.placeholder import InlineBatch
+from strandline.statemachine.partition.rejection import Rejected
 from tests.level_zero.samples import started
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore

@@ -42,17 +42,17 @@ from strandline.statemachine.partition.extents import Extent, InlineExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
-    NO_TRANSACTION,
     AdvanceReconciled,
     Appended,
     AppendInline,
     Command,
     CommandResult,
     EndTransaction,
-    InlineBatch,
-    Rejected,
     SetStartOffset,
 )
+from strandline.statemachine.partition.placeholder import InlineBatch
+from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.rejection import Rejected
 from tests.kafka_requests.admin_harness import TERM, Node, entity_of
 from tests.statemachine.partitions import Replica
 

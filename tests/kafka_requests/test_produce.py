@@ -21,7 +21,7 @@ from strandline.node.kafka.wire.record_batch import BatchLimits, read_header, va
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller_commands import ReplaceTopicConfigs
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.partition.partition_commands import NO_TRANSACTION
+from strandline.statemachine.partition.producers import NO_TRANSACTION
 from tests.kafka_requests.admin_harness import TERM, run
 from tests.kafka_requests.data_harness import NOW, DataNode
 from tests.kafka_wire.batches import Record, build

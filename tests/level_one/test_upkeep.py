@@ -20,7 +20,8 @@ from strandline.snapshot.level_zero_format import Batch, encode
 from strandline.statemachine.object_names import object_id, object_name
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name, parse_level_one_name
-from strandline.statemachine.partition.partition_commands import AdvanceReconciled, Append, Placeholder
+from strandline.statemachine.partition.partition_commands import AdvanceReconciled, Append
+from strandline.statemachine.partition.placeholder import Placeholder
 from tests.level_one.upkeep_harness import CONFIG, EPOCH, KIB, HandReplica, Node, named, upkeep_node
 from tests.level_zero.samples import record_batch
 from tests.partition.lone import Lone, unknown

@@ -24,13 +24,8 @@ from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.extents import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name, partition_prefix
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import (
-    Append,
-    Checkpoint,
-    Command,
-    Placeholder,
-    encode,
-)
+from strandline.statemachine.partition.partition_commands import Append, Checkpoint, Command, encode
+from strandline.statemachine.partition.placeholder import Placeholder
 from tests.level_zero.samples import run, started
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore

@@ -17,11 +17,10 @@ from strandline.statemachine.partition.partition_commands import (
     CheckpointTaken,
     EpochAdvanced,
     Kind,
-    Rejected,
-    Rejection,
     SetStartOffset,
     Ticked,
 )
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 from tests.partition.lone import CREATION_EPOCH, Lone
 
 

@@ -47,14 +47,13 @@ from strandline.statemachine.partition.partition_commands import (
     AppendInline,
     Checkpoint,
     Command,
-    InlineBatch,
-    Placeholder,
     Reconciled,
     ReplaceLevelOne,
     SetStartOffset,
     Tick,
 )
 from strandline.statemachine.partition.partition_commands import encode as encode_partition
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 from strandline.statemachine.partition.producers import MAX_SEQUENCE
 from tests.kafka_wire.batches import Record, build
 from tests.statemachine.controller_harness import registration, topic_id

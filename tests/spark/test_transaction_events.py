@@ -49,8 +49,9 @@ from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import coordinator_of
 from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import AppendInline, EndTransaction, InlineBatch
+from strandline.statemachine.partition.partition_commands import AppendInline, EndTransaction
 from strandline.statemachine.partition.partition_commands import encode as of_partition
+from strandline.statemachine.partition.placeholder import InlineBatch
 from strandline.statemachine.transactions.transaction_commands import End, Enlist, InitializeProducer
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.spark.damage import Copy

@@ -24,12 +24,8 @@ from strandline.statemachine.partition.partition_commands import (
     EndTransaction,
     EpochAdvanced,
     ForgetRemoved,
-    InlineBatch,
     LevelOneReplaced,
-    Placeholder,
     Reconciled,
-    Rejected,
-    Rejection,
     ReleaseCheckpoints,
     RemovedForgotten,
     RenewCheckpoint,
@@ -40,6 +36,8 @@ from strandline.statemachine.partition.partition_commands import (
     Ticked,
     TransactionEnded,
 )
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 
 @dataclass(frozen=True)

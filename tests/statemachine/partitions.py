@@ -7,16 +7,15 @@ from strandline.statemachine.object_names import object_id
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
-    NO_TRANSACTION,
     Append,
     Appended,
     Command,
     EntryResult,
-    InlineBatch,
-    Placeholder,
-    Rejected,
     encode,
 )
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
+from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.rejection import Rejected
 
 CREATION_EPOCH = 5
 NOW = 1_700_000_000_000

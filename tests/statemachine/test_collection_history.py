@@ -36,10 +36,10 @@ from strandline.statemachine.partition.partition_commands import (
     Append,
     Checkpoint,
     Command,
-    Placeholder,
     SetStartOffset,
     encode,
 )
+from strandline.statemachine.partition.placeholder import Placeholder
 from tests.statemachine.controller_harness import registration, topic_id
 
 NODES = range(2)

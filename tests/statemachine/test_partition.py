@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.statemachine.machine import Corruption, StateMachine
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
+from strandline.statemachine.partition.collectable_epoch import max_collectable_epoch
 from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
 from strandline.statemachine.partition.partition import FAR_AHEAD_MS, PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
@@ -25,9 +26,6 @@ from strandline.statemachine.partition.partition_commands import (
     Command,
     EndTransaction,
     EpochAdvanced,
-    Placeholder,
-    Rejected,
-    Rejection,
     ReleaseCheckpoints,
     RenewCheckpoint,
     SetStartOffset,
@@ -36,7 +34,9 @@ from strandline.statemachine.partition.partition_commands import (
     Ticked,
     encode,
 )
-from strandline.statemachine.partition.partition_state import SNAPSHOT_FIELDS, max_collectable_epoch
+from strandline.statemachine.partition.partition_state import SNAPSHOT_FIELDS
+from strandline.statemachine.partition.placeholder import Placeholder
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 from tests.statemachine.partitions import CREATION_EPOCH, NOW, OBJECT, Replica, inline, placeholder
 
 

@@ -27,10 +27,6 @@ from strandline.statemachine.partition.partition_commands import (
     Command,
     EndTransaction,
     ForgetRemoved,
-    InlineBatch,
-    Placeholder,
-    Rejected,
-    Rejection,
     ReleaseCheckpoints,
     RenewCheckpoint,
     ReplaceLevelOne,
@@ -38,6 +34,8 @@ from strandline.statemachine.partition.partition_commands import (
     Tick,
     encode,
 )
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 from tests.statemachine.partition_model import Model
 from tests.statemachine.partitions import OBJECT
 

@@ -19,8 +19,6 @@ from strandline.statemachine.partition.partition_commands import (
     ForgetRemoved,
     LevelOneReplaced,
     Reconciled,
-    Rejected,
-    Rejection,
     RemovedForgotten,
     RenewCheckpoint,
     ReplaceLevelOne,
@@ -29,6 +27,7 @@ from strandline.statemachine.partition.partition_commands import (
     Tick,
     encode,
 )
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 from tests.statemachine.partitions import CREATION_EPOCH, NOW, Replica, inline, placeholder
 
 TERM = 3

@@ -13,21 +13,18 @@ from strandline.statemachine.partition import aborted_transactions as module
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from strandline.statemachine.partition.extents import InlineExtent
 from strandline.statemachine.partition.partition_commands import (
-    NO_TRANSACTION,
     Appended,
     AppendInline,
     CommandResult,
     EndTransaction,
-    InlineBatch,
-    Placeholder,
-    Rejected,
-    Rejection,
     SetStartOffset,
     Tick,
     Ticked,
     TransactionEnded,
 )
-from strandline.statemachine.partition.producers import OpenTransaction
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
+from strandline.statemachine.partition.producers import NO_TRANSACTION, OpenTransaction
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 from tests.statemachine.partitions import NOW, Replica, placeholder
 
 PRODUCER = 70

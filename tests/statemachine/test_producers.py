@@ -13,16 +13,12 @@ from strandline.statemachine.partition.producers import (
     MAX_SEQUENCE,
     NO_TRANSACTION,
     Duplicate,
-    EndedTransaction,
     OpenTransaction,
-    OtherTransaction,
-    OutOfOrderSequence,
     ProducerDescription,
     Producers,
-    Refusal,
-    StaleProducerEpoch,
     last_sequence,
 )
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 PRODUCER = 4000
 TERM = 12
@@ -44,7 +40,7 @@ class Partition:
         producer: int = PRODUCER,
         time: int = 0,
         transaction: int = NO_TRANSACTION,
-    ) -> Refusal | int:
+    ) -> Duplicate | Rejected | int:
         """The base offset of an appended batch, or why it was not."""
         refusal = self.producers.judge(producer, epoch, first, count, transaction)
         if refusal is not None:
@@ -56,7 +52,7 @@ class Partition:
 
     def end(
         self, transaction: int, *, epoch: int = 0, producer: int = PRODUCER, time: int = 0
-    ) -> EndedTransaction | OpenTransaction | None:
+    ) -> Rejected | OpenTransaction | None:
         """What a marker ended, or why it was passed over."""
         refusal = self.producers.judge_end(producer, epoch, transaction)
         if refusal is not None:
@@ -86,12 +82,12 @@ def test_five_batches_are_remembered_and_not_a_sixth(partition: Partition) -> No
     for batch in range(6):
         partition.write(batch * 10, 10)
     assert partition.write(10, 10) == Duplicate(10)
-    assert partition.write(0, 10) == OutOfOrderSequence(60)
+    assert partition.write(0, 10) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 60)
 
 
 def test_gap_is_out_of_order_and_names_the_next_sequence(partition: Partition) -> None:
     partition.write(0, 3)
-    assert partition.write(4) == OutOfOrderSequence(3)
+    assert partition.write(4) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 3)
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 2), (1, 2), (2, 1), (0, 4), (1, 3)])
@@ -99,12 +95,12 @@ def test_overlap_that_is_no_remembered_batch_is_out_of_order(
     partition: Partition, first: int, count: int
 ) -> None:
     partition.write(0, 3)
-    assert partition.write(first, count) == OutOfOrderSequence(3)
+    assert partition.write(first, count) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 3)
 
 
 def test_sequences_wrap_after_the_largest(partition: Partition) -> None:
     partition.write(MAX_SEQUENCE - 1, 2)
-    assert partition.write(1) == OutOfOrderSequence(0)
+    assert partition.write(1) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
     assert partition.write(0, 5) == 2
     assert partition.write(MAX_SEQUENCE - 1, 2) == Duplicate(0)
 
@@ -123,13 +119,13 @@ def test_unknown_producer_may_start_at_any_sequence(partition: Partition, first:
 
 def test_older_epoch_is_fenced_even_with_the_right_sequence(partition: Partition) -> None:
     partition.write(0, epoch=2)
-    assert partition.write(1, epoch=1) == StaleProducerEpoch(2)
-    assert partition.write(0, epoch=1) == StaleProducerEpoch(2)
+    assert partition.write(1, epoch=1) == Rejected(Rejection.INVALID_PRODUCER_EPOCH, 2)
+    assert partition.write(0, epoch=1) == Rejected(Rejection.INVALID_PRODUCER_EPOCH, 2)
 
 
 def test_new_epoch_starts_at_zero_and_forgets_the_old_batches(partition: Partition) -> None:
     partition.write(0, epoch=2)
-    assert partition.write(1, epoch=3) == OutOfOrderSequence(0)
+    assert partition.write(1, epoch=3) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
     assert partition.write(0, epoch=3) == 1
     assert partition.write(0, epoch=3) == Duplicate(1)
     assert partition.write(1, epoch=3) == 2
@@ -203,8 +199,8 @@ def test_the_earliest_open_transaction_counts_whoever_ends_first(partition: Part
 def test_a_batch_of_a_transaction_that_ended_is_refused(partition: Partition) -> None:
     partition.write(0, transaction=3)
     partition.end(3)
-    assert partition.write(1, transaction=3) == EndedTransaction(3)
-    assert partition.write(1, transaction=2) == EndedTransaction(3)
+    assert partition.write(1, transaction=3) == Rejected(Rejection.TRANSACTION_ENDED, 3)
+    assert partition.write(1, transaction=2) == Rejected(Rejection.TRANSACTION_ENDED, 3)
     assert partition.write(1, transaction=4) == 2
 
 
@@ -220,41 +216,41 @@ def test_a_retry_of_what_is_in_the_log_is_a_duplicate_also_after_the_marker(part
 
 def test_while_a_transaction_is_open_nothing_else_of_the_producer_comes_in(partition: Partition) -> None:
     partition.write(0, transaction=3)
-    assert partition.write(1) == OtherTransaction(3)
-    assert partition.write(1, transaction=2) == OtherTransaction(3)
-    assert partition.write(1, transaction=4) == OtherTransaction(3)
-    assert partition.write(0, epoch=1) == OtherTransaction(3)
-    assert partition.write(0, epoch=1, transaction=3) == OtherTransaction(3)
+    assert partition.write(1) == Rejected(Rejection.NOT_IN_TRANSACTION, 3)
+    assert partition.write(1, transaction=2) == Rejected(Rejection.NOT_IN_TRANSACTION, 3)
+    assert partition.write(1, transaction=4) == Rejected(Rejection.NOT_IN_TRANSACTION, 3)
+    assert partition.write(0, epoch=1) == Rejected(Rejection.NOT_IN_TRANSACTION, 3)
+    assert partition.write(0, epoch=1, transaction=3) == Rejected(Rejection.NOT_IN_TRANSACTION, 3)
     assert partition.write(0, producer=PRODUCER + 1) == 1
     assert partition.write(1, transaction=3) == 2
 
 
 def test_a_gap_within_a_transaction_is_out_of_order(partition: Partition) -> None:
     partition.write(0, transaction=3)
-    assert partition.write(2, transaction=3) == OutOfOrderSequence(1)
+    assert partition.write(2, transaction=3) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 1)
 
 
 def test_a_marker_that_is_not_newer_is_passed_over(partition: Partition) -> None:
     assert partition.end(3) is None
-    assert partition.end(3) == EndedTransaction(3)
-    assert partition.end(2) == EndedTransaction(3)
-    assert partition.write(0, transaction=3) == EndedTransaction(3)
+    assert partition.end(3) == Rejected(Rejection.TRANSACTION_ENDED, 3)
+    assert partition.end(2) == Rejected(Rejection.TRANSACTION_ENDED, 3)
+    assert partition.write(0, transaction=3) == Rejected(Rejection.TRANSACTION_ENDED, 3)
 
 
 def test_a_marker_of_an_earlier_transaction_does_not_come_into_an_open_one(partition: Partition) -> None:
     partition.write(0, transaction=5)
-    assert partition.end(4) == EndedTransaction(4)
+    assert partition.end(4) == Rejected(Rejection.TRANSACTION_ENDED, 4)
     assert partition.producers.open_transaction(PRODUCER) == OpenTransaction(5, 0, 0)
     assert partition.end(7) == OpenTransaction(5, 0, 0)
-    assert partition.write(1, transaction=6) == EndedTransaction(7)
+    assert partition.write(1, transaction=6) == Rejected(Rejection.TRANSACTION_ENDED, 7)
 
 
 def test_a_marker_with_a_higher_epoch_fences_and_starts_the_sequences_anew(partition: Partition) -> None:
     partition.write(0, 3, epoch=4, transaction=1)
     partition.end(1, epoch=5)
-    assert partition.write(3, epoch=4, transaction=2) == StaleProducerEpoch(5)
-    assert partition.write(0, 3, epoch=4, transaction=1) == StaleProducerEpoch(5)
-    assert partition.write(3, epoch=5, transaction=2) == OutOfOrderSequence(0)
+    assert partition.write(3, epoch=4, transaction=2) == Rejected(Rejection.INVALID_PRODUCER_EPOCH, 5)
+    assert partition.write(0, 3, epoch=4, transaction=1) == Rejected(Rejection.INVALID_PRODUCER_EPOCH, 5)
+    assert partition.write(3, epoch=5, transaction=2) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
     assert partition.write(0, epoch=5, transaction=2) == 4
 
 
@@ -272,8 +268,8 @@ def test_a_marker_with_a_lower_epoch_ends_and_fences_nobody(partition: Partition
 
 def test_a_producer_known_by_a_marker_alone_starts_at_zero(partition: Partition) -> None:
     partition.end(1, epoch=2)
-    assert partition.write(7, epoch=2, transaction=2) == OutOfOrderSequence(0)
-    assert partition.write(0, epoch=1, transaction=2) == StaleProducerEpoch(2)
+    assert partition.write(7, epoch=2, transaction=2) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
+    assert partition.write(0, epoch=1, transaction=2) == Rejected(Rejection.INVALID_PRODUCER_EPOCH, 2)
     assert partition.write(0, epoch=2, transaction=2) == 1
 
 
@@ -303,7 +299,7 @@ def test_what_ended_is_remembered_with_the_producer(partition: Partition) -> Non
     partition.end(3, time=200)
     partition.write(0, producer=1, time=300)
     partition.producers.expire(200)
-    assert partition.write(1, transaction=3) == EndedTransaction(3)
+    assert partition.write(1, transaction=3) == Rejected(Rejection.TRANSACTION_ENDED, 3)
 
 
 def test_producers_are_described(partition: Partition) -> None:
@@ -347,9 +343,9 @@ def test_restored_producers_answer_alike(partition: Partition) -> None:
     partition.producers = Producers.restored(captured)
     assert rows(partition.producers) == captured
     assert partition.write(2, producer=1) == Duplicate(2)
-    assert partition.write(1, producer=1) == OutOfOrderSequence(7)
-    assert partition.write(1, producer=2, epoch=4) == StaleProducerEpoch(5)
-    assert partition.write(0, producer=5, transaction=6) == EndedTransaction(6)
+    assert partition.write(1, producer=1) == Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 7)
+    assert partition.write(1, producer=2, epoch=4) == Rejected(Rejection.INVALID_PRODUCER_EPOCH, 5)
+    assert partition.write(0, producer=5, transaction=6) == Rejected(Rejection.TRANSACTION_ENDED, 6)
     assert partition.producers.first_open_offset == 8
     assert partition.end(2, producer=4) == OpenTransaction(2, 8, 0)
     assert partition.producers.first_open_offset == 9
@@ -429,12 +425,12 @@ class ProducersAgainstPlainModel(RuleBasedStateMachine):
         if expected is None:
             self.accepted.append((producer, epoch, first, count, base, self.time))
 
-    def judged(self, producer: int, epoch: int, first: int, count: int) -> Refusal | None:
+    def judged(self, producer: int, epoch: int, first: int, count: int) -> Duplicate | Rejected | None:
         mine = [batch for batch in self.accepted if batch[0] == producer]
         if not mine:
             return None
         if epoch < mine[-1][1]:
-            return StaleProducerEpoch(mine[-1][1])
+            return Rejected(Rejection.INVALID_PRODUCER_EPOCH, mine[-1][1])
         same = [batch for batch in mine if batch[1] == epoch]
         following = (same[-1][2] + same[-1][3]) % 2**31 if same else 0
         if first == following:
@@ -442,7 +438,7 @@ class ProducersAgainstPlainModel(RuleBasedStateMachine):
         for batch in same[-5:]:
             if batch[2:4] == (first, count):
                 return Duplicate(batch[4])
-        return OutOfOrderSequence(following)
+        return Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, following)
 
     @rule(milliseconds=st.integers(0, 50))
     def wait(self, milliseconds: int) -> None:

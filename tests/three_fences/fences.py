@@ -21,13 +21,9 @@ from strandline.statemachine.groups.group_state import GroupsState
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.producers import (
     Duplicate,
-    EndedTransaction,
-    OtherTransaction,
-    OutOfOrderSequence,
     Producers,
-    Refusal,
-    StaleProducerEpoch,
 )
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 from strandline.statemachine.transactions import transactions
 from strandline.statemachine.transactions.transaction_commands import Kind
 from strandline.statemachine.transactions.transaction_state import Transaction
@@ -49,21 +45,24 @@ class Place(NamedTuple):
 # The sequence.
 
 
-def _of_another_transaction(known: Producers, producer_id: int, transaction: int) -> Refusal | None:
+def _of_another_transaction(
+    known: Producers, producer_id: int, transaction: int
+) -> Duplicate | Rejected | None:
     """The transaction's number is another fence, and stays."""
     state, opened = known.get(producer_id), known.open_transaction(producer_id)
     if state is not None and 0 < transaction <= state.ended:
-        return EndedTransaction(state.ended)
+        return Rejected(Rejection.TRANSACTION_ENDED, state.ended)
     if opened is not None and opened.number != transaction:
-        return OtherTransaction(opened.number)
+        return Rejected(Rejection.NOT_IN_TRANSACTION, opened.number)
     return None
 
 
 def _any_sequence(
     self: Producers, producer_id: int, epoch: int, first: int, record_count: int, transaction: int
-) -> Refusal | None:
+) -> Duplicate | Rejected | None:
     refusal = _judge(self, producer_id, epoch, first, record_count, transaction)
-    if isinstance(refusal, Duplicate | OutOfOrderSequence):
+    out_of_order = isinstance(refusal, Rejected) and refusal.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER
+    if isinstance(refusal, Duplicate) or out_of_order:
         return _of_another_transaction(self, producer_id, transaction)
     return refusal
 
@@ -88,12 +87,12 @@ _transaction_of = Questions.transaction_of
 
 def _any_epoch(
     self: Producers, producer_id: int, epoch: int, first: int, record_count: int, transaction: int
-) -> Refusal | None:
+) -> Duplicate | Rejected | None:
     refusal = _judge(self, producer_id, epoch, first, record_count, transaction)
-    if not isinstance(refusal, StaleProducerEpoch):
+    if not (isinstance(refusal, Rejected) and refusal.reason is Rejection.INVALID_PRODUCER_EPOCH):
         return refusal
     other = _of_another_transaction(self, producer_id, transaction)
-    return other or (OutOfOrderSequence(0) if first else None)
+    return other or (Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) if first else None)
 
 
 def _any_epochs_offsets(state: GroupsState, producer_id: int, epoch: int, number: int) -> KafkaError | None:

@@ -21,12 +21,8 @@ from strandline.node.partition.partition import Partition
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
-from strandline.statemachine.partition.partition_commands import (
-    Rejected,
-    Rejection,
-    SetStartOffset,
-    StartOffsetSet,
-)
+from strandline.statemachine.partition.partition_commands import SetStartOffset, StartOffsetSet
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 HIGH_WATERMARK: Final = -1
 """The offset that stands for "everything there is"."""

@@ -44,7 +44,8 @@ from strandline.statemachine.controller.topic_config import (
     MESSAGE_TIMESTAMP_TYPE,
     MIN_INSYNC_REPLICAS,
 )
-from strandline.statemachine.partition.partition_commands import NO_TRANSACTION, Appended
+from strandline.statemachine.partition.partition_commands import Appended
+from strandline.statemachine.partition.producers import NO_TRANSACTION
 
 _NO_BOUND_MS: Final = 2**63 - 1
 _LOG_APPEND_TIME: Final = 0x08

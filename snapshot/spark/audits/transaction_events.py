@@ -28,13 +28,8 @@ from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import (
-    Appended,
-    InlineBatch,
-    Kind,
-    Placeholder,
-    TransactionEnded,
-)
+from strandline.statemachine.partition.partition_commands import Appended, Kind, TransactionEnded
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 from strandline.statemachine.partition.producers import NO_TRANSACTION
 from strandline.statemachine.transactions.transaction_commands import Enlisted, Prepared
 from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind

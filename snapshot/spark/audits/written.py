@@ -17,14 +17,8 @@ from strandline.snapshot.extent_rows import EXTENT_ROWS
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extents import INLINE_ROW
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import (
-    Appended,
-    EntryResult,
-    InlineBatch,
-    Kind,
-    Placeholder,
-    TransactionEnded,
-)
+from strandline.statemachine.partition.partition_commands import Appended, EntryResult, Kind, TransactionEnded
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 
 WRITTEN_FIELDS = [
     StructField("base_offset", LongType()),

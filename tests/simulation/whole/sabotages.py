@@ -35,6 +35,7 @@ from strandline.statemachine.object_names import parse_object_name
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, Appended, encode
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 from strandline.statemachine.partition.producers import NO_PRODUCER, Duplicate
 from tests.partition import sabotages as of_partition
 from tests.partition.sabotages import JudgesOnlyOnce, KeptOverTerms
@@ -150,10 +151,8 @@ def _judges_when_it_arrives(
 _writer_append = Writer.append
 
 
-def _refuses_other_than_duplicates(
-    self: PartitionStateMachine, producer: int, incarnation: int, first: int, count: int, transaction: int
-) -> Any:
-    refused = _refuse(self, producer, incarnation, first, count, transaction)
+def _refuses_other_than_duplicates(self: PartitionStateMachine, one: Placeholder | InlineBatch) -> Any:
+    refused = _refuse(self, one)
     return None if isinstance(refused, Appended) else refused
 
 

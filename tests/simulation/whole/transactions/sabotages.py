@@ -25,13 +25,9 @@ from strandline.statemachine.partition.producers import (
     MAX_SEQUENCE,
     NO_TRANSACTION,
     Duplicate,
-    EndedTransaction,
-    OtherTransaction,
-    OutOfOrderSequence,
     Producers,
-    Refusal,
-    StaleProducerEpoch,
 )
+from strandline.statemachine.partition.rejection import Rejected, Rejection
 from strandline.statemachine.transactions.transaction_commands import Enlisted, Kind
 from strandline.statemachine.transactions.transaction_state import State, Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
@@ -57,17 +53,17 @@ def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) 
 
     def judge(
         self: Producers, producer_id: int, incarnation: int, first: int, record_count: int, transaction: int
-    ) -> Refusal | None:
+    ) -> Duplicate | Rejected | None:
         known = self.get(producer_id)
         if known is None:
             return None
         if epoch and incarnation < known.epoch:
-            return StaleProducerEpoch(known.epoch)
+            return Rejected(Rejection.INVALID_PRODUCER_EPOCH, known.epoch)
         if number and transaction != NO_TRANSACTION and transaction <= known.ended:
-            return EndedTransaction(known.ended)
+            return Rejected(Rejection.TRANSACTION_ENDED, known.ended)
         opened = self.open_transaction(producer_id)
         if number and opened is not None and transaction != opened.number:
-            return OtherTransaction(opened.number)
+            return Rejected(Rejection.NOT_IN_TRANSACTION, opened.number)
         if not sequence:
             return None
         expected = 0
@@ -76,7 +72,7 @@ def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) 
             for batch in known.batches:
                 if batch.first_sequence == first and first != expected:
                     return Duplicate(batch.base_offset)
-        return None if first == expected else OutOfOrderSequence(expected)
+        return None if first == expected else Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
 
     return patch.object(Producers, "judge", judge)
 
