@@ -46,7 +46,7 @@ from strandline.node.objectstore.store import NotDone, ObjectStore
 from strandline.node.raft.data_folder import FolderError
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.mesh.mesh import MeshListenError
-from strandline.node.raft.wal.raft_log import RaftLogDamaged
+from strandline.node.raft.wal.recovered_log import RaftLogDamaged
 from strandline.node.raft.wal.write_ahead_log import WalError, WalLocked, WalMismatch
 from strandline.node.runtime import logs
 from strandline.node.runtime.allocator import keep_freed_memory

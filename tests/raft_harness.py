@@ -18,7 +18,8 @@ from strandline.node.raft.outcome import Outcome
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from strandline.node.raft.rules.messages import Message, MessageKind, decode
 from strandline.node.raft.snapshots.host import SnapshotHost
-from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog
+from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.snapshot.document import SnapshotDocument
 from tests.fake_host import FakeHost, Sent
 from tests.manual_loop import ManualLoop, manual_loop

@@ -13,7 +13,7 @@ import pytest
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.stored_groups import StoredGroups
-from strandline.node.raft.wal.raft_log import RaftLogDamaged
+from strandline.node.raft.wal.recovered_log import RaftLogDamaged
 from strandline.node.raft.wal.write_ahead_log import Kind, WalCorruption, WalError
 from tests.register_map import RegisterMap
 from tests.simulation.disk import SimDisk

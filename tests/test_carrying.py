@@ -14,7 +14,8 @@ from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import EntryKind
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.carrying import Carrying, GroupLog
-from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog
+from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind
 from strandline.statemachine.machine import StateMachine

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.node.raft.entries import Entry, pack_entries, unpack_entries
-from strandline.node.raft.wal.raft_log import RaftLog, RaftLogDamaged, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog
+from strandline.node.raft.wal.recovered_log import RaftLogDamaged, RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind
 

@@ -145,7 +145,7 @@ async def test_each_frame_is_one_write_on_a_transport_without_a_socket() -> None
     node = Node(1)
     async with started(node):
         node.mesh.set_peer(2, HOST, 1)
-        link, transport = node.mesh._accept(), FakeTransport()
+        link, transport = node.mesh._connector.accept(), FakeTransport()
         link.connection_made(transport)
         other = Handshake(
             Role.DIALLER, Identity("blue", 2, 5, 9999), secret=SECRET, nonce=bytes(32), dialled=1
@@ -304,7 +304,7 @@ async def test_after_close_nothing_is_open_and_nothing_opens() -> None:
         await two.mesh.close()
         assert not two.mesh._open
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        late, transport = two.mesh._accept(), FakeTransport()
+        late, transport = two.mesh._connector.accept(), FakeTransport()
         late.connection_made(transport)
         assert transport.closed, "it was on its way when the mesh closed"
         late.connection_lost(None)

@@ -348,7 +348,7 @@ async def test_idle_strangers_are_bounded_and_keep_nobody_out() -> None:
         peer = await RawPeer.enter(one, 9)
         await one.until_up(9)
         assert one.mesh.counters[Reason.CROWDED] == 7
-        assert len(one.mesh._strangers) == 3
+        assert len(one.mesh._in_handshake) == 3
         await assert_unharmed(one, two)
         for rest in (*strangers[6:], peer):
             rest.close()

@@ -61,8 +61,8 @@ def test_majority_with_a_wiped_folder_elects_no_leader_and_says_why_on_both_side
         assert "`strandline node replace 3`" in there
         [here] = [line for line in cluster.problems[3] if "other_folder" in line]
         assert "it knows this node by another data folder" in here or "knows this node by data folder" in here
-        assert cluster.hosts[1].mesh.strangers.keys() == {3}
-        assert cluster.hosts[3].mesh.disowned_at is not None
+        assert cluster.hosts[1].mesh.strangers.known.keys() == {3}
+        assert cluster.hosts[3].mesh.strangers.is_disowned()
         cluster.start(2)
         cluster.run(5.0)
         leader = cluster.leader()

@@ -166,7 +166,7 @@ def _replicas(source: AdminSource, away: dict[int, str]) -> _Found:
 
 
 def _strangers(host: RaftHost) -> _Found:
-    seen = list(host.mesh.knocking().items())
+    seen = list(host.mesh.strangers.knocking().items())
     told = (f"node {node} comes with data folder {each.folder:016x}" for node, each in seen[:EXAMPLES])
     return len(seen), (), "; ".join(told) or None
 

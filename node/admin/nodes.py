@@ -54,7 +54,7 @@ class NodesApi:
         ]
         strangers = [
             {"node": node, "folder": f"{stranger.folder:016x}"}
-            for node, stranger in source.host.mesh.knocking().items()
+            for node, stranger in source.host.mesh.strangers.knocking().items()
         ]
         return Json({"nodes": rows, "strangers": strangers, "replacement": self._replacement()})
 
@@ -76,7 +76,7 @@ class NodesApi:
         if (why := source.keeper.disowned() or source.keeper.waits_for()) is not None:
             return refusal(503, f"node {source.host.node_id} cannot let another in: {why}")
         if folder is None:
-            stranger = source.host.mesh.knocking().get(node)
+            stranger = source.host.mesh.strangers.knocking().get(node)
             if stranger is None:
                 return refusal(
                     409,

@@ -136,7 +136,7 @@ class FolderKeeper:
 
     def disowned(self) -> str | None:
         """That others know this node by another data folder, in one line; None if no peer said so lately."""
-        if self._host.mesh.is_disowned():
+        if self._host.mesh.strangers.is_disowned():
             node = self._host.node_id
             return (
                 f"the other nodes know node {node} by another data folder, whose votes and acknowledged"

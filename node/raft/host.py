@@ -25,7 +25,7 @@ from strandline.node.raft.pysyncobj_seam import LEADER, check_internals
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.wal.format import REPLACE
-from strandline.node.raft.wal.raft_log import RaftLogDamaged
+from strandline.node.raft.wal.recovered_log import RaftLogDamaged
 from strandline.node.raft.wal.segment import was_started
 from strandline.node.raft.wal.write_ahead_log import Kind, WalError, WalFailed, WriteAheadLog
 from strandline.statemachine.machine import StateMachine

@@ -14,7 +14,8 @@ from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import Entry, EntryKind
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.wal.carrying import GroupLog
-from strandline.node.raft.wal.raft_log import RaftLog, Record, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog, Record
+from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew

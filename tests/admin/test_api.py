@@ -26,7 +26,7 @@ from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.checkpoints.checkpoint_coordinator import UnknownTopic
 from strandline.node.level_zero.batcher import Stored
 from strandline.node.objectstore.store import StoreError
-from strandline.node.raft.mesh.mesh import STRANGER_SECONDS, Stranger
+from strandline.node.raft.mesh.strangers import STRANGER_SECONDS, Stranger
 from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine
@@ -318,10 +318,10 @@ async def test_a_data_folder_is_let_in_while_its_process_comes_to_another_node(t
             told = await ask({"node": 2}, 503)
         assert told == "node 1 cannot let another in: its own folder is new"
         mesh = node.host.mesh
-        mesh.strangers[2] = Stranger(0xAB, node.host.loop.time() - STRANGER_SECONDS)
+        mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time() - STRANGER_SECONDS)
         assert "no process comes to this node as node 2" in await ask({"node": 2}, 409), "it stopped coming"
         assert (await client.get("/api/nodes"))["strangers"] == []
-        mesh.strangers[2] = Stranger(0xAB, node.host.loop.time())
+        mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time())
         assert (await client.get("/api/nodes"))["strangers"] == [{"node": 2, "folder": f"{0xAB:016x}"}]
         answer = await client.ask("POST", "/api/nodes/replace", b'{"node": 2}')
         assert answer.status == 200

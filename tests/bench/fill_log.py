@@ -15,7 +15,8 @@ from pysyncobj.journal import createJournal
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.entries import EntryKind
-from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog
+from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.write_ahead_log import WalConfig, WriteAheadLog
 from tests.processes.counter import count
 

@@ -18,7 +18,7 @@ from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.node.raft.snapshots.transfer import Receiver, Status
 from strandline.node.raft.stored_groups import StoredGroups
-from strandline.node.raft.wal.raft_log import RecoveredLog
+from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.write_ahead_log import WalCorruption
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, decode
 from tests.fake_host import CLUSTER, FOLDER

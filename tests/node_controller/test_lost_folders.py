@@ -33,9 +33,9 @@ def wipe(brokers: Brokers, *nodes: int) -> None:
 
 def let_in(brokers: Brokers, node: int, by: int) -> None:
     """What `strandline node replace` asks for, once the node knocks and counts as dead."""
-    brokers.wait(lambda: node in brokers.brokers[by].host.mesh.strangers)
+    brokers.wait(lambda: node in brokers.brokers[by].host.mesh.strangers.known)
     brokers.wait(lambda: brokers.brokers[by].controller.machine.nodes[node].fenced)
-    stranger = brokers.brokers[by].host.mesh.strangers[node]
+    stranger = brokers.brokers[by].host.mesh.strangers.known[node]
     assert stranger.folder == brokers.brokers[node].host.folder.id
     assert not isinstance(brokers.submit(by, ReplaceNode(node, stranger.folder)), Refused)
 
@@ -57,7 +57,7 @@ def test_node_with_a_wiped_folder_is_not_registered_until_it_is_replaced(lost: i
         assert f"the other nodes know node {lost} by another data folder" in why
         others = [node for node in brokers.nodes if node != lost]
         for other in others:
-            assert brokers.brokers[other].host.mesh.knocking().keys() == {lost}
+            assert brokers.brokers[other].host.mesh.strangers.knocking().keys() == {lost}
             assert brokers.brokers[other].keeper.disowned() is None
         by = brokers.leader()
         let_in(brokers, lost, by)
@@ -93,8 +93,8 @@ def test_any_node_that_runs_tells_which_folder_knocks(node: int) -> None:
         brokers.wait(lambda: node in brokers.brokers)
         folder = brokers.brokers[node].host.folder.id
         for by in others:
-            brokers.wait(lambda by=by: node in brokers.brokers[by].host.mesh.strangers)
-            assert brokers.brokers[by].host.mesh.strangers[node].folder == folder
+            brokers.wait(lambda by=by: node in brokers.brokers[by].host.mesh.strangers.known)
+            assert brokers.brokers[by].host.mesh.strangers.known[node].folder == folder
             assert brokers.brokers[by].keeper.disowned() is None
         brokers.wait(lambda: brokers.brokers[node].keeper.disowned() is not None)
         let_in(brokers, node, others[0])
@@ -235,7 +235,7 @@ def test_folder_that_was_replaced_is_refused_when_it_comes_back() -> None:
         brokers.start(3)
         brokers.world.run(brokers.world.now + 20)
         assert not brokers.registered(3)
-        assert 3 in brokers.brokers[by].host.mesh.strangers
+        assert 3 in brokers.brokers[by].host.mesh.strangers.known
 
 
 def test_cluster_whose_folders_are_all_lost_serves_nothing_and_deletes_nothing() -> None:

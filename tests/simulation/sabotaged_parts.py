@@ -17,7 +17,8 @@ from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.ticker import Ticker
 from strandline.node.raft.wal.after_sync import AfterSync, Call
 from strandline.node.raft.wal.carrying import Carrying
-from strandline.node.raft.wal.raft_log import RaftLog, RecoveredLog
+from strandline.node.raft.wal.raft_log import RaftLog
+from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind, WalFailed, WriteAheadLog
 from strandline.snapshot.document import SnapshotDocument

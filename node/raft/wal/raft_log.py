@@ -8,7 +8,6 @@ is known exactly (`synced`), because only that may be counted or acknowledged (d
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,162 +17,16 @@ from typing import overload
 import msgpack
 from pysyncobj.journal import Journal
 
-from strandline.node.raft.entries import Entry, pack_entries, unpack_entries
+from strandline.node.raft.entries import Entry, pack_entries
+from strandline.node.raft.wal.recovered_log import INDEX, STATE, RecoveredLog
 from strandline.node.raft.wal.write_ahead_log import Kind
 
-_STATE = struct.Struct("<QQ")
-_INDEX = struct.Struct("<Q")
 _TERM_OF = itemgetter(2)
 _CACHED_RUNS = 64
 _LONGEST_RUN = 65_536
-_ANY_TERM = -1
-"""Term of a base that floats: the entry itself was dropped with its segment."""
 
 Record = Callable[[Kind, bytes], int]
 """Appends one record of this group to the write-ahead log and returns its LSN."""
-
-
-class RaftLogDamaged(ValueError):
-    """The records of a group contradict each other: the write-ahead log lost or invented something."""
-
-
-class RecoveredLog:
-    """What the write-ahead log's records say of one group, gathered in order when a node starts.
-
-    Segments are dropped from the front once a snapshot covers them, so the first records met may begin
-    anywhere, also with a snapshot older than the one that covers what was dropped. Until that one is met,
-    and it is always kept, the base of the entries floats.
-    """
-
-    def __init__(self, group: int) -> None:
-        self.group = group
-        self.entries: list[Entry] = [(b"", 0, 0)]
-        self.voters: tuple[int, ...] = ()
-        self.learners: tuple[int, ...] = ()
-        self.term = 0
-        self.vote: int | None = None
-        self.snapshot_index = 0
-        self.based = False
-        """Whether a record said what lies below the first entry."""
-        self._carry: list[Entry] = []
-        """Entries written again further on, which count once the CARRIED record behind them is met."""
-        self._anchored = False
-        """Whether the newest element is known to be the log's last entry, so that the next follows it."""
-
-    def replay(self, kind: Kind, payload: bytes) -> None:
-        """Apply one record; raises RaftLogDamaged when it does not follow from those before it."""
-        if kind == Kind.ENTRIES:
-            self._extend(unpack_entries(payload))
-        elif kind == Kind.TRUNCATE:
-            self._truncate(_INDEX.unpack(payload)[0])
-        elif kind == Kind.STATE:
-            self.term, vote = _STATE.unpack(payload)
-            self.vote = vote - 1 if vote else None
-        elif kind in (Kind.SNAPSHOT, Kind.RESET):
-            index, term, voters, learners = msgpack.unpackb(payload)
-            if kind == Kind.RESET:
-                self.entries = [(b"", index, term)]
-                self._anchored = self.based = True
-            else:
-                self.rebase(index, term)
-            self.voters, self.learners = tuple(voters), tuple(learners)
-            self.snapshot_index = index
-        elif kind == Kind.CARRY:
-            run = unpack_entries(payload)
-            if not self._carry or run[0][1] != self._carry[-1][1] + 1:
-                # What was begun before was given up, because the group's log changed.
-                self._carry = []
-            self._carry += run
-        elif kind == Kind.CARRIED:
-            self._carried(*msgpack.unpackb(payload))
-        else:
-            raise RaftLogDamaged(f"group {self.group}: a record of kind {kind} has no place in a group's log")
-
-    @property
-    def newest(self) -> int:
-        """Index of the newest entry met, carried ones included."""
-        carried = self._carry[-1][1] if self._carry else 0
-        return max(self.entries[-1][1], carried)
-
-    def finish(self) -> None:
-        """Check, after the last record, that nothing is missing at the front; raises RaftLogDamaged."""
-        if not self.based and self.entries[0][1] > 0:
-            raise RaftLogDamaged(
-                f"group {self.group}: the log begins at entry {self.entries[0][1] + 1} and no snapshot covers"
-                " what came before: a segment of the write-ahead log is missing"
-            )
-
-    def rebase(self, index: int, term: int) -> None:
-        """Let the log begin after `index`; what lies above stays if the entry at `index` has that term."""
-        position = index - self.entries[0][1]
-        if position < 0:
-            if self.based:
-                raise RaftLogDamaged(
-                    f"group {self.group}: snapshot {index} lies below the log's start {self.entries[0][1]}"
-                )
-            return
-        if position < len(self.entries) and self.entries[position][2] in (term, _ANY_TERM):
-            del self.entries[:position]
-            self.entries[0] = (b"", index, term)
-        else:
-            self.entries = [(b"", index, term)]
-        self.based = True
-
-    def _extend(self, entries: list[Entry]) -> None:
-        first = entries[0][1]
-        if not self._anchored and first > self.entries[-1][1] + 1:
-            self._float(first - 1)
-        if first != self.entries[-1][1] + 1:
-            raise RaftLogDamaged(
-                f"group {self.group}: entry {first} follows entry {self.entries[-1][1]} in the log"
-            )
-        self.entries.extend(entries)
-        self._anchored = True
-        self.term = max(self.term, entries[-1][2])
-
-    def _truncate(self, index: int) -> None:
-        position = index - self.entries[0][1]
-        if 0 < position < len(self.entries):
-            del self.entries[position:]
-        elif (position > 0 and not self._anchored) or (position <= 0 and not self.based):
-            self._float(index - 1)
-        else:
-            raise RaftLogDamaged(f"group {self.group}: truncation at {index} outside the log")
-
-    def _carried(
-        self,
-        index: int,
-        term: int,
-        voters: list[int],
-        learners: list[int],
-        last: int,
-        current: int,
-        vote: int,
-    ) -> None:
-        """All that the log holds now: entries up to `last` above `index`, or those whose records remain."""
-        entries = [entry for entry in self._carry if index < entry[1] <= last]
-        self._carry = []
-        if entries and entries[-1][1] != last:
-            raise RaftLogDamaged(
-                f"group {self.group}: carried along up to entry {last}, and {entries[-1][1]} is the last"
-            )
-        if not entries and last > index:
-            self._float(last)
-        elif entries and entries[0][1] != index + 1:
-            self._float(entries[0][1] - 1)
-            self.entries += entries
-            self._anchored = True
-        else:
-            self.entries = [(b"", index, term), *entries]
-            self._anchored = self.based = True
-        self.voters, self.learners = tuple(voters), tuple(learners)
-        self.snapshot_index = index
-        self.term, self.vote = current, vote - 1 if vote else None
-
-    def _float(self, last: int) -> None:
-        """What was at `last` and below went with its segment; a later snapshot says what it was."""
-        self.entries = [(b"", last, _ANY_TERM if last else 0)]
-        self.based = self._anchored = False
 
 
 class RaftLog(Journal):
@@ -210,7 +63,7 @@ class RaftLog(Journal):
         del self._entries[entryFrom:]
         last = index - 1
         if index <= self.written:
-            self._record(Kind.TRUNCATE, _INDEX.pack(index))
+            self._record(Kind.TRUNCATE, INDEX.pack(index))
             self.written = last
         self.synced = min(self.synced, last)
         self._in_flight = deque((lsn, min(upto, last)) for lsn, upto in self._in_flight)
@@ -305,7 +158,7 @@ class RaftLog(Journal):
 
     def record_state(self) -> None:
         """Write term and vote again, so that the segment that holds them now is not needed for them."""
-        self._state_lsn = self._record(Kind.STATE, _STATE.pack(self._term, self._packed_vote()))
+        self._state_lsn = self._record(Kind.STATE, STATE.pack(self._term, self._packed_vote()))
 
     def _packed_vote(self) -> int:
         return 0 if self._vote is None else self._vote + 1

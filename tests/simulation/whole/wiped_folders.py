@@ -205,12 +205,12 @@ class WipedFolders:
         asked = [
             broker
             for broker in self._cluster.brokers.values()
-            if wiped.node in broker.host.mesh.strangers and not broker.sim.paused
+            if wiped.node in broker.host.mesh.strangers.known and not broker.sim.paused
         ]
         if not asked:
             return
         broker = self._rng.choice(asked)
-        folder = broker.host.mesh.strangers[wiped.node].folder
+        folder = broker.host.mesh.strangers.known[wiped.node].folder
         boot = broker.boot
         wiped.asking = True
 
