@@ -190,10 +190,13 @@ class Load:
             self.counts["deleted"] += 1
 
     def _consumer(self, group: str, more: dict[str, Any]) -> Consumer:
-        return Consumer(
-            client_config(self._bootstrap, group_id=group, enable_auto_commit=False, error_cb=self._on_error)
-            | more
+        config = client_config(
+            self._bootstrap, group_id=group, enable_auto_commit=False, error_cb=self._on_error
         )
+        # The library assigns partitions while it holds the interpreter's lock, and its threads want that lock
+        # to log: with both, a consumer that closes may stand still for ever, and the whole process with it.
+        del config["logger"]
+        return Consumer(config | {"log_level": 0} | more)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():

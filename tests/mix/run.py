@@ -274,7 +274,8 @@ def main(arguments: list[str]) -> int:
         mix = Mix(folder, report, options.rate, random.Random(options.seed))
     except NoGroup as error:
         parser.error(str(error))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no node is left behind
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has the first ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         mix.go(options.before * 60, options.minutes * 60, round(options.files * 1e6))
     finally:
