@@ -7,11 +7,14 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from strandline.cluster.demo.produce import Produced
 from strandline.cluster.demo.verify import Comparison
+from strandline.snapshot.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _BIN_SECONDS = 0.25
 _STYLE = """
@@ -60,8 +63,16 @@ def write(
     )
 
 
+def _figure(width: float, height: float) -> Figure:
+    """An empty one, of so many inches; raises ExtraMissing."""
+    require("report")
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def _acknowledgements(produced: Produced, events: Sequence[tuple[float, str]]) -> Figure:
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    figure = _figure(10, 3.2)
     axes = figure.add_subplot()
     bins = Counter(int((moment - produced.started) / _BIN_SECONDS) for moment, _ in produced.times)
     last = max(bins, default=0)
@@ -89,7 +100,7 @@ def _acknowledgements(produced: Produced, events: Sequence[tuple[float, str]]) -
 
 
 def _partitions(comparison: Comparison) -> Figure:
-    figure = Figure(figsize=(10, 2.6), layout="constrained")
+    figure = _figure(10, 2.6)
     axes = figure.add_subplot()
     numbers = sorted(comparison.partitions)
     axes.bar([str(number) for number in numbers], [comparison.partitions[number] for number in numbers])

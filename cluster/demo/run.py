@@ -35,6 +35,7 @@ from strandline.cluster.failure import CommandFailed
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
+from strandline.snapshot.extras import ExtraMissing, require
 from strandline.snapshot.spark.audits import AuditRun, Verdict, run_audits, write_report
 from strandline.snapshot.spark.session import session
 
@@ -273,8 +274,9 @@ def main() -> int:
     console = Console(stderr=True, highlight=False)
     started = time.perf_counter()
     try:
+        require("report")  # what would be missed last is said first
         outcome = _whole(arguments.folder.absolute(), arguments.records, arguments.keep, console)
-    except (CommandFailed, data.FlightsMissing, KafkaException, TimeoutError) as error:
+    except (CommandFailed, ExtraMissing, data.FlightsMissing, KafkaException, TimeoutError) as error:
         if arguments.json:
             print(json.dumps({"ok": False, "error": str(error)}))
         print(f"demo failed: {error}", file=sys.stderr)

@@ -159,7 +159,8 @@ def test_nodes_end_when_their_parent_is_killed_and_the_next_cluster_removes_the_
         with strandline.local_cluster():
             assert Path(told["folder"]).exists(), "one that is in use is left alone"
     finally:
-        os.kill(told["child"], signal.SIGKILL)
+        for pid in filter(run, [told["child"], *told["nodes"]]):
+            os.kill(pid, signal.SIGKILL)
     assert soon(lambda: not run(told["child"]))
     with strandline.local_cluster():
         assert not Path(told["folder"]).exists()

@@ -1,11 +1,16 @@
-"""pytest finds `strandline_cluster` by itself, in another project's tests."""
+"""pytest finds `strandline_cluster` by itself, in another project's tests; and the page that tells of it."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import strandline
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "in-your-tests.md").read_text()
 USES_IT = """
 import strandline
 from confluent_kafka import Producer
@@ -46,3 +51,16 @@ def test_all_tests_of_a_run_share_one_cluster(tmp_path: Path) -> None:
 def test_tests_that_do_not_use_it_import_nothing(tmp_path: Path) -> None:
     done = pytest_on(tmp_path, DOES_NOT)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(examples) == 3
+    done = pytest_on(tmp_path, "\n".join(examples))
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_page_names_everything_there_is() -> None:
+    public = {name for name in vars(strandline.TemporaryCluster) if not name.startswith("_")}
+    public |= set(inspect.signature(strandline.local_cluster).parameters)
+    assert {name for name in public if not re.search(rf"`{name}\b", PAGE)} == set()
