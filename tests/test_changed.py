@@ -21,7 +21,7 @@ def chosen(*paths: str, seconds: dict[str, float] | None = None) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "reached"),
     [
-        ("tests/test_frames.py", "test_frames.py"),
+        ("tests/raft/mesh/test_frames.py", "test_frames.py"),
         ("statemachine/object_names.py", "test_audits.py"),  # through other modules
         ("strandline/statemachine/object_names.py", "test_audits.py"),
         ("node/process.py", "test_real_nodes.py"),  # a program that real nodes run
@@ -48,7 +48,7 @@ def test_what_a_change_does_not_touch() -> None:
         (),
         simulations=False,
     )
-    assert choose(["tests/test_frames.py"], "main").simulations is False
+    assert choose(["tests/raft/mesh/test_frames.py"], "main").simulations is False
     assert choose(["node/process.py", "statemachine/object_names.py"], "main").simulations is True
 
 
@@ -56,7 +56,7 @@ def test_what_a_change_does_not_touch() -> None:
     "path", ["pyproject.toml", "uv.lock", "scripts/setup", "tests/conftest.py", "tests/units.py"]
 )
 def test_what_has_to_do_with_every_test_runs_all(path: str) -> None:
-    choice = choose(["tests/test_frames.py", path], "main")
+    choice = choose(["tests/raft/mesh/test_frames.py", path], "main")
     assert choice.tests is None
     assert path in choice.why[0]
 

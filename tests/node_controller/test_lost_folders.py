@@ -1,6 +1,6 @@
 """Data folders that are lost: one of them, which `node replace` makes good, and all, which nothing does.
 
-Whole brokers in the simulated world. What the log alone does is in tests/test_wiped_folder.py.
+Whole brokers in the simulated world. What the log alone does is in tests/raft/mesh/test_wiped_folder.py.
 """
 
 from __future__ import annotations
