@@ -22,6 +22,7 @@ from strandline.statemachine.partition.checkpoints import RetainedCheckpoint
 from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
 from strandline.statemachine.partition.partition_commands import (
     NO_CLOCK,
+    NOT_PUBLISHED,
     Appended,
     CheckpointsReleased,
     CheckpointTaken,
@@ -31,6 +32,7 @@ from strandline.statemachine.partition.partition_commands import (
     Kind,
     LevelOneReplaced,
     Reconciled,
+    RemovalAdvanced,
     RemovedForgotten,
     StartOffsetSet,
     Ticked,
@@ -210,12 +212,14 @@ class PartitionStateMachine(PartitionState):
         self._begin_level_zero_at(index, start_offset)
         self.leader_epochs.trim(start_offset)
         self.aborted.trim(start_offset)
+        self.removals.published(start_offset, start_offset)
         return StartOffsetSet(start_offset)
 
     def _tick(self, index: int, producer_expiry: int, now: int) -> CommandResult:
         if now != NO_CLOCK and self.time - now > FAR_AHEAD_MS:
             self.checkpoints.go_back(self.time, now)
             self.producers.not_after(now)
+            self.removals.not_after(now)
             self.time = now
         return Ticked(self.time, self.producers.expire(self.time - producer_expiry))
 
@@ -255,17 +259,43 @@ class PartitionStateMachine(PartitionState):
             self.last_reconciled_log_index = index
 
     def _replace_level_one(
-        self, index: int, old: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]
+        self,
+        index: int,
+        old: Sequence[Sequence[Any]],
+        rows: Sequence[Sequence[Any]],
+        publisher_clean_end: int = NOT_PUBLISHED,
+        clean: int = NOT_PUBLISHED,
+        settled: int = NOT_PUBLISHED,
     ) -> CommandResult:
         objects = [LevelOneExtent(*row) for row in rows]
         if self._are_of_an_earlier_term(objects):
             return Rejected(Rejection.OLDER_TERM, self.term)
-        replaced = self.level_one.replace([(term, unique) for term, unique in old], objects)
+        publishes = publisher_clean_end != NOT_PUBLISHED
+        if publishes and publisher_clean_end < self.removals.level_one_clean:
+            # Its log would bring back what a cleaner one has superseded, and nothing would end that again.
+            return Rejected(Rejection.LESS_CLEAN, self.removals.level_one_clean)
+        replaced: list[LevelOneExtent] | None = []
+        if old or not publishes:
+            replaced = self.level_one.replace([(term, unique) for term, unique in old], objects)
         if replaced is None:
             return Rejected(Rejection.LEVEL_ONE_CHANGED, 0)
         # One object cut into two may leave the first of them below the start offset.
         self._remove(index, [*replaced, *self.level_one.trim(self.start_offset)])
+        if publishes:
+            self.removals.published(clean, settled)
+            partition_invariants.removal_waits_for_level_one(self)
         return LevelOneReplaced(len(replaced))
+
+    def _advance_removal(self, index: int, mtro: int, mxro: int, retention: int) -> CommandResult:
+        removals = self.removals
+        if not removals.advance(mtro, mxro, retention, self.time):
+            return Rejected(Rejection.REMOVAL_NOT_NEWER, removals.mtro)
+        # Nowhere is there anything of these transactions that a reader would have to leave out. The row is
+        # what an ABORT marker says: a partition that deletes nothing would keep it for ever.
+        self.aborted.trim(removals.mxro)
+        partition_invariants.removal_waits_for_level_one(self)
+        partition_invariants.removals_rise(self)
+        return RemovalAdvanced(removals.mtro, removals.mxro, removals.ripe_tombstones, removals.ripe_markers)
 
     def _are_of_an_earlier_term(self, objects: Sequence[LevelOneExtent]) -> bool:
         """Whether one of them is: this term's leader may have deleted it, as an object nobody names."""
@@ -297,4 +327,5 @@ _HANDLERS: dict[int, Callable[..., CommandResult]] = {
     Kind.REPLACE_LEVEL_ONE: PartitionStateMachine._replace_level_one,
     Kind.FORGET_REMOVED: PartitionStateMachine._forget_removed,
     Kind.END_TRANSACTION: PartitionStateMachine._end_transaction,
+    Kind.ADVANCE_REMOVAL: PartitionStateMachine._advance_removal,
 }

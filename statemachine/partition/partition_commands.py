@@ -35,8 +35,11 @@ class Kind(IntEnum):
     REPLACE_LEVEL_ONE = 10
     FORGET_REMOVED = 11
     END_TRANSACTION = 12
+    ADVANCE_REMOVAL = 13
 
 
+NOT_PUBLISHED: Final = -1
+"""In a ReplaceLevelOne: it is a merge, which makes nothing cleaner."""
 NO_CLOCK: Final = -1
 """In a Tick: its leader vouches for no time."""
 
@@ -148,14 +151,40 @@ class AdvanceReconciled:
 class ReplaceLevelOne:
     """Put objects of the entry's own term in the place of others that hold the same offsets.
 
-    `old` are neighbours in level one, by (term, unique); they become removed objects.
+    `old` are neighbours in level one, by (term, unique); they become removed objects. A leader that
+    publishes its compacted log says up to where that is clean, and up to where level one is clean and settled
+    then. Both may be empty in that case: what is there may be what would be published, byte for byte.
     """
 
     old: Sequence[tuple[int, bytes]]
     new: Sequence[LevelOneExtent]
+    publisher_clean_end: int = NOT_PUBLISHED
+    clean: int = NOT_PUBLISHED
+    settled: int = NOT_PUBLISHED
+
+    @property
+    def publishes(self) -> bool:
+        return self.publisher_clean_end != NOT_PUBLISHED
 
     def fields(self) -> list[Any]:
-        return [Kind.REPLACE_LEVEL_ONE, self.old, self.new]
+        merge = [Kind.REPLACE_LEVEL_ONE, self.old, self.new]
+        return [*merge, self.publisher_clean_end, self.clean, self.settled] if self.publishes else merge
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceRemoval:
+    """All replicas and level one are clean up to `mtro` and settled up to `mxro`.
+
+    `retention` is the topic's `delete.retention.ms`: it travels in the command, so nodes that know of another
+    value stay replicas. With the present offsets it lets ripen what has waited for so long.
+    """
+
+    mtro: int
+    mxro: int
+    retention: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.ADVANCE_REMOVAL, self.mtro, self.mxro, self.retention]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +244,7 @@ Command = (
     | ReplaceLevelOne
     | ForgetRemoved
     | EndTransaction
+    | AdvanceRemoval
 )
 
 
@@ -276,6 +306,15 @@ class LevelOneReplaced(NamedTuple):
     objects: int
 
 
+class RemovalAdvanced(NamedTuple):
+    """The offsets of removal as they are now."""
+
+    mtro: int
+    mxro: int
+    ripe_tombstones: int
+    ripe_markers: int
+
+
 class RemovedForgotten(NamedTuple):
     """How many removed objects were forgotten."""
 
@@ -292,6 +331,7 @@ CommandResult = (
     | Reconciled
     | LevelOneReplaced
     | RemovedForgotten
+    | RemovalAdvanced
     | TransactionEnded
     | Rejected
 )
@@ -318,10 +358,13 @@ def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
                 raise ValueError(f"a fence of term {window.term} cannot be used in an entry of term {term}")
         if isinstance(command, (AdvanceReconciled, ReplaceLevelOne)):
             objects = command.extents if isinstance(command, AdvanceReconciled) else command.new
-            if not objects or max(one.term for one in objects) > term:
+            publishes = isinstance(command, ReplaceLevelOne) and command.publishes
+            if not (objects or publishes) or any(one.term > term for one in objects):
                 raise ValueError(f"no objects, or objects of a term after {term}")
-            if isinstance(command, ReplaceLevelOne) and not command.old:
-                raise ValueError("no objects to replace")
+            if isinstance(command, ReplaceLevelOne) and bool(command.old) != bool(objects):
+                raise ValueError("no objects to replace, or none to put there")
+        if isinstance(command, AdvanceRemoval) and min(command.mtro, command.mxro, command.retention) < 0:
+            raise ValueError(f"offsets and times are not negative: {command}")
         if isinstance(command, EndTransaction):
             numbers = (command.producer_id, command.producer_epoch, command.transaction - 1)
             if min(numbers) < 0 or not command.batch:

@@ -1,6 +1,6 @@
 """What always holds of a partition, one check a name: docs/partition.md says why each does.
 
-The first five are about a state, and a restored one must pass them before it replaces anything. The others
+The first seven are about a state, and a restored one must pass them before it replaces anything. The others
 are about a command and the state it comes to. Each raises Corruption: no log that correct leaders wrote
 leads there.
 """
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+from operator import sub
 
 from strandline.statemachine.machine import Corruption
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_state import PartitionState
+from strandline.statemachine.partition.removal import Removal
 
 
 def epochs_are_in_order(state: PartitionState) -> None:
@@ -75,6 +77,43 @@ def transactions_lie_in_the_log(state: PartitionState) -> None:
         raise Corruption(f"a transaction that was aborted at {first} lies below {state.start_offset}")
 
 
+def removal_waits_for_level_one(state: PartitionState) -> None:
+    """Nothing may be removed for good that level one might still have an older value of, and level one is
+    clean only where it is settled, settled only below its end and where all is decided."""
+    one = state.removals
+    if not 0 <= one.ripe_tombstones <= one.mtro <= one.level_one_clean:
+        raise Corruption(
+            f"tombstones may go below {one.ripe_tombstones}, soon below {one.mtro}, and level one is clean "
+            f"below {one.level_one_clean}"
+        )
+    if not 0 <= one.ripe_markers <= one.mxro <= one.level_one_settled:
+        raise Corruption(
+            f"markers may go below {one.ripe_markers}, soon below {one.mxro}, and level one is settled below "
+            f"{one.level_one_settled}"
+        )
+    end = min(max(state.last_reconciled_offset + 1, state.start_offset), state.last_stable_offset)
+    if not one.level_one_clean <= one.level_one_settled <= end:
+        raise Corruption(
+            f"level one is clean below {one.level_one_clean}, settled below {one.level_one_settled}, and "
+            f"cannot be above {end}"
+        )
+
+
+def removals_rise(state: PartitionState) -> None:
+    """What waits to become ripe rises in offsets and time, from what is ripe to what is in force."""
+    ends = state.removals
+    before = Removal(ends.ripe_tombstones, ends.ripe_markers, 0)
+    for row in ends.waiting:
+        if min(map(sub, row, before)) < 0 or row[:2] == before[:2]:
+            raise Corruption(f"removal {tuple(row)} waits behind {tuple(before)}")
+        before = row
+    if before[:2] != (ends.mtro, ends.mxro):
+        raise Corruption(f"{tuple(before)} was the last removal, and {ends.mtro}, {ends.mxro} are in force")
+    first = state.aborted.first_marker
+    if first is not None and first < ends.mxro:
+        raise Corruption(f"a transaction that was aborted at {first} lies below {ends.mxro}")
+
+
 def check(state: PartitionState) -> None:
     """All that is about a state."""
     epochs_are_in_order(state)
@@ -82,6 +121,8 @@ def check(state: PartitionState) -> None:
     an_entry_brought_the_last_reconciled_offset(state)
     removed_objects_are_not_named(state)
     transactions_lie_in_the_log(state)
+    removal_waits_for_level_one(state)
+    removals_rise(state)
 
 
 def window_comes_in_order(state: PartitionState, oldest: int, newest: int) -> None:

@@ -22,9 +22,12 @@ from strandline.statemachine.partition.extents import Extent, Extents
 from strandline.statemachine.partition.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from strandline.statemachine.partition.level_one import LevelOne, RemovedObject
 from strandline.statemachine.partition.producers import OpenTransaction, Producers
+from strandline.statemachine.partition.removal import Removals
 from strandline.statemachine.partition.watermarks import high_watermark, last_stable_offset
 
-SNAPSHOT_FORMAT = 4
+SNAPSHOT_FORMAT = 5
+WITHOUT_REMOVALS = 4
+"""Format of a release that did not know of compaction: it is read, and nothing is removed in it."""
 SNAPSHOT_FIELDS = (
     "format",
     "term",
@@ -41,6 +44,7 @@ SNAPSHOT_FIELDS = (
     "aborted",
     "checkpoints",
     "removed",
+    "removals",
     "level_one",
     "inline",
     "extents",
@@ -83,6 +87,8 @@ class PartitionState:
         """Level-one objects that are no longer named, in that order; they are deleted, then forgotten."""
         self.level_one = LevelOne()
         """Up to the last reconciled offset."""
+        self.removals = Removals()
+        """What compaction may remove for good."""
         self.extents = Extents()
         """Level zero: what follows the last reconciled offset."""
 
@@ -187,6 +193,7 @@ class PartitionState:
             self.aborted.packed(),
             list(self.checkpoints.retained),
             list(self.removed),
+            self.removals.fields(),
             bytes(self.level_one.rows()),
             self.extents.inline(),
         )
@@ -213,6 +220,7 @@ class PartitionState:
         loaded.aborted = AbortedTransactions.restored(fields["aborted"])
         loaded.checkpoints = Checkpoints([RetainedCheckpoint(*entry) for entry in fields["checkpoints"]])
         loaded.removed = [RemovedObject(*entry) for entry in fields["removed"]]
+        loaded.removals = Removals.restored(fields["removals"])
         loaded.level_one = LevelOne.restored(fields["level_one"])
         loaded.extents = Extents.restored(fields["extents"], fields["inline"], fields["next_offset"])
         return loaded
@@ -232,7 +240,11 @@ def snapshot_fields(state: bytes) -> dict[str, Any]:
         raise ValueError(
             f"it has format {version}, this release reads up to {SNAPSHOT_FORMAT}: upgrade this node"
         )
-    if version < SNAPSHOT_FORMAT:
+    if version == WITHOUT_REMOVALS:
+        start = fields["start_offset"]
+        removals = {**Removals().fields(), "level_one_clean": start, "level_one_settled": start}
+        fields = {name: removals if name == "removals" else fields[name] for name in SNAPSHOT_FIELDS}
+    elif version < SNAPSHOT_FORMAT:
         raise ValueError(f"it has format {version} of an earlier release, this one reads {SNAPSHOT_FORMAT}")
     if tuple(fields) != SNAPSHOT_FIELDS:
         raise ValueError(f"its fields are {', '.join(map(str, fields))}")

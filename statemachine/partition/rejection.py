@@ -31,6 +31,11 @@ class Rejection(Enum):
     the producer's transactions have ended here."""
     NOT_IN_TRANSACTION = "not_in_transaction"
     """The producer's transaction is open, and the batch is not of it; `current` is its number."""
+    LESS_CLEAN = "less_clean"
+    """The publisher's log is less clean than level one, and would bring back what was superseded; `current`
+    is the offset up to which level one is clean."""
+    REMOVAL_NOT_NEWER = "removal_not_newer"
+    """Nothing is higher than before, and nothing has become ripe; `current` is the present `mtro`."""
 
 
 class Rejected(NamedTuple):

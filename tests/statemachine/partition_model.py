@@ -14,6 +14,7 @@ from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedO
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     AdvanceReconciled,
+    AdvanceRemoval,
     Append,
     Appended,
     AppendInline,
@@ -27,6 +28,7 @@ from strandline.statemachine.partition.partition_commands import (
     LevelOneReplaced,
     Reconciled,
     ReleaseCheckpoints,
+    RemovalAdvanced,
     RemovedForgotten,
     RenewCheckpoint,
     ReplaceLevelOne,
@@ -82,6 +84,11 @@ class Model:
         self.forgotten: dict[int, int] = {}
         """For each producer that expired, how many batches had been written by then."""
         self.saved: list[Saved] = []
+        self.clean = self.settled = 0
+        """Of level one."""
+        self.told: list[tuple[int, int, int]] = [(0, 0, 0)]
+        """All that was ever in force of removal, with its time."""
+        self.ripe = (0, 0)
         self.reconciled = 0
         """Offset after the last record that was moved to level one."""
         self.objects: list[LevelOneExtent] = []
@@ -230,7 +237,23 @@ class Model:
             before = self.level_one()
             self.start = command.start_offset
             self.remove(index, [one for one in before if one not in self.level_one()])
+            self.clean, self.settled = max(self.clean, self.start), max(self.settled, self.start)
             return StartOffsetSet(self.start)
+        if isinstance(command, AdvanceRemoval):
+            present = self.told[-1][:2]
+            given = (max(present[0], command.mtro), max(present[1], command.mxro))
+            if given != present:
+                self.told.append((*given, self.time))
+            ripe = max(
+                row[:2]
+                for row in self.told
+                if row[2] + command.retention <= self.time or row[:2] <= self.ripe
+            )
+            changed = (given, ripe) != (present, self.ripe)
+            self.ripe = ripe
+            return (
+                RemovalAdvanced(*given, *ripe) if changed else Rejected(Rejection.REMOVAL_NOT_NEWER, given[0])
+            )
         if isinstance(command, Tick):
             limit = self.time - command.producer_expiry
             idle = [
@@ -261,12 +284,15 @@ class Model:
         if isinstance(command, ReplaceLevelOne):
             if any(one.term != self.term for one in command.new):
                 return Rejected(Rejection.OLDER_TERM, self.term)
+            if command.publishes and command.publisher_clean_end < self.clean:
+                return Rejected(Rejection.LESS_CLEAN, self.clean)
             old = [one for one in self.level_one() if (one.term, one.unique) in command.old]
             if len(old) != len(command.old):
                 return Rejected(Rejection.LEVEL_ONE_CHANGED, 0)
             self.replaced |= {one.unique for one in old}
             self.objects += command.new
             self.remove(index, [*old, *(one for one in command.new if one.end_offset <= self.start)])
+            self.clean, self.settled = max(self.clean, command.clean), max(self.settled, command.settled)
             return LevelOneReplaced(len(old))
         if isinstance(command, ForgetRemoved):
             known = [one for one in self.removed if one.unique in command.uniques]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from strandline.statemachine.machine import Captured
+from strandline.statemachine.partition import partition_invariants
 from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
 from strandline.statemachine.partition.extents import ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent
@@ -21,6 +22,7 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
     AdvanceReconciled,
+    AdvanceRemoval,
     Append,
     AppendInline,
     Checkpoint,
@@ -62,6 +64,7 @@ class PartitionHistory(RuleBasedStateMachine):
         self.reconciled, self.reconciled_by = -1, 0
         self.start = 0
         self.stable = 0
+        self.removal_offsets = (0,) * 6
         self.stored: dict[bytes, int] = {}
         """Level-one objects in storage, with the terms in their names."""
         self.reconciling: list[AdvanceReconciled] = []
@@ -282,6 +285,34 @@ class PartitionHistory(RuleBasedStateMachine):
         if len(proposed) >= back:
             self.propose(proposed[-back])
 
+    @rule(
+        clean=st.integers(0, 40),
+        more=st.integers(0, 40),
+        less=st.sampled_from([0, 0, 0, 3]),
+        commits=st.integers(0, 3),
+    )
+    def publish(self, clean: int, more: int, less: int, commits: int) -> None:
+        """Level one is clean, and settled, up to some offset below its end; nothing is replaced for it."""
+        removals = self.replica.removals
+        end = min(self.replica.last_reconciled_offset + 1, self.replica.last_stable_offset)
+        clean = min(clean, end)
+        settled = min(max(clean + more, removals.level_one_settled), max(end, removals.level_one_settled))
+        publisher = max(clean, removals.level_one_clean) - less
+        self.propose(ReplaceLevelOne([], [], max(publisher, 0), clean, settled))
+        self.commit(commits)
+
+    @rule(
+        mtro=st.integers(0, 60),
+        mxro=st.integers(0, 60),
+        retention=st.sampled_from([0, 20, 200]),
+        commits=st.integers(0, 3),
+    )
+    def advance_removal(self, mtro: int, mxro: int, retention: int, commits: int) -> None:
+        removals = self.replica.removals
+        limits = (removals.level_one_clean, removals.level_one_settled)
+        self.propose(AdvanceRemoval(min(mtro, limits[0]), min(mxro, limits[1]), retention))
+        self.commit(commits)
+
     def delete(self, uniques: list[bytes]) -> None:
         for unique in uniques:
             self.stored.pop(unique, None)
@@ -433,7 +464,9 @@ class PartitionHistory(RuleBasedStateMachine):
     def transactions_are_the_models(self) -> None:
         for machine in (self.replica, self.twin):
             assert machine.last_stable_offset == self.model.last_stable()
-            assert list(machine.aborted) == self.model.aborted()
+            settled = machine.removals.mxro
+            expected = [one for one in self.model.aborted() if one.last_offset >= settled]
+            assert list(machine.aborted) == expected, "rows go with the data, and no sooner"
             for producer in (1, 2, 3):
                 opened = self.model.open(producer)
                 present = machine.open_transaction(producer)
@@ -448,11 +481,27 @@ class PartitionHistory(RuleBasedStateMachine):
         self.stable = self.replica.last_stable_offset
 
     @invariant()
+    def removal_offsets_never_go_down(self) -> None:
+        one = self.replica.removals
+        now = (
+            one.mtro,
+            one.mxro,
+            one.ripe_tombstones,
+            one.ripe_markers,
+            one.level_one_clean,
+            one.level_one_settled,
+        )
+        assert all(after >= before for after, before in zip(now, self.removal_offsets, strict=True))
+        self.removal_offsets = now
+        partition_invariants.check(self.replica)
+
+    @invariant()
     def a_read_committed_consumer_gets_what_was_committed(self) -> None:
         """As Kafka's Fetcher does it: by the aborted transactions of a fetch and the markers it meets.
         Wherever it begins, and wherever a fetch ends."""
         end = self.replica.last_stable_offset
-        start = self.replica.start_offset
+        # Below `mxro` there is no transactional data any more, which the model does not take away.
+        start = max(self.replica.start_offset, self.replica.removals.mxro)
         outcomes = self.model.outcomes()
         readable = [one for one in self.model.written if one.end > start and one.base < end]
         for start in range(0, len(readable), 3):

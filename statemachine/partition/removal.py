@@ -1,0 +1,102 @@
+"""What may be removed from a compacted partition for good: tombstones and markers, below rising offsets.
+
+Level one and each replica's own log are cleaned on their own. A tombstone may go from one of them only when
+all are clean past it: else a copy that still has an older value would serve it again, and never hear of its
+end. The leader learns from the replicas how far all of them are, and one entry of the log tells everybody: so
+removing follows the log, and a replica that replays it removes what the others did. docs/compaction.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+MAX_REMOVALS: Final = 64
+"""Rows that wait to become ripe. A further one takes the last one's place, whose offsets wait longer then."""
+
+
+class Removal(NamedTuple):
+    """From this moment on all copies were clean, and settled, up to these offsets."""
+
+    mtro: int
+    mxro: int
+    time: int
+    """Of the state machine, in ms."""
+
+
+class Removals:
+    """The offsets of removal of one partition, and those of level one that they wait for. All only rise."""
+
+    __slots__ = (
+        "level_one_clean",
+        "level_one_settled",
+        "mtro",
+        "mxro",
+        "ripe_markers",
+        "ripe_tombstones",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.mtro = 0
+        """Maximum tombstone removal offset: level one and all replicas are clean below it."""
+        self.mxro = 0
+        """Maximum transaction removal offset: below it they have no transactional data."""
+        self.ripe_tombstones = 0
+        """Below it tombstones may go: `mtro` passed it `delete.retention.ms` ago."""
+        self.ripe_markers = 0
+        """Below it markers may go: the same of `mxro`."""
+        self.waiting: list[Removal] = []
+        """What is not ripe yet, oldest first; the last is the present `mtro` and `mxro`."""
+        self.level_one_clean = 0
+        """Below it level one has no key twice."""
+        self.level_one_settled = 0
+        """Below it level one has no transactional data."""
+
+    def advance(self, mtro: int, mxro: int, retention: int, time: int) -> bool:
+        """Raise the offsets as far as these are higher, and let ripen what waited for `retention` ms.
+
+        Returns whether anything has changed; `time` is the present one, in ms.
+        """
+        before = (self.mtro, self.mxro, self.ripe_tombstones, self.ripe_markers)
+        self.mtro, self.mxro = max(self.mtro, mtro), max(self.mxro, mxro)
+        if (self.mtro, self.mxro) != before[:2]:
+            if len(self.waiting) == MAX_REMOVALS:
+                del self.waiting[-1]
+            self.waiting.append(Removal(self.mtro, self.mxro, time))
+        while self.waiting and self.waiting[0].time + retention <= time:
+            self.ripe_tombstones, self.ripe_markers, _ = self.waiting.pop(0)
+        return (self.mtro, self.mxro, self.ripe_tombstones, self.ripe_markers) != before
+
+    def published(self, clean: int, settled: int) -> None:
+        """Level one was replaced by what is clean, and settled, up to these offsets."""
+        self.level_one_clean = max(self.level_one_clean, clean)
+        self.level_one_settled = max(self.level_one_settled, settled)
+
+    def not_after(self, time: int) -> None:
+        """The state's time went back to this, in ms: what bears a later one waits from now on."""
+        self.waiting = [one._replace(time=min(one.time, time)) for one in self.waiting]
+
+    def fields(self) -> dict[str, Any]:
+        """Plain values for a snapshot."""
+        return {name: list(value) if name == "waiting" else value for name, value in self._values()}
+
+    def _values(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in self.__slots__]
+
+    @classmethod
+    def restored(cls, fields: dict[str, Any]) -> Removals:
+        """What `fields` gave; ValueError for other names. What they say partition_invariants checks."""
+        if tuple(fields) != cls.__slots__:
+            raise ValueError(f"the fields of removal are {', '.join(map(str, fields))}")
+        restored = cls()
+        for name, value in fields.items():
+            setattr(restored, name, value)
+        restored.waiting = [Removal(*row) for row in _rows(fields["waiting"])]
+        return restored
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    if len(rows) > MAX_REMOVALS:
+        raise ValueError(f"{len(rows)} removals wait, more than {MAX_REMOVALS}")
+    return rows
