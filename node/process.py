@@ -33,7 +33,7 @@ if __name__ == "__main__":
 from kio.index import load_request_schema
 
 from strandline.node.admin.server import AdminListenError, AdminServer
-from strandline.node.broker import Broker, CannotListen
+from strandline.node.broker.broker import Broker, CannotListen
 from strandline.node.config.node_config import ConfigError, NodeConfig, load
 from strandline.node.kafka.wire.apis import APIS
 from strandline.node.kafka.wire.response_types import response_types

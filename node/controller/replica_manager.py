@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from strandline.node.controller.client import ControllerClient
 from strandline.node.raft.host import RaftHost
@@ -32,6 +31,13 @@ MOST_PAUSES: Final = 10
 """Maximum waits of one slice for the groups before it, which may never settle."""
 
 
+class Replicas(Protocol):
+    """Takes up and gives up a replica: the group on the host, and the partition around it."""
+
+    def create(self, place: PartitionGroup) -> None: ...
+    def remove(self, group: int) -> None: ...
+
+
 class ReplicaManager:
     """The groups of one node. Everything belongs on `loop`."""
 
@@ -39,19 +45,16 @@ class ReplicaManager:
         self,
         host: RaftHost,
         controller: ControllerClient,
+        replicas: Replicas,
         *,
         loop: asyncio.AbstractEventLoop,
-        create: Callable[[PartitionGroup], None],
-        remove: Callable[[int], None],
     ) -> None:
-        """`create(place)` and `remove(group)` do it: the group on the host and the partition around it."""
         self.failed: dict[int, str] = {}
         """Groups that this node should host and cannot, with the cause; tried again after a restart."""
         self._host = host
         self._controller = controller
         self._loop = loop
-        self._create = create
-        self._remove = remove
+        self._replicas = replicas
         self._caught_up = False
         self._planned_at = -1
         self._todo: deque[PartitionGroup | int] = deque()
@@ -120,10 +123,10 @@ class ReplicaManager:
     def _do(self, step: PartitionGroup | int) -> None:
         if isinstance(step, int):
             self.failed.pop(step, None)
-            self._remove(step)
+            self._replicas.remove(step)
             return
         try:
-            self._create(step)
+            self._replicas.create(step)
         except Exception as error:
             # One replica that cannot be had must not keep the others from coming.
             place = (step.group, step.topic, step.partition)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
-from strandline.node.broker import Broker
+from strandline.node.broker.broker import Broker
 from strandline.node.coordinator.context import CoordinatorPlace
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
@@ -51,7 +50,7 @@ def leader_of(made: Brokers, key: str) -> int:
     ready = [node for node, answer in answers.items() if isinstance(answer, GroupCoordinator)]
     others = {answer for answer in answers.values() if not isinstance(answer, GroupCoordinator)}
     assert len(ready) == 1
-    assert others <= {ErrorCode.not_coordinator}
+    assert others <= {KafkaError.NOT_COORDINATOR}
     return ready[0]
 
 
@@ -111,7 +110,7 @@ def test_a_place_is_answered_by_its_leader_and_nobody_else() -> None:
         led = [
             broker.coordinators.transactions_for("t")
             for broker in made.brokers.values()
-            if not isinstance(broker.coordinators.transactions_for("t"), ErrorCode)
+            if not isinstance(broker.coordinators.transactions_for("t"), KafkaError)
         ]
         assert len(led) == 1
         assert isinstance(led[0], TransactionCoordinator)
@@ -251,7 +250,7 @@ def test_a_replica_that_goes_takes_all_of_itself_along() -> None:
         broker = made.brokers[leader]
         replica = broker.coordinators.by_group(where.raft_group)
         assert replica is not None
-        broker._remove_replica(where.raft_group)
+        broker.replicas.remove(where.raft_group)
         assert not replica.leads
         assert broker.coordinators.by_group(where.raft_group) is None
         assert broker.coordinators.groups_for("g") is KafkaError.NOT_COORDINATOR

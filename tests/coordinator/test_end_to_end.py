@@ -9,7 +9,7 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from strandline.node.broker import Broker
+from strandline.node.broker.broker import Broker
 from strandline.node.kafka.handlers.handler import TABLE
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from strandline.node.broker import Broker
+from strandline.node.broker.broker import Broker
 from strandline.node.config.node_config import (
     AdminSection,
     CacheSection,

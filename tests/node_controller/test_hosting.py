@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.node.admin.health import Problem, problems
-from strandline.node.broker import Broker
+from strandline.node.broker.broker import Broker
 from strandline.node.controller.leaders import Leader
 from strandline.node.controller.replica_manager import SLICE
 from strandline.node.raft.group import RaftGroup
@@ -40,7 +40,7 @@ def test_a_topics_replicas_appear_and_lead_and_vanish_with_it() -> None:
         brokers.submit(2, DeleteTopic(topic.topic_id))
         brokers.wait(lambda: not any(hosted(broker) for broker in brokers.brokers.values()))
         assert brokers.brokers[1].partitions.get(topic.topic_id, 0) is None
-        assert list(brokers.brokers[1]._recorders) == [0]
+        assert list(brokers.brokers[1].recorders) == [0]
 
 
 def test_replicas_lie_where_the_controller_put_them() -> None:

@@ -33,7 +33,7 @@ class Partitions(Protocol):
 
 
 class BrokerContext(Protocol):
-    """One node, as its requests see it; `strandline.node.broker.Broker` is one."""
+    """One node, as its requests see it; `strandline.node.broker.broker.Broker` is one."""
 
     @property
     def node_id(self) -> int: ...

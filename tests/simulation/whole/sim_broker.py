@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandline.node.broker import Broker
+from strandline.node.broker.broker import Broker
 from strandline.node.checkpoints.publisher import PublisherLimits
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.config.node_config import NodeConfig
@@ -73,6 +73,8 @@ class SimBroker(Broker):
         self.places: dict[int, Place] = {}
         super().__init__(config, **more)
         self.publisher._limits = PUBLISHING
+        self._watch_recorders()
+        self._watch_replicas()
         self._watch_reader()
         self._watch_collectable()
         self._mislay_gossip()
@@ -85,21 +87,33 @@ class SimBroker(Broker):
             hosted.machine if hosted is not None else None, self.places.get(group),
         )  # fmt: skip
 
-    def _recorder(self, group: int, kind: str) -> CheckpointRecorder:
-        made = super()._recorder(group, kind)
-        made.__class__ = WatchedRecorder
-        assert isinstance(made, WatchedRecorder)
-        made.broker, made.group = self, group
-        return made
+    def _watch_recorders(self) -> None:
+        """Each replica's recorder tells the ledger; that of the controller is made already."""
+        make = self.recorders.make
 
-    def _create_replica(self, place: PartitionGroup) -> None:
-        self.places[place.group] = Place(place.topic_id, place.partition)
-        self.ledger.on_replica(self, place)
-        super()._create_replica(place)
-        partition = self.partitions.by_group(place.group)
-        if partition is not None:  # else a coordinator
-            self._watch_restaging(partition.writer)
-            self._watch_reads(partition, place.group)
+        def watched(made: CheckpointRecorder, group: int) -> CheckpointRecorder:
+            made.__class__ = WatchedRecorder
+            assert isinstance(made, WatchedRecorder)
+            made.broker, made.group = self, group
+            return made
+
+        for group, made in self.recorders._by_group.items():
+            watched(made, group)
+        self.recorders.make = lambda group, kind: watched(make(group, kind), group)  # type: ignore[method-assign]
+
+    def _watch_replicas(self) -> None:
+        create = self.replicas.create
+
+        def watched(place: PartitionGroup) -> None:
+            self.places[place.group] = Place(place.topic_id, place.partition)
+            self.ledger.on_replica(self, place)
+            create(place)
+            partition = self.partitions.by_group(place.group)
+            if partition is not None:  # else a coordinator
+                self._watch_restaging(partition.writer)
+                self._watch_reads(partition, place.group)
+
+        self.replicas.create = watched  # type: ignore[method-assign]
 
     def _watch_restaging(self, writer: Writer) -> None:
         """A batch whose epoch was refused goes up again under the newest epoch, not under the old one."""

@@ -12,11 +12,14 @@ import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Final
+from typing import Final
 
+from strandline.node.broker.hosted_replicas import HostedReplicas
+from strandline.node.broker.settings import host_settings, registration_of
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.publisher import Publisher
-from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from strandline.node.checkpoints.recorder import CheckpointRecorder
+from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.cluster_clock import ClusterClock
@@ -30,7 +33,6 @@ from strandline.node.controller.producer_ids import ProducerIds
 from strandline.node.controller.registration import Registration
 from strandline.node.controller.replacements import Replacements
 from strandline.node.controller.replica_manager import ReplicaManager
-from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.coordinator.transactions.verification import Verifier
 from strandline.node.gc.collectable_epochs import CollectableEpochs
@@ -58,16 +60,12 @@ from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.disk import Disk
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
-from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import MeshCalls
 from strandline.statemachine.controller.controller import Controller, PartitionGroup
-from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
-from strandline.statemachine.internal_topics import coordinator_kind
-from strandline.statemachine.partition.partition import PartitionStateMachine
 
 log = logging.getLogger(__name__)
 
@@ -120,10 +118,9 @@ class Broker:
         self.clock = ClusterClock(self.node_id, len(config.cluster.nodes), wall_ms, loop=loop)
         self._on_fatal = on_fatal
         self._registration: Registration | None = None
-        self._recorders: dict[int, CheckpointRecorder] = {}
 
         self.host = RaftHost(
-            _host_settings(config, boot_id, wal or WalConfig()),
+            host_settings(config, boot_id, wal or WalConfig()),
             loop=loop,
             disk=disk,
             wal_executor=wal_executor,
@@ -141,9 +138,9 @@ class Broker:
         """The store, once it was seen to be this cluster's: all parts but those that find that out use it."""
         store = self.owned
         self.publisher = Publisher(store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng)
-        self._tails = TailBudget()
+        self.recorders = CheckpointRecorders(config.cluster.id, self.host, self.publisher)
         self.controller = ControllerClient(self.calls, self.node_id, loop=loop)
-        recorder = self._recorder(CONTROLLER_GROUP, Controller.kind)
+        recorder = self.recorders.make(CONTROLLER_GROUP, Controller.kind)
         self._replica = ReplicaMachine(Controller(recorder.checkpoint), recorder, self.controller.applied)
         self.epoch = ClusterEpoch(self._replica.plain)
         self.controller_leader = ControllerLeader(
@@ -170,10 +167,6 @@ class Broker:
         self._fence_log = FenceLog(loop)
         self.coordinators = Coordinators(self)
         self.verifier = Verifier(self, self.coordinators)
-        self.replica_manager = ReplicaManager(
-            self.host, self.controller, loop=loop, create=self._create_replica, remove=self._remove_replica
-        )
-
         self.preferred_leaders = PreferredLeaders(
             self.host, self.controller, config.topics.leader_rebalance_seconds, loop=loop
         )
@@ -221,6 +214,10 @@ class Broker:
             config.collector.deletes_per_second,
             loop=loop,
         )
+        self.replicas = HostedReplicas(
+            self.host, self.recorders, self.leaders, self.partitions, self.coordinators, self._new_partition
+        )
+        self.replica_manager = ReplicaManager(self.host, self.controller, self.replicas, loop=loop)
         self.level_one = LevelOneUpkeep(self)
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)
@@ -285,7 +282,14 @@ class Broker:
             self.controller,
             self.calls,
             self.epoch,
-            self._register_command(),
+            registration_of(
+                self.config,
+                boot_id=self.boot_id,
+                folder=self.host.folder.id,
+                kafka_port=self.kafka.port,
+                admin_port=self.admin_port,
+                now_ms=self.wall_ms(),
+            ),
             loop=self.loop,
             may_register=lambda: self.keeper.may_register,
             why_waiting=self.keeper.why_waiting,
@@ -343,56 +347,7 @@ class Broker:
         for told in differences(self.config.cluster.nodes, voters, self.controller.machine.nodes):
             log.warning("cluster.nodes differs from the cluster's members: %s", told)
 
-    def _register_command(self) -> RegisterNode:
-        kafka = self.config.kafka
-        me = next(peer for peer in self.config.cluster.nodes if peer.id == self.node_id)
-        return RegisterNode(
-            self.node_id,
-            self.boot_id,
-            0,
-            kafka.advertised_host or kafka.host,
-            kafka.advertised_port or self.kafka.port,
-            me.host,
-            me.port,
-            self.admin_port,
-            1,
-            FEATURE_LEVEL,
-            self.wall_ms(),
-            self.host.folder.id,
-        )
-
-    # Replicas.
-
-    def _create_replica(self, place: PartitionGroup) -> None:
-        """Host a partition, of records or of a coordinator: from its stored state, or as a new one.
-
-        Raises what `RaftHost.create_group` does.
-        """
-        kind = coordinator_kind(place.topic)
-        recorder = self._recorder(place.group, kind or PartitionStateMachine.kind)
-        replica: Partition | CoordinatorReplica[Any]
-        try:
-            if kind is None:
-                replica = self._partition(place, recorder)
-            else:
-                replica = self.coordinators.host(place, kind, recorder)
-            group = self.host.create_group(
-                place.group,
-                replica.machine_for_group,
-                () if place.joins else place.replicas,
-                first_leader=place.replicas[0],
-                rank=Rank.PARTITION if kind is None else Rank.COORDINATOR,
-            )
-        except BaseException:
-            self.coordinators.remove(place.group)
-            self._recorders.pop(place.group).close()
-            raise
-        self.leaders.watch(group)
-        replica.attach(group)
-        if isinstance(replica, Partition):
-            self.partitions.add(place.group, replica)
-
-    def _partition(self, place: PartitionGroup, recorder: CheckpointRecorder) -> Partition:
+    def _new_partition(self, place: PartitionGroup, recorder: CheckpointRecorder) -> Partition:
         return Partition(
             place=place,
             loop=self.loop,
@@ -407,50 +362,10 @@ class Broker:
             fence_log=self._fence_log,
         )
 
-    def _remove_replica(self, group: int) -> None:
-        """Forget a partition's replica, or what is stored of one that was never taken up."""
-        replica = self.partitions.remove(group) or self.coordinators.remove(group)
-        self.host.remove_group(group)
-        if replica is not None:
-            replica.close()
-            self._recorders.pop(group).close()
-        self.leaders.forget(group)
-
-    def _recorder(self, group: int, kind: str) -> CheckpointRecorder:
-        recorder = self._recorders[group] = CheckpointRecorder(
-            cluster=self.config.cluster.id,
-            kind=kind,
-            group=group,
-            place=lambda index: _place(self.host.groups[group], index),
-            publisher=self.publisher,
-            budget=self._tails,
-        )
-        return recorder
-
     def _group_failed(self, group: RaftGroup, error: Exception) -> None:
         """One partition's replica may fail alone; without the controller's a node knows nothing any more."""
         if group.id == CONTROLLER_GROUP:
             self._on_fatal(error)
-
-
-def _host_settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSettings:
-    return HostSettings(
-        config.node.id,
-        config.cluster.id,
-        config.cluster.secret.encode(),
-        boot_id,
-        config.node.data,
-        config.mesh.host,
-        config.mesh.port,
-        wal=wal,
-    )
-
-
-def _place(group: RaftGroup, index: int) -> Place:
-    term = group.journal.term_at(index)
-    assert term is not None, "an entry that is being applied is in the log"
-    members = group.configuration_log.at(index)
-    return Place(term, members.voters, members.learners)
 
 
 def _note(problem: Problem) -> None:

@@ -1,0 +1,1 @@
+"""One node but the process around it."""
