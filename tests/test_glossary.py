@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,20 @@ def test_a_terms_file_defines_it(row: Row) -> None:
     assert row.name in defined((ROOT / row.file).read_text())
     assert row.meaning.endswith("."), "a meaning is one sentence"
     assert ". " not in row.meaning
+
+
+def steps(text: str) -> list[tuple[str, list[str]]]:
+    """The files of a record's way in docs/architecture.md, and the functions named in each."""
+    found = re.findall(r"^\| \d\. [^|]* \| `([^`]+)` \| ([^|]*) \|$", text, re.MULTILINE)
+    return [(file, re.findall(r"`([^`]+)`", functions)) for file, functions in found]
+
+
+def test_the_way_of_a_record_is_seven_files_with_these_functions() -> None:
+    way = steps((ROOT / "docs" / "architecture.md").read_text())
+    assert len(way) == 7
+    for file, functions in way:
+        assert functions
+        assert set(functions) <= defined((ROOT / file).read_text()), file
 
 
 def test_the_terms_are_there_once() -> None:

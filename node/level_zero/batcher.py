@@ -154,17 +154,17 @@ class Batcher:
         if not self.uploads:
             # The next turn and not now: what the same turn brings goes along.
             if self._turn is None:
-                self._turn = self._loop.call_soon(self._leave, FlushReason.IDLE)
+                self._turn = self._loop.call_soon(self._flush, FlushReason.IDLE)
         elif self._pending_bytes >= config.target_bytes:
-            self._leave(FlushReason.FULL)
+            self._flush(FlushReason.FULL)
         elif self._linger is None and self.uploads < config.max_uploads:
-            self._linger = self._loop.call_at(self._lingers_until(), self._leave, FlushReason.LINGER)
+            self._linger = self._loop.call_at(self._lingers_until(), self._flush, FlushReason.LINGER)
         return future
 
     async def close(self) -> None:
         """Refuse new batches, let the gathered ones leave, and wait for all uploads to end."""
         self._closing = True
-        self._leave(FlushReason.CLOSING)
+        self._flush(FlushReason.CLOSING)
         if self._tasks or self._pending:
             if self._idle is None:
                 self._idle = self._loop.create_future()
@@ -180,7 +180,7 @@ class Batcher:
             return f"{self.staged_batches} batches wait for the object store"
         return None
 
-    def _leave(self, why: FlushReason) -> None:
+    def _flush(self, why: FlushReason) -> None:
         """Let what is gathered leave, as far as uploads and the budget of puts allow."""
         config = self._config
         for timer in (self._turn, self._linger):
@@ -188,19 +188,19 @@ class Batcher:
                 timer.cancel()
         self._turn = self._linger = None
         while self._pending and self.uploads < config.max_uploads and self._may_put():
-            staged = self._take()
+            staged = self._seal()
             if staged:
                 self._spend()
                 self._upload(staged, why)
-            after = self._due()
+            after = self._flush_reason()
             if after is None:
                 break
             why = after
         # With all uploads taken the next to return lets it leave, and no timer could.
-        if self._pending and self.uploads < config.max_uploads and self._due() is None:
-            self._linger = self._loop.call_at(self._lingers_until(), self._leave, FlushReason.LINGER)
+        if self._pending and self.uploads < config.max_uploads and self._flush_reason() is None:
+            self._linger = self._loop.call_at(self._lingers_until(), self._flush, FlushReason.LINGER)
 
-    def _due(self) -> FlushReason | None:
+    def _flush_reason(self) -> FlushReason | None:
         """The reason to upload now what is gathered, whatever is under way; None when it may gather on."""
         if self._closing:
             return FlushReason.CLOSING
@@ -212,7 +212,7 @@ class Batcher:
     def _lingers_until(self) -> float:
         return self._pending[0].since + self._config.linger_seconds
 
-    def _take(self) -> list[_Staged]:
+    def _seal(self) -> list[_Staged]:
         """The oldest batches, as many as go into one object; without those nobody waits for any more."""
         config = self._config
         limit = config.target_bytes if config.puts_per_second is None else config.max_object_bytes
@@ -273,9 +273,9 @@ class Batcher:
             failure = _not_stored(name, f"{type(error).__name__}: {error}")
             self._loop.call_exception_handler({"message": f"putting {name}", "exception": error})
         self.measures.upload_seconds.add(self._loop.time() - started)
-        self._returned(number, size, staged, failure, results)
+        self._upload_done(number, size, staged, failure, results)
 
-    def _returned(
+    def _upload_done(
         self,
         number: int,
         size: int,
@@ -297,7 +297,7 @@ class Batcher:
             self._release(item)
             if not item.future.done():
                 item.future.set_result(failure or result)
-        self._leave(FlushReason.RETURNED)
+        self._flush(FlushReason.RETURNED)
         if self._idle is not None and not self._tasks and not self._pending:
             self._idle.set_result(None)
             self._idle = None
@@ -323,7 +323,7 @@ class Batcher:
 
     def _replenished(self) -> None:
         self._budget = None
-        self._leave(FlushReason.BUDGET)
+        self._flush(FlushReason.BUDGET)
 
     def _spend(self) -> None:
         if self._config.puts_per_second is not None:
