@@ -6,7 +6,7 @@ from strandline.node.raft.entries import Entry, unpack_members
 
 
 class Configuration:
-    """Who votes, and who is only being brought up to date, from log index `index` on."""
+    """The voters, and the learners that are only brought up to date, from log index `index` on."""
 
     __slots__ = ("index", "learners", "voters")
 

@@ -1,4 +1,4 @@
-"""What a node does for its groups: time, turns of the loop, messages, records and disk jobs (`GroupHost`)."""
+"""A node's services to its groups: time, turns of the loop, messages, records, disk jobs (`GroupHost`)."""
 
 from __future__ import annotations
 

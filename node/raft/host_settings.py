@@ -1,4 +1,4 @@
-"""Who a node is, and the limits of its replicated log, checked together."""
+"""A node's identity and the limits of its replicated log, checked together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRAMING_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """Who a node is, where it listens and keeps its data, and the limits of its parts."""
+    """A node's identity, its address, its data folder, and the limits of its parts."""
 
     node_id: int
     cluster_id: str

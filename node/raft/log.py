@@ -1,4 +1,4 @@
-"""What Raft's rules ask of a group's log; `wal/raft_log.py` keeps it on the node's write-ahead log."""
+"""A group's log as Raft's rules use it; `wal/raft_log.py` keeps it on the node's write-ahead log."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class LogKeeping(Part):
-    """What lets the oldest segment of the log go."""
+    """Moves a group's records along, so that the log's oldest segment can go."""
 
     __slots__ = ("log", "taking")
 

@@ -1,4 +1,4 @@
-"""Which segments of the write-ahead log may go, and what is done when too many must stay."""
+"""Retention of the write-ahead log: segments that no group needs go, and what pins the oldest is moved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOVED_AT_ONCE = 256
 
 
 class RetentionHost(Protocol):
-    """What retention needs of the node."""
+    """The node, as retention needs it."""
 
     settings: HostSettings
     wal: WriteAheadLog

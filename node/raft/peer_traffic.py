@@ -1,4 +1,4 @@
-"""What comes in from the other nodes, and their coming and going."""
+"""Frames from the other nodes, and their coming and going."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_OFFERS = 65_536
 
 
 class TrafficHost(Protocol):
-    """What traffic needs of the node."""
+    """The node, as traffic needs it."""
 
     groups: dict[int, RaftGroup]
     mesh: Mesh

@@ -1,4 +1,4 @@
-"""What groups record in the write-ahead log, and what happens once it is durable."""
+"""The groups' records in the write-ahead log, and the messages that leave once they are durable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandline.node.raft.wal.write_ahead_log import WriteAheadLog
 
 
 class RecordsHost(Protocol):
-    """What records need of the node."""
+    """The node, as records need it."""
 
     groups: dict[int, RaftGroup]
     stored: StoredGroups

@@ -22,7 +22,7 @@ TURN_GROUPS = 256
 
 
 class TickerHost(Protocol):
-    """What the timer needs of the node."""
+    """The node, as the timer needs it."""
 
     loop: asyncio.AbstractEventLoop
     config: RaftConfig

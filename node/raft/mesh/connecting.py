@@ -1,4 +1,4 @@
-"""How connections to the peers come about: accepted, or dialled by the node with the higher id."""
+"""Connections to the peers: accepted, or dialled by the node with the higher id."""
 
 from __future__ import annotations
 

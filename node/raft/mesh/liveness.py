@@ -1,4 +1,4 @@
-"""Whether the peers are there: pings for those that are silent, and a word when no peer is connected."""
+"""Pings for silent peers, and a warning when no peer is connected."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ PROBES: Final = 3
 
 @dataclass
 class Peer:
-    """Where a peer listens, and its connection."""
+    """A peer's address, and its connection."""
 
     host: str
     port: int

@@ -23,7 +23,7 @@ class Stranger:
 
 
 class Strangers:
-    """Who was refused for a data folder, and whether this node is."""
+    """The processes refused for their data folder, and whether this node was refused for its own."""
 
     folder: Folder
 

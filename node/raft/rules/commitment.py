@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Commitment(Part):
-    """How far a leader may commit."""
+    """Advances a leader's commit index."""
 
     __slots__ = ()
 

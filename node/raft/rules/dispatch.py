@@ -1,4 +1,4 @@
-"""What a leader, a candidate and a follower do with each message, in one place."""
+"""A leader, a candidate and a follower each handle every message here."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MOST_DOUBLINGS: Final = 4
 
 
 class Election(Part):
-    """How a replica stands for election, and votes."""
+    """Stands for election, and votes."""
 
     __slots__ = ("contact", "quiescence", "roles")
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ElectionTimeout(Part):
-    """When a replica stands for election."""
+    """Decides when a replica stands for election."""
 
     __slots__ = ("contact", "election", "first_tries", "pre_vote", "quiescence")
 

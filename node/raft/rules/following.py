@@ -38,7 +38,7 @@ def read_run(message: Append) -> list[Entry]:
 
 
 class Following(Part):
-    """How a follower takes a leader's entries, and what it answers."""
+    """Takes a leader's entries at a follower, and answers."""
 
     __slots__ = ("ack", "configuration_log", "contact", "quiescence")
 

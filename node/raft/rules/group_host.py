@@ -1,4 +1,4 @@
-"""What a group needs of the node it runs on. All times are seconds of one clock that never goes backward."""
+"""The node, as a group needs it. All times are seconds of one clock that never goes backward."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Storage(Protocol):
 
 
 class Scheduler(Protocol):
-    """When a group's turn is."""
+    """The node's order of work."""
 
     def admit_campaign(self, group: Any) -> bool: ...
     def campaign_ended(self, group: Any) -> None: ...

@@ -25,7 +25,7 @@ class InSyncReplicas(Part):
         self.lease = lease
         self.commitment = commitment
         self.waits: ReplicaWaits = ReplicaWaits()
-        """Who waits until more voters than a majority hold an entry."""
+        """Callers that wait until more voters than a majority hold an entry."""
 
     def count(self) -> int:
         """How many voters, this one included, are there and have nearly all that is committed.

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaderContact(Part):
-    """When this replica heard its leader, and what it promised by that."""
+    """Remembers when this replica heard its leader, and the promise that it made by that."""
 
     __slots__ = ()
 

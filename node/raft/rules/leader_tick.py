@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaderTick(Part):
-    """What a leader does as time passes."""
+    """A leader's work as time passes."""
 
     __slots__ = ("lease", "membership_change", "quiescence", "replication", "roles", "sending", "transfer")
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class PeerConnections(Part):
-    """What a peer's coming and going means to a group."""
+    """Reacts, for one group, to a peer that comes or goes."""
 
     __slots__ = ("isr", "quiescence", "sending", "timeouts")
 

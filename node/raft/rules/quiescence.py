@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Quiescence(Part):
-    """Which groups the shared heartbeat of a pair of nodes stands for."""
+    """Lets the shared heartbeat of a pair of nodes stand for a group, and ends that."""
 
     __slots__ = ("contact", "lease")
 

@@ -29,7 +29,7 @@ _LONGEST_PROBE_PAUSE = 8
 
 
 class Replication(Part):
-    """How entries reach the followers, and how far each log is known to match."""
+    """Sends entries to the followers, and learns how far each log matches."""
 
     __slots__ = ("isr", "quiescence", "sending")
 

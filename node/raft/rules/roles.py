@@ -23,7 +23,7 @@ class Roles(Part):
         super().__init__(state)
         self.quiescence = quiescence
         self.leadership_ends: tuple[Callable[[], None], ...] = ()
-        """What else ends with a leadership, in this order."""
+        """Called in this order when a leadership ends."""
 
     def adopt_term(self, term: int) -> None:
         """See a higher term: take it, without a vote, as a follower (Raft §5.1)."""

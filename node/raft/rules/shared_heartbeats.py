@@ -47,7 +47,7 @@ class Frames(Protocol):
 
 
 class Group(Protocol):
-    """What a heartbeat, or its absence, concerns of a group."""
+    """A group, as a heartbeat or its absence concerns it."""
 
     id: int
     rank: Rank

@@ -1,4 +1,4 @@
-"""What the rules ask of snapshots; `node/raft/snapshots/` does it."""
+"""Snapshots as the rules use them; `node/raft/snapshots/` implements it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What snapshots need of the node, beside what the rules do."""
+"""The node, as snapshots need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the write-ahead log's records say of one group's log, when a node starts."""
+"""One group's log, put together from the write-ahead log's records when a node starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RaftLogDamaged(ValueError):
 
 
 class RecoveredLog:
-    """What the write-ahead log's records say of one group, gathered in order when a node starts.
+    """One group as the write-ahead log's records tell of it, gathered in order when a node starts.
 
     Segments are dropped from the front once a snapshot covers them, so the first records met may begin
     anywhere, also with a snapshot older than the one that covers what was dropped. Until that one is met,
