@@ -34,7 +34,7 @@ EVERYTHING: Final = (
 )
 """Files and folders that have to do with every test."""
 BUDGET_SECONDS: Final = 200.0
-"""Of tests, one after the other: with two workers, and their start, that is less than three minutes."""
+"""Of tests, one after the other: two workers, with their start, are meant to stay below three minutes."""
 SIMULATOR: Final = "tests/simulation/run.py"
 _UNKNOWN_SECONDS: Final = 0.5
 _IS_TEST: Final = re.compile(r"(^|/)test_\w+\.py$")

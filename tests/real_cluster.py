@@ -18,7 +18,7 @@ from strandline.cluster.local import LocalCluster
 from strandline.cluster.local_files import Description
 from strandline.cluster.ports import free_ports
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 _LOG_LINES = 30
 

@@ -25,7 +25,7 @@ from tests.failover.cluster.reading import compare, read_all
 from tests.failover.cluster.store_proxy import StoreProxy
 from tests.failover.cluster.stores import S3Storage
 
-pytestmark = [pytest.mark.s3, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.s3, pytest.mark.timeout(240)]
 
 EPOCH_SECONDS = 0.03
 SECONDS = 30.0

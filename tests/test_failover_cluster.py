@@ -219,7 +219,7 @@ def test_the_store_refuses_breaks_off_and_is_slow_behind_the_proxy() -> None:
     assert asyncio.run(through_a_proxy()) == [b"fine", b"broken", b"broken", b"fine", b"fine", b"fine"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_killed_leader_and_a_clean_restart_lose_nothing(tmp_path: Path) -> None:
     kinds = (KILL, "SIGTERM, a leader")
     report = asyncio.run(

@@ -25,7 +25,7 @@ from tests.real_cluster import RealCluster, running_cluster
 
 TOPIC = "kept"
 PARTITIONS = 3
-SOON_SECONDS = 15.0
+SOON_SECONDS = 30.0
 SETTINGS = ("collector.grace_seconds=0", "collector.sweep_seconds=0.5", "cluster.epoch_seconds=0.5")
 
 

@@ -255,7 +255,7 @@ def test_every_way_in_which_records_go_has_its_topic_and_its_part_of_the_load() 
     assert all("=" in setting for setting in SETTINGS)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_short_run(tmp_path: Path) -> None:
     """Real nodes, one of which is killed; without the audits, which take longer than all of this."""
     report = asyncio.run(drive(tmp_path, 4.0, 1, "local", rate=2e6, kill_every=4.0, audits=False))

@@ -12,7 +12,7 @@ from tests.clients.wire import stored
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS: Final = 3
 COUNT: Final = 300
-READ_SECONDS: Final = 20.0
+READ_SECONDS: Final = 40.0
 
 
 class Written(NamedTuple):

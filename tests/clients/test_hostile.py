@@ -54,8 +54,8 @@ def served_in(wire: Wire, topic: str) -> float:
 
 
 def served_by_whoever_leads(cluster: RealCluster, topic: str) -> None:
-    """As `served_in`, when the leader may have changed: within ten seconds, as a client would ask again."""
-    deadline = time.monotonic() + 10
+    """As `served_in`, if the leader may have changed: within thirty seconds, as a client would ask again."""
+    deadline = time.monotonic() + 30
     while True:
         try:
             with Wire(leader(cluster.bootstrap, topic)) as wire:
@@ -83,7 +83,7 @@ def test_a_thousand_idle_connections_cost_little(cluster: RealCluster, topic: st
         slowest = max(served_in(wire, topic) for _ in range(10))
         print(f"{each:.0f} bytes for each of {IDLE} idle connections; others served in {slowest:.3f} s")
         assert each < 16_000
-        assert slowest < 3
+        assert slowest < 10
     finally:
         for one in idle:
             one.socket.close()
@@ -118,7 +118,7 @@ def test_a_client_that_asks_and_does_not_read_is_not_read_either(
         grown = rss(cluster, node) - before
         print(f"{sent} requests not read: {grown / 1e6:.1f} MB; others served in {slowest:.3f} s")
         assert grown < 120_000_000
-        assert slowest < 3
+        assert slowest < 10
         # Its connection is whole: when it does read, it gets the answers in order.
         slow.socket.settimeout(10)
         assert len(slow.frame()) > 900_000

@@ -13,7 +13,7 @@ from tests.clients.driver import Driver, poll_all
 from tests.clients.matrix import Drivers
 from tests.clients.programs import KAFKA_GO, Missing
 
-READ_SECONDS = 30.0
+READ_SECONDS = 40.0
 PARTITIONS = 4
 
 

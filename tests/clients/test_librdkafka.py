@@ -112,7 +112,7 @@ def test_offsets_times_epochs_and_a_long_poll(cluster: RealCluster) -> None:
             "bootstrap.servers": cluster.bootstrap,
             "group.id": "none",
             "enable.auto.commit": False,
-            "fetch.wait.max.ms": 8000,
+            "fetch.wait.max.ms": 30_000,
         }
     )
     first = TopicPartition("rd-offsets", 0)
@@ -127,15 +127,15 @@ def test_offsets_times_epochs_and_a_long_poll(cluster: RealCluster) -> None:
     assert message is not None
     assert (message.offset(), message.timestamp()) == (9, (confluent_kafka.TIMESTAMP_CREATE_TIME, now + 9000))
     assert (message.leader_epoch() or 0) > 0
-    # It waits at the end for up to eight seconds, and what comes wakes it.
+    # It waits at the end for up to thirty seconds, and what comes wakes it.
     assert consumer.poll(0.3) is None
     producer.produce("rd-offsets", b"later", partition=0)
     producer.flush(10)
     written = time.monotonic()
-    later = consumer.poll(10)
+    later = consumer.poll(20)
     assert later is not None
     assert later.value() == b"later"
-    assert time.monotonic() - written < 3
+    assert time.monotonic() - written < 10
     consumer.close()
 
 

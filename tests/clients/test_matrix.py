@@ -19,8 +19,8 @@ from tests.clients.matrix import CLIENTS, Drivers, Has
 from tests.clients.programs import Missing
 from tests.clients.records import read_by_librdkafka
 
-SETTLE_SECONDS = 25.0
-READ_SECONDS = 20.0
+SETTLE_SECONDS = 45.0
+READ_SECONDS = 40.0
 FENCED = {"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FENCED", "ProducerFenced", "ProducerFencedError"}
 MEMBER_FENCED = {
     "FENCED_INSTANCE_ID",

@@ -54,7 +54,7 @@ def copied(bootstrap: str, tmp_path: Path) -> Copied:
     return Copied(**json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.timeout(60, func_only=True)
+@pytest.mark.timeout(120, func_only=True)
 def test_a_batch_and_a_stream(copied: Copied) -> None:
     values = sorted(f"value-{number}" for number in range(COUNT))
     assert (copied.source, copied.target) == (values, values)

@@ -122,11 +122,11 @@ def test_librdkafka(served: Served) -> None:
         )
     assert producer.flush(10) == 0
     assert failed == []
-    waits = {"group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": 8000}
+    waits = {"group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": 30_000}
     consumer = confluent_kafka.Consumer({**settings, **waits})
     consumer.assign([confluent_kafka.TopicPartition("librdkafka", number, 0) for number in range(2)])
     got: dict[tuple[object, object], object] = {}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     while len(got) < COUNT and time.monotonic() < deadline:
         for message in consumer.consume(COUNT, 0.2):
             assert message.error() is None
@@ -136,8 +136,8 @@ def test_librdkafka(served: Served) -> None:
     started = time.monotonic()
     producer.produce("librdkafka", b"later", partition=1)
     assert producer.flush(10) == 0
-    later = consumer.poll(10)
-    assert time.monotonic() - started < 4
+    later = consumer.poll(20)
+    assert time.monotonic() - started < 10
     assert later is not None
     assert (later.value(), later.offset()) == (b"later", COUNT // 2)
     consumer.close()
@@ -158,7 +158,7 @@ def test_aiokafka(served: Served) -> None:
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
         got: dict[tuple[int, int], bytes] = {}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 40
         while len(got) < COUNT and time.monotonic() < deadline:
             for partition, messages in (await consumer.getmany(timeout_ms=200)).items():
                 got |= {(partition.partition, message.offset): message.value for message in messages}

@@ -29,7 +29,7 @@ def produced(cluster: RealCluster, topic: str, acks: str) -> str:
 
 def until(wanted: str, what: Callable[[], str]) -> None:
     """Leaders move when a node dies or comes back: in between a record may meet anything."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     while (got := what()) != wanted:
         assert time.monotonic() < deadline, f"{got}, not {wanted}"
         time.sleep(0.2)

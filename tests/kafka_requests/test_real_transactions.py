@@ -18,7 +18,7 @@ from tests.real_cluster import RealCluster, running_cluster
 
 ADDS, OLD, ABORTS = 12, 9, 11
 """Versions of Produce: the first that adds partitions; one that does not; one that knows how to abort."""
-SECONDS = 20.0
+SECONDS = 40.0
 
 
 class Session:
