@@ -19,6 +19,7 @@ from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.kafka_client import ANSWER_SECONDS, REQUEST_SECONDS, Topics
 from strandline.cluster.kafka_errors import PASSING, error_of
+from strandline.cluster.member_protocols import member_protocols
 from strandline.cluster.target import Target
 
 _AT: Any = OffsetSpec
@@ -47,6 +48,8 @@ class Member(NamedTuple):
     instance_id: str | None
     client_id: str
     host: str
+    protocol: str
+    """``"classic"`` or ``"consumer"``; a consumer group may have both. "" where the broker cannot say."""
     partitions: list[Place]
 
 
@@ -110,8 +113,12 @@ class Groups:
                 f"there is no group {name}", "see the groups there are with `strandline group list`"
             )
         coordinator: Node | None = found.coordinator
+        protocol = _protocol(found.type)
+        spoken = {}
+        if protocol == "consumer" and coordinator is not None and found.members:
+            spoken = member_protocols(coordinator.host, coordinator.port, name)
         return Described(
-            _protocol(found.type),
+            protocol,
             _state(found.state),
             "none" if coordinator is None else f"{coordinator.id} ({coordinator.host}:{coordinator.port})",
             found.partition_assignor,
@@ -121,6 +128,7 @@ class Groups:
                     member.group_instance_id,
                     member.client_id,
                     member.host,
+                    "classic" if protocol == "classic" else spoken.get(member.member_id, ""),
                     sorted(_place(each) for each in member.assignment.topic_partitions),
                 )
                 for member in found.members

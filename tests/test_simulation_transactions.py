@@ -65,7 +65,7 @@ def test_plans_cover_every_fault_and_kind_of_client() -> None:
     plans = [transactional_plan(seed) for seed in range(100)]
     loads = [plan.load for plan in plans if plan.load is not None]
     assert set(STEPS) <= {kind for plan in plans for kind in plan.faults}
-    assert {load.protocol for load in loads if load.workers} == {"classic", "consumer"}
+    assert {load.protocol for load in loads if load.workers} == {"classic", "consumer", "both"}
     assert {plan.coordinators for plan in plans} == {1, 2}
     assert {plan.lost_folders for plan in plans} == {"none", "one"}
     assert {plan.full_disks[0] for plan in plans if plan.full_disks is not None} == {"one", "majority"}

@@ -38,7 +38,7 @@ def list_groups(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: J
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Show a group's members, and its offset and lag in each partition.
+    """Show a group's members with their protocols, and its offset and lag in each partition.
 
     The end is what a consumer of committed records is given; a lag counts offsets, not records.
 
@@ -74,7 +74,14 @@ def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, a
         for each in positions
     ]
     members = [
-        (member.member_id, member.instance_id, member.client_id, member.host, len(member.partitions))
+        (
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.host,
+            member.protocol or None,
+            len(member.partitions),
+        )
         for member in found.members
     ]
     head = (
@@ -86,7 +93,8 @@ def describe(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, a
         names = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER")
         shown.append(table(names, rows, right=(1, 2, 3, 4)))
     if members:
-        shown.append(table(("MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS"), members, right=(4,)))
+        names = ("MEMBER", "INSTANCE", "CLIENT", "HOST", "PROTOCOL", "PARTITIONS")
+        shown.append(table(names, members, right=(5,)))
     show(as_json, plain, shown)
 
 

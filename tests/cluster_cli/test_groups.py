@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +13,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from strandline.cluster.member_protocols import member_protocols
 from tests.cluster_cli.command import Done, strandline
 from tests.real_cluster import RealCluster, running_cluster
 
 Run = Callable[..., Done]
+PROTOCOLS = ("classic", "consumer")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,7 @@ def test_a_group_from_its_first_member_to_its_end(run: Run, cluster: RealCluster
         described = as_json(run("group", "describe", "readers", "--json"))
         assert (described["state"], described["assignor"]) == ("Stable", "range")
         (member,) = described["members"]
-        assert member["client_id"] == "reader"
+        assert (member["client_id"], member["protocol"]) == ("reader", "classic")
         assert member["partitions"] == [{"topic": "read", "partition": 0}]
         place = {"topic": "read", "partition": 0}
         assert described["offsets"] == [{**place, "offset": 20, "end": 20, "lag": 0}]
@@ -120,6 +124,40 @@ def test_a_group_from_its_first_member_to_its_end(run: Run, cluster: RealCluster
         "strandline: there is no group readers; see the groups there are with `strandline group list`\n"
     )
     assert run("group", "delete", "readers").status == 1
+
+
+def test_each_member_of_a_group_on_its_way_is_shown_with_its_protocol(run: Run, cluster: RealCluster) -> None:
+    run("topic", "create", "moves", "--partitions", "2")
+    clients = [consumer(cluster, "moving", **{"client.id": one, "group.protocol": one}) for one in PROTOCOLS]
+    try:
+        shown: dict[str, str] = {}
+        deadline = time.monotonic() + 60
+        for client in clients:
+            client.subscribe(["moves"])
+        while sorted(shown) != sorted(PROTOCOLS):
+            assert time.monotonic() < deadline, shown
+            for client in clients:
+                client.poll(0.2)
+            done = run("group", "describe", "moving", "--json")
+            members = json.loads(done.out)["members"] if done.status == 0 else []
+            shown = {member["client_id"]: member["protocol"] for member in members}
+        assert shown == {protocol: protocol for protocol in PROTOCOLS}
+        text = run("group", "describe", "moving").out
+        assert "protocol consumer, 2 members" in text
+        assert "PROTOCOL" in text
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_a_broker_that_cannot_say_which_protocol_is_no_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ends = threading.Thread(target=lambda: server.accept()[0].close())
+        ends.start()
+        assert member_protocols("127.0.0.1", port, "g") == {}
+        ends.join()
+    assert member_protocols("127.0.0.1", port, "g") == {}
 
 
 def test_a_group_that_never_was_can_be_set(run: Run, cluster: RealCluster) -> None:

@@ -14,7 +14,8 @@ class Load:
     workers: int
     """Members of one group that consume what was written, and produce each record's like."""
     protocol: str
-    """Of that group: "classic" or "consumer" (KIP-848)."""
+    """Of that group: "classic", "consumer" (KIP-848), or "both": a worker speaks one or the other in each of
+    its lives, so the group changes its protocol now and then, with members in it."""
     static: bool
     """Whether they are static members (KIP-345): one that comes back in time has its place."""
     followers: int

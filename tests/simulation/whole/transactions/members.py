@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import Any, Final
 
-import msgpack
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
+from strandline.statemachine.groups.consumer_protocol import read_assignment, write_assignment
 from tests.simulation.whole.client import TopicKnown
 from tests.simulation.whole.transactions.coordinated import BUSY, GROUP, MOVED, Coordinated
 from tests.simulation.whole.wire import Lost
@@ -160,14 +160,23 @@ class ClassicMember(Member):
         )  # fmt: skip
         if synced is not None and self._judge("SyncGroup", synced.error_code):
             self.generation = answer.generation_id
-            self.partitions = msgpack.unpackb(synced.assignment) if synced.assignment else []
+            given = read_assignment(synced.assignment)
+            assert given is not None
+            self.partitions = sorted(number for _, numbers in given.partitions for number in numbers)
             self.client.journal.counts["generations joined"] += 1
+            if not answer.leader:
+                self.client.journal.counts["generations joined in consumer groups"] += 1
 
     def _assign(self, members: list[str]) -> list[dict[str, Any]]:
         numbers = range(self.topic.partitions)
+        metadata = _subscription(self.topic.name)
+        dealt = [numbers[at :: len(members)] for at in range(len(members))]
         return [
-            {"member_id": member, "assignment": msgpack.packb([*numbers[at :: len(members)]])}
-            for at, member in enumerate(members)
+            {
+                "member_id": member,
+                "assignment": write_assignment({self.topic.name: share} if share else {}, metadata),
+            }
+            for member, share in zip(members, dealt, strict=True)
         ]
 
     async def leave(self) -> None:
@@ -198,6 +207,12 @@ class ConsumerMember(Member):
         )  # fmt: skip
         if answer is None:
             return not joining
+        if answer.error_code is ErrorCode.group_id_not_found and not joining:
+            # It was out, and the others speak the classic protocol: the group is one of that again.
+            self.client.journal.counts["ConsumerGroupHeartbeat group_id_not_found"] += 1
+            self.generation = _NOBODY
+            self._forget()
+            return False
         if not self._judge("ConsumerGroupHeartbeat", answer.error_code):
             return self.generation != _NOBODY
         if answer.member_epoch != self.generation:

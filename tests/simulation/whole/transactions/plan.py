@@ -20,6 +20,8 @@ THEME: Final = "transactions"
 FEW_EPOCHS: Final = 5
 STATIC: Final = 0.3
 """Share of seeds whose workers are static members; drawn by itself, which leaves the others as they are."""
+BOTH: Final = 0.3
+"""Share of seeds whose workers speak either protocol; drawn by itself, too."""
 STEPS: Final = (
     "leader lost at a command", "leader lost at a call", "held client link", "frozen client", "calls again",
     "calls late", "coordinator moved",
@@ -44,10 +46,11 @@ def transactional_plan(seed: int) -> Plan:
     plan = anything(rng, THEME)
     chance = rng.choice
     session = chance((1.0, 2.0))
+    both = random.Random(f"{seed} both protocols").random() < BOTH
     load = Load(
         writers=chance((1, 2, 3)),
         workers=chance((0, 2, 2, 3)),
-        protocol=chance(("classic", "classic", "consumer")),
+        protocol=_protocol(chance(("classic", "classic", "consumer")), both=both),
         static=random.Random(f"{seed} static members").random() < STATIC,
         followers=chance((1, 2)),
         timeouts=chance(((0.5,), (1.0, 3.0), (3.0,), (3.0, 6.0))),
@@ -90,3 +93,7 @@ def _with_lost_disks(plan: Plan, rng: random.Random) -> Plan:
     if drawn < WIPED_SHARE + FULL_DISKS_SHARE:
         return replace(plan, full_disks=(rng.choice(("one", "majority")), rng.choice(FULL_DISKS_SECONDS)))
     return plan
+
+
+def _protocol(drawn: str, *, both: bool) -> str:
+    return "both" if both else drawn

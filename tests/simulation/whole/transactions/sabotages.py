@@ -18,7 +18,8 @@ from strandline.node.coordinator.transactions.transaction_coordinator import (
 )
 from strandline.node.coordinator.transactions.transaction_upkeep import TransactionUpkeep
 from strandline.node.kafka.handlers.fetch_partition import FetchPartition
-from strandline.statemachine.groups import group_offsets
+from strandline.statemachine.groups import conversions, group_offsets
+from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.producers import (
@@ -152,6 +153,11 @@ _end = TransactionCoordinator.end
 _UNDER_WAY: dict[Any, None] = {}
 
 
+def _has_nothing(classic: ClassicGroup) -> dict[str, tuple[()]]:
+    """As conversions._given and _claims: no member has a partition."""
+    return dict.fromkeys(classic.members, ())
+
+
 def _none(*_: Any, **__: Any) -> None:
     """Nothing is refused."""
 
@@ -199,6 +205,15 @@ _ALL = (
         "offsets of a transaction are taken from members that are none any more",
         lambda: (patch.object(group_offsets, "_refuse_commit", _none),),
         (3, 37),
+    ),
+    Sabotage(
+        "conversion-frees-all",
+        "a classic group that becomes a consumer group forgets which partitions its members have",
+        lambda: (
+            patch.object(conversions, "_given", _has_nothing),
+            patch.object(conversions, "_claims", _has_nothing),
+        ),
+        (0,),
     ),
     Sabotage(
         "unstable-offsets-given",

@@ -26,6 +26,9 @@ INPUT: Final = 1
 OUTPUT: Final = 2
 """Which of the topics."""
 _FETCH_SECONDS: Final = 2.5
+_LONG: Final = (5, 60)
+_SHORT: Final = (2, 10)
+"""Transactions of one life: few where the next one may speak the other protocol."""
 _LEAVES: Final = 0.7
 _STATIC_LEAVES: Final = 0.2
 
@@ -48,7 +51,7 @@ class Worker(Transacting):
     async def _work(self) -> None:
         await self.pause()
         while not self.ending():
-            made = ClassicMember if self.load.protocol == "classic" else ConsumerMember
+            made = self._protocol()
             instance = self.name if self.load.static else None
             member: Member = made(self, WORKERS, self.directory.topics[INPUT], instance)
             try:
@@ -61,8 +64,14 @@ class Worker(Transacting):
             self._positions = {}
             await self.pause()
 
+    def _protocol(self) -> type[Member]:
+        """What it speaks in its next life."""
+        if self.load.protocol == "both":
+            return self.rng.choice((ClassicMember, ConsumerMember))
+        return ClassicMember if self.load.protocol == "classic" else ConsumerMember
+
     async def _serve(self, life: Incarnation, member: Member) -> None:
-        rounds = self.rng.randint(5, 60)
+        rounds = self.rng.randint(*(_SHORT if self.load.protocol == "both" else _LONG))
         while not self.ending() and rounds:
             if not await member.beat():
                 self._positions = {}
