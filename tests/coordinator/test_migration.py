@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from strandline.node.coordinator.groups import consumer_classic
 from strandline.node.coordinator.groups.classic_state import Leaving
+from strandline.node.coordinator.groups.consumer_classic import has_to_rejoin
+from strandline.node.coordinator.groups.consumer_groups import CLASSIC_JOIN
 from strandline.node.coordinator.groups.consumer_member import LEAVING, Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, UNREVOKED
+from strandline.statemachine.groups.conversions import from_classic
 from strandline.statemachine.groups.group_commands import AssignGeneration
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.consumers import GROUP, Consumer
-from tests.coordinator.mixed import REBALANCE, MixedHouse
+from tests.coordinator.mixed import REBALANCE, ClassicConsumer, MixedHouse
 
 POLICY = "consumer_migration_policy"
 
@@ -625,3 +630,112 @@ def test_a_snapshot_has_it_all(home: MixedHouse) -> None:
     assert isinstance(membership, ConsumerGroup)
     assert (membership.classic, membership.supported) == (2, {"range": 2})
     assert restored.snapshot() == machine.snapshot()
+
+
+def alive(home: MixedHouse, *members: ClassicConsumer | Consumer, seconds: float) -> None:
+    """Let time pass while these, and no others, do what clients do."""
+    home.run(members, rounds=round(4 * seconds))
+
+
+def test_who_does_its_part_in_time_stays(home: MixedHouse) -> None:
+    """It joined and synced when it was told to, so neither time counts against it."""
+    x = home.consumer("x")
+    a = home.classic("a")
+    home.run([a], [x])
+    member_id = a.member_id
+    a.told.clear()
+    y = home.consumer("y")
+    assert a.beat() is ErrorCode.rebalance_in_progress
+    alive(home, a, x, y, seconds=2.5 * REBALANCE)
+    assert (a.member_id, set(home.group.members)) == (member_id, {"x", "y", member_id})
+    assert a.told == [ErrorCode.rebalance_in_progress]
+
+
+def test_who_is_silent_since_the_upgrade_is_out(home: MixedHouse) -> None:
+    a, b = home.classics("ab")
+    x = consumer("x")
+    home.run([x], rounds=1)
+    alive(home, x, b, seconds=a.session - 2)
+    assert a.member_id in home.group.members
+    alive(home, x, b, seconds=4)
+    assert set(home.group.members) == {"x", b.member_id}
+
+
+def test_a_process_that_speaks_the_other_protocol_now_has_no_time_to_join(home: MixedHouse) -> None:
+    """Under the member id of the one before, which had been told to join again."""
+    x = home.consumer("x")
+    a = home.classic("a")
+    home.run([a], [x])
+    y = home.consumer("y")
+    assert a.beat() is ErrorCode.rebalance_in_progress
+    b = consumer(a.member_id)
+    home.run([b], rounds=1)
+    assert home.group.classic == 0
+    home.advance(1.0)
+    assert home.coordinator.timers.remaining((CLASSIC_JOIN, GROUP, a.member_id)) is None
+    alive(home, b, x, y, seconds=REBALANCE + 2)
+    assert b.member_id in home.group.members
+
+
+def test_one_that_has_to_let_go_is_called_back_in_the_newest_epoch_too(home: MixedHouse) -> None:
+    """What it had when it joined last and was not assigned, in a group whose topics ask for no new target."""
+    (a,) = home.classics("a", cooperative=True)
+    group = from_classic(home.membership, {"events": home.cluster.topic("events").topic_id})  # type: ignore[arg-type]
+    member = group.members[a.member_id]
+    assert not has_to_rejoin(group, member)
+    assert has_to_rejoin(group, member._replace(state=UNREVOKED))
+
+
+def test_all_join_again_where_they_do_not_agree_on_a_protocol(home: MixedHouse) -> None:
+    x = home.consumer("x", instance_id="i")
+    a = home.classic("a", protocols=("range", "other"))
+    home.run([x, a])
+    back = home.classic("back", instance="i", protocols=("other", "range"))
+    back.begin_join()
+    back.joined()
+    assert (home.protocol, a.beat()) == ("classic", ErrorCode.rebalance_in_progress)
+    home.run([a, back])
+    assert a.owned | back.owned == home.cluster.parts("events")
+
+
+def test_what_a_classic_group_could_not_bear_stays_a_consumer_group(home: MixedHouse) -> None:
+    x = home.consumer("x")
+    a = home.classic("a")
+    home.run([x, a])
+    with patch.object(consumer_classic, "MAX_GROUP_BYTES", 10):
+        home.told(x.word(LEAVING))
+        home.run([a])
+        assert (home.protocol, len(a.owned)) == ("consumer", 4)
+
+
+def test_protocols_are_held_against_those_who_join_in_the_same_turn(home: MixedHouse) -> None:
+    home.consumer("x")
+    a, b = home.classic("a", protocols=("range",)), home.classic("b", protocols=("other",))
+    for one in (a, b):
+        one.member_id = one.name
+    home.by_hand = True
+    home.say(consumer("y").word())
+    for one in (a, b):
+        one.begin_join()
+    home.by_hand = False
+    home.turn()
+    a.joined()
+    b.joined()
+    assert (a.told, b.told) == ([], [ErrorCode.inconsistent_group_protocol])
+
+
+def test_a_join_whose_turn_comes_when_the_group_is_classic_joins_that(home: MixedHouse) -> None:
+    x = home.consumer("x")
+    a = home.classic("a")
+    home.run([x, a])
+    member_id = a.member_id
+    a.told.clear()
+    home.by_hand = True
+    home.say(x.word(LEAVING))
+    a.rejoins = True
+    a.begin_join()
+    assert a._joining is not None
+    home.by_hand = False
+    home.turn()
+    a.joined()
+    assert (a.told, a.member_id, home.protocol) == ([], member_id, "classic")
