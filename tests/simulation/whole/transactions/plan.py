@@ -46,7 +46,7 @@ def transactional_plan(seed: int) -> Plan:
     plan = anything(rng, THEME)
     chance = rng.choice
     session = chance((1.0, 2.0))
-    both = random.Random(f"{seed} both protocols").random() < BOTH
+    both = random.Random(f"{seed} protocols").random() < BOTH
     load = Load(
         writers=chance((1, 2, 3)),
         workers=chance((0, 2, 2, 3)),
