@@ -22,6 +22,8 @@ STATIC: Final = 0.3
 """Share of seeds whose workers are static members; drawn by itself, which leaves the others as they are."""
 BOTH: Final = 0.3
 """Share of seeds whose workers speak either protocol; drawn by itself, too."""
+DAWDLE_OF_BOTH: Final = 0.3
+"""There, a transaction is often under way when the group is converted."""
 STEPS: Final = (
     "leader lost at a command", "leader lost at a call", "held client link", "frozen client", "calls again",
     "calls late", "coordinator moved",
@@ -55,7 +57,7 @@ def transactional_plan(seed: int) -> Plan:
         followers=chance((1, 2)),
         timeouts=chance(((0.5,), (1.0, 3.0), (3.0,), (3.0, 6.0))),
         aborts=chance((0.1, 0.3)),
-        dawdle=chance((0.0, 0.05, 0.15)),
+        dawdle=max(chance((0.0, 0.05, 0.15)), DAWDLE_OF_BOTH if both else 0.0),
         patience=chance((0.2, 1.0, 3.0)),
         answer_seconds=chance((0.5, 1.0, 2.5)),
         last_epoch=FEW_EPOCHS if seed % 4 == 3 else LAST_EPOCH,

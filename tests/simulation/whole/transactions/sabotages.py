@@ -213,7 +213,7 @@ _ALL = (
             patch.object(conversions, "_given", _has_nothing),
             patch.object(conversions, "_claims", _has_nothing),
         ),
-        (228,),
+        (104,),
     ),
     Sabotage(
         "unstable-offsets-given",
