@@ -48,10 +48,11 @@ def transactional_plan(seed: int) -> Plan:
     plan = anything(rng, THEME)
     chance = rng.choice
     session = chance((1.0, 2.0))
-    both = random.Random(f"{seed} protocols").random() < BOTH
+    writers, workers = chance((1, 2, 3)), chance((0, 2, 2, 3))
+    both = workers > 0 and random.Random(f"{seed} protocols").random() < BOTH
     load = Load(
-        writers=chance((1, 2, 3)),
-        workers=chance((0, 2, 2, 3)),
+        writers=writers,
+        workers=workers,
         protocol=_protocol(chance(("classic", "classic", "consumer")), both=both),
         static=random.Random(f"{seed} static members").random() < STATIC,
         followers=chance((1, 2)),
