@@ -18,7 +18,7 @@ from strandline.node.controller.replica_manager import ReplicaManager
 from strandline.node.kafka.handlers import fetch_partition as fetch_share
 from strandline.node.kafka.handlers import leading, produce
 from strandline.node.kafka.handlers.fetch_partition import FetchPartition
-from strandline.node.level_zero.batcher import Batcher, Stored
+from strandline.node.level_zero.batcher import Batcher
 from strandline.node.partition import fence as fence_module
 from strandline.node.partition import partition as partition_module
 from strandline.node.partition import pending_acks
@@ -31,7 +31,6 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_commands import ProducerIdBlock
 from strandline.statemachine.machine import Captured
-from strandline.statemachine.object_names import parse_object_name
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, Appended, encode
@@ -252,21 +251,14 @@ def _keeps_staged(self: Batcher, staged: Any) -> None:
     """What was staged is never given back."""
 
 
-def _acknowledges_unstored(self: Writer, pending: Pending, staged: asyncio.Future[Any]) -> None:
-    """A batch whose put ended with an unknown outcome is taken for stored."""
-    if not staged.cancelled() and not isinstance(staged.result(), Stored):
-        failed = staged.result()
-        name = getattr(failed, "object_name", None)
-        if name is not None and failed.unknown:
-            parsed = parse_object_name(name)
-            told: asyncio.Future[Any] = self._loop.create_future()
-            told.set_result(Stored(parsed.epoch, parsed.object_id, 0, len(pending.batch.data)))
-            _uploaded(self, pending, told)
-            return
-    _uploaded(self, pending, staged)
+def _takes_it_for_stored(
+    self: Batcher, number: int, size: int, staged: Any, failure: Any, results: Any
+) -> None:
+    """As Batcher._returned, but a put that failed, most often with an unknown outcome, counts as done."""
+    _returned(self, number, size, staged, None, results)
 
 
-_uploaded = Writer._uploaded
+_returned = Batcher._returned
 
 
 async def _beats_never(self: Registration) -> None:
@@ -361,7 +353,7 @@ _ALL = (
     Sabotage(
         "unknown-put-is-stored",
         "a put with an unknown outcome counts as done",
-        lambda: (patch.object(Writer, "_uploaded", _acknowledges_unstored),),
+        lambda: (patch.object(Batcher, "_returned", _takes_it_for_stored),),
     ),
     Sabotage(
         "fetch-before-barrier",
