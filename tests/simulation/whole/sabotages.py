@@ -28,6 +28,7 @@ from strandline.node.partition.lanes import Lane, Pending, placeholder
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.writer import Writer
 from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.rules.lease import Lease
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_commands import ProducerIdBlock
 from strandline.statemachine.machine import Captured
@@ -254,11 +255,11 @@ def _keeps_staged(self: Batcher, staged: Any) -> None:
 def _takes_it_for_stored(
     self: Batcher, number: int, size: int, staged: Any, failure: Any, results: Any
 ) -> None:
-    """As Batcher._returned, but a put that failed, most often with an unknown outcome, counts as done."""
-    _returned(self, number, size, staged, None, results)
+    """As Batcher._upload_done, but a put that failed, most often with an unknown outcome, counts as done."""
+    _upload_done(self, number, size, staged, None, results)
 
 
-_returned = Batcher._returned
+_upload_done = Batcher._upload_done
 
 
 async def _beats_never(self: Registration) -> None:
@@ -353,7 +354,7 @@ _ALL = (
     Sabotage(
         "unknown-put-is-stored",
         "a put with an unknown outcome counts as done",
-        lambda: (patch.object(Batcher, "_returned", _takes_it_for_stored),),
+        lambda: (patch.object(Batcher, "_upload_done", _takes_it_for_stored),),
     ),
     Sabotage(
         "fetch-before-barrier",
@@ -411,7 +412,7 @@ _ALL = (
     Sabotage(
         "followers-not-asked",
         "a leader takes it for granted that its followers hear it",
-        lambda: (patch.object(RaftGroup, "acked_at", lambda leader, _: leader.host.now()),),
+        lambda: (patch.object(Lease, "acked_at", lambda lease, _: lease.host.now()),),
     ),
     *(Sabotage(*hole) for hole in (*COLLECTION, *FOLDERS)),
 )
