@@ -1,4 +1,4 @@
-"""What coordinators need of their node: the broker satisfies it as it is."""
+"""The node, as coordinators need it; the broker satisfies it as it is."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CoordinatorContext(Protocol):
     def calls(self) -> MeshCalls: ...
     @property
     def rng(self) -> random.Random:
-        """Where the ids of new members and internal topics come from."""
+        """Source of random ids for new members and internal topics."""
 
     def wall_ms(self) -> int:
         """Unix time in milliseconds, the node's own clock."""

@@ -29,9 +29,9 @@ from strandline.statemachine.machine import Captured
 M = TypeVar("M", bound=CoordinatorMachine)
 
 ANSWER_SECONDS = 0.1
-"""How long, once leadership is lost, a command that is in the log is not answered. A leader that handed over
-learns its fate well within; one that was cut off does not, and whoever asks must not wait here while another
-leads."""
+"""Time after the loss of leadership before a command in the log is answered without its result. A leader that
+handed over learns the result well within it. One that was cut off does not, and its callers must not wait
+here while another node leads."""
 
 
 class NotDone(NamedTuple):
@@ -104,7 +104,7 @@ class CoordinatorReplica(LedReplica, Generic[M]):
             future = self.group.replicate(encode(term, self._wall_ms(), command), term)
         except ValueError as error:
             return NotDone(ErrorCode.message_too_large, str(error))
-        # A future of its own: the log's is neither cancelled with whoever waits, nor always waited for.
+        # A separate future: the log's is not cancelled with the caller, and not always awaited.
         answer: asyncio.Future[Outcome] = self._loop.create_future()
         self._in_log[answer] = None
         future.add_done_callback(partial(self._ended, answer))
@@ -141,7 +141,7 @@ class CoordinatorReplica(LedReplica, Generic[M]):
             answer.set_result(outcome.result())
 
     def _answer_unknown(self, answers: list[asyncio.Future[Outcome]], reason: str) -> None:
-        """Tell those who may ask again that nobody knows what became of it, and perhaps not soon."""
+        """Answer callers that may retry: the command's outcome is unknown, and may stay so for long."""
         for answer in answers:
             if not answer.done():
                 answer.set_result(Unknown(reason))

@@ -1,7 +1,7 @@
-"""Finds the coordinators: which partition has a key, whether this node leads it, and what answers for it.
+"""Finds coordinators: the partition of a key, whether this node leads it, and the runtime that serves it.
 
-The topics whose partitions they are come into being when somebody first asks where a coordinator is, as
-Kafka's do: a cluster without groups and transactions has no replicas for them.
+The internal topics are created when a client first asks for a coordinator, as Kafka's are: a cluster without
+groups and transactions has no replicas for them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 CREATE_SECONDS: Final = 5.0
-"""How long whoever asks first waits for the controller to create the topic."""
+"""Time that the first request for a coordinator waits until the controller has created the topic."""
 REPLICAS: Final = 3
 """Of each coordinator, or as many as there are nodes. It is not configured: what a group committed must not
 be less safe than what it read."""
@@ -142,8 +142,10 @@ class Coordinators:
         return [hosted.runtime for hosted in self._transactions.values() if hosted.replica.leads]
 
     def loading(self, topic: str) -> bool:
-        """Whether this node was elected for a partition of an internal topic, and has yet to catch up: nobody
-        tells meanwhile of what is coordinated there."""
+        """Whether this node was elected for a partition of an internal topic and has yet to catch up.
+
+        Until then, no node answers for the groups or transactions that are coordinated there.
+        """
         return any(replica.loading for replica in self if replica.place.topic == topic)
 
     def groups_by_raft_group(self, group: int) -> GroupCoordinator | None:

@@ -1,10 +1,10 @@
-"""How many groups and offsets one coordinator takes, judged by its leader before anything goes into the log.
+"""Bounds on one coordinator's groups and offsets; its leader checks them before a command goes to the log.
 
-Whoever commits under a random group id for each run, or chooses ids whose hash is one coordinator's, would
-fill the memory of all its replicas otherwise, and every snapshot. Idle groups are not forgotten sooner
-instead, as transactional ids are: an offset is what a consumer must not lose.
+Without them, a client that commits under a random group id in each run, or that chooses ids whose hash is one
+coordinator's, would fill the memory of all its replicas, and every snapshot. Idle groups are not forgotten
+sooner instead, as transactional ids are: a consumer must not lose its offsets.
 
-What is on its way is counted too, so a bound is exceeded by no more than one command brings.
+Commands in progress are counted too, so a bound is exceeded by no more than one command adds.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _NOTHING: Final = Offsets()
 
 
 class Growth(NamedTuple):
-    """What a commit would add."""
+    """The growth that a commit would cause."""
 
     partitions: int
-    """That the group has no offset of yet."""
+    """Partitions that the group has no offset of yet."""
     offsets: int
     bytes: int
 
 
 class Bounds:
-    """Of one coordinator; asked only while it leads."""
+    """The bounds of one coordinator; used only while this node leads it."""
 
     def __init__(self, coordinator: GroupsContext) -> None:
         self._coordinator = coordinator
         self._new: Counter[str] = Counter()
-        """Groups that commits on their way would create."""
+        """Groups that commits in progress would create."""
         self._offsets = self._bytes = 0
-        """On their way."""
+        """Offsets and bytes of commits in progress."""
         self._said = float("-inf")
         self.refused = 0
-        """How many requests were refused for a bound."""
+        """Number of requests that were refused because of a bound."""
 
     async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | NotDone:
-        """Execute a commit, unless it would exceed a bound: INVALID_COMMIT_OFFSET_SIZE, and no retry."""
+        """Execute a commit; one that would exceed a bound gets INVALID_COMMIT_OFFSET_SIZE: no retry."""
         coordinator = self._coordinator
         held = coordinator.machine.groups.get(command.group)
         growth = growth_by(_NOTHING if held is None else held.offsets, command)
@@ -115,7 +115,7 @@ class Bounds:
 
 
 def growth_by(present: Offsets, command: CommitOffsets | CommitTransactionOffsets) -> Growth:
-    """What a commit adds to a group's offsets when it is applied to these."""
+    """The growth of a group's offsets when this commit is applied to them."""
     pending = None
     if isinstance(command, CommitTransactionOffsets):
         pending = present.pending.get(command.producer_id, {})

@@ -1,8 +1,8 @@
 """Runs the classic groups of one coordinator while this node leads it: requests, timers, decisions.
 
-A group is here as long as somebody is in it or on the way; what stays of one that is empty is in the log.
-When the leadership ends, everybody who waits is told so, and the next leader takes up the generations that
-the log has.
+A group is held here as long as it has members, or members that are about to join; the lasting state of an
+empty group is in the log. When the leadership ends, every waiting request is answered with an error that says
+so, and the next leader takes up the generations that the log has.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MAX_GROUP_BYTES: Final = 3 * 1024 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all groups of one coordinator together, as they are in memory."""
 GROUP_BYTES: Final = 4096
-"""What a group takes in memory besides its members."""
+"""Memory of a group besides its members, in bytes."""
 MEMBER_BYTES: Final = 512
-"""What a member, or a member id that was given out, takes in memory besides what it sent."""
+"""Memory of a member, or of a member id that was given out, besides what the client sent, in bytes."""
 
 
 class ClassicGroups:
@@ -74,7 +74,7 @@ class ClassicGroups:
                 self._take_up(group_id, held.membership)
 
     def stopped(self) -> None:
-        """The leadership is over: whoever waits looks for the new leader."""
+        """End the leadership: answer waiting requests NOT_COORDINATOR, so clients seek the new leader."""
         for task in self._decisions:
             task.cancel()
         groups, self._groups = self._groups, {}
@@ -169,8 +169,11 @@ class ClassicGroups:
         return isinstance(logged, ClassicGroup) and logged.protocol_type == CONSUMERS
 
     def subscriptions(self, group_id: str) -> Callable[[str], bool] | None:
-        """What says of a topic whether anybody who is in the group, or joins it, is subscribed to it; None
-        when they do not consume. To every topic if metadata cannot be read."""
+        """A test whether any member of the group, present or joining, is subscribed to a topic.
+
+        None if the members do not consume. The test is true for every topic if a member's metadata cannot be
+        read.
+        """
         group = self._groups.get(group_id)
         names: set[str] = set()
         if group is not None and len(group.members):
@@ -191,12 +194,12 @@ class ClassicGroups:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """Number of requests that wait."""
         return len(self._waits)
 
     @property
     def bytes(self) -> int:
-        """What the groups take, as it is bounded."""
+        """Bytes that the groups take, as the bound counts them."""
         return self._bytes
 
     def __len__(self) -> int:

@@ -44,10 +44,11 @@ class LiveGroup(Rebalancing):
     def restore(
         self, generation: int, protocol_type: str, protocol: str, leader: str, members: Sequence[LiveMember]
     ) -> None:
-        """Take up a generation with members that the log has; it is assigned when they synced.
+        """Take up a generation with members that the log has; it counts as assigned if all members synced.
 
-        Everybody in it has the full time again. Without a leader all have to join anew: it was a consumer
-        group before, and what they are to have is not what they have.
+        Every member gets its full session timeout again. A generation without a leader was a consumer group
+        before: all its members have to join again, because their target assignment differs from what they
+        own.
         """
         self.generation, self.leader = generation, leader
         self.protocol_type, self.protocol = protocol_type, protocol
@@ -144,13 +145,13 @@ class LiveGroup(Rebalancing):
         self.members.update(member, ask)
         completing = self.state is State.COMPLETING_REBALANCE and same
         if completing and self._starting:
-            pass  # It is in the generation that is being decided, and is told with all others.
+            pass  # It is in the generation that is being decided, and is answered with the others.
         elif completing or (self.state is State.STABLE and same and member.member_id != self.leader):
-            # It did not get its answer, or only asks: nothing is to be assigned anew.
+            # It did not get its answer, or only asks: the assignment stays as it is.
             self._tell_generation(member)
             self._alive(member)
         else:
-            # A leader comes again for what the group cannot see: how many partitions there are, say.
+            # A leader joins again because of changes that the group cannot see, say in partition counts.
             self._go_on_joining("a member joined again")
 
     def _return(self, old: LiveMember, ask: JoinAsk, member_id: str, ticket: int) -> None:
@@ -223,7 +224,7 @@ class LiveGroup(Rebalancing):
             self._alive(member)
 
     def leave(self, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """A LeaveGroup: what it comes to for each, NONE for whoever is gone now."""
+        """Handle a LeaveGroup: an error code for each member, NONE for a member that is removed."""
         members, pending = len(self.members), len(self.members.pending)
         codes = [self._leave(one) for one in leaving]
         if len(self.members) < members:
@@ -249,9 +250,9 @@ class LiveGroup(Rebalancing):
         return ErrorCode.none
 
     def abandon(self, ticket: int) -> None:
-        """Nobody waits for this answer any more: its connection is gone.
+        """Forget a request whose connection is gone: its answer has no receiver any more.
 
-        A member that had joined has joined all the same, as with Kafka; but from now on its silence counts.
+        A member that had joined stays joined, as with Kafka; but from now on its session timeout runs.
         """
         member = self._waiting.pop(ticket, None)
         if member is not None:
@@ -264,7 +265,7 @@ class LiveGroup(Rebalancing):
     # Time.
 
     def session_over(self, member_id: str) -> None:
-        """A member was silent for too long, or nobody came with a member id that was given out."""
+        """Remove a member that was silent for too long, or a member id that was given out and never used."""
         member = self.members.get(member_id)
         if member is not None:
             log.debug("group %r: member %r was silent for %g s", self.group_id, member_id, member.session)
@@ -281,7 +282,7 @@ class LiveGroup(Rebalancing):
             self._join_time_over()
 
     def sync_over(self) -> None:
-        """The time is over in which every member asks for its assignment; whoever did not is gone."""
+        """End the sync phase: members that did not ask for their assignment in time are removed."""
         for member in [member for member in self.members if not member.synced]:
             log.debug("group %r: member %r never synced", self.group_id, member.member_id)
             self._remove(member)

@@ -17,7 +17,7 @@ from strandline.node.coordinator.groups.classic_state import JoinAsk
 from strandline.statemachine.groups.group_commands import Member
 
 PROTOCOL_BYTES: Final = 8
-"""What an entry of the log has of a protocol besides its name and metadata, both of which may be empty."""
+"""Bytes of a protocol in a log entry besides its name and metadata, both of which may be empty."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +54,11 @@ class LiveMember:
         )
 
     def metadata(self, protocol: str) -> bytes:
-        """What it gave with a protocol; b"" when it does not have it."""
+        """The metadata that the member gave with a protocol; b"" if it does not have the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def logged(self) -> Member:
-        """As the log has it."""
+        """The member as the log has it."""
         return Member(
             self.member_id,
             self.instance_id,
@@ -95,7 +95,7 @@ class Members:
         self.pending: dict[str, None] = {}
         """Member ids that were given out and have not joined yet (KIP-394)."""
         self.joined = 0
-        """How many have joined in this rebalance."""
+        """Number of members that have joined in this rebalance."""
         self.bytes = 0
         """Of what all members sent and were assigned."""
         self.assigned = 0
@@ -126,7 +126,7 @@ class Members:
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is waited for: neither a member nor one that was given an id."""
+        """Whether all have joined: every member, and every client that was given a member id."""
         return self.joined == len(self._members) and not self.pending
 
     @property
@@ -135,7 +135,7 @@ class Members:
         return not self._unsynced
 
     def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
-        """Why nobody may speak under these ids (ClassicGroup.validateMember); None when they may."""
+        """The error of a request with these ids, else None (ClassicGroup.validateMember)."""
         if instance_id is not None:
             held = self._static.get(instance_id)
             if held is None:
@@ -183,7 +183,7 @@ class Members:
         self.assigned -= len(member.assignment)
 
     def update(self, member: LiveMember, ask: JoinAsk) -> None:
-        """What the member asks for now holds."""
+        """Replace a member's protocols, timeouts and client by those of its newest JoinGroup."""
         self.bytes -= member.size
         self._discount(member.protocols)
         member.protocols = tuple(ask.protocols)
@@ -208,12 +208,12 @@ class Members:
         member.synced = synced
 
     def give_out(self, member_id: str) -> None:
-        """A member id goes to somebody who will join with it."""
+        """Remember a member id that a client was given and will join with."""
         self.pending[member_id] = None
         self.bytes += len(member_id.encode())
 
     def take_back(self, member_id: str) -> bool:
-        """A member id that was given out is used, or nobody came with it; whether it had been."""
+        """Forget a member id that was given out: it is used, or its time is over. Whether it was known."""
         if member_id not in self.pending:
             return False
         del self.pending[member_id]

@@ -1,11 +1,10 @@
-"""How a classic group comes from one generation to the next: who joins, what is decided, who is told.
+"""Leads a classic group from one generation to the next: joining, the decisions in the log, the answers.
 
 It is Kafka's state machine (ClassicGroup, and the classic part of GroupMetadataManager) without threads,
-timers or log: what is to happen goes to `Surroundings`. One thing differs. Kafka keeps a generation that
-nobody has assigned yet in memory only; here it is decided in the log before anybody hears of it, so commits
-are fenced by it from then on, and a coordinator that is lost between join and sync is no reason to join
-again. While a decision is under way the group goes on: whoever comes meanwhile is part of the generation
-after it.
+timers or log: its effects go through `Surroundings`. One thing differs. Kafka keeps a generation that is not
+assigned yet in memory only. Here the log decides the generation before any member is told of it, so it fences
+commits from then on, and members need not join again when a coordinator is lost between join and sync. While
+a decision is in progress the group goes on: a member that joins meanwhile is part of the generation after it.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _SYNC_FAILURES: Final = {
     # Java's consumer and aiokafka give up on this answer to a SyncGroup; and the group does begin again.
     ErrorCode.coordinator_load_in_progress: ErrorCode.rebalance_in_progress,
 }
-"""What members are told of an assignment that the log did not take, where that is not its own code."""
+"""Error codes for members whose assignment the log refused, if they differ from the log's own code."""
 
 
 class Rebalancing(Waiting):
-    """What `LiveGroup` does by itself, once its requests and timers have said what happened."""
+    """The group's own steps, taken after `LiveGroup` has recorded a request or the end of a timer."""
 
     def __init__(self, group_id: str, limits: Limits, around: Surroundings) -> None:
         super().__init__(group_id, around)
@@ -61,14 +60,14 @@ class Rebalancing(Waiting):
         self._initial = False
         """Whether this join phase is one of a group that was empty."""
         self._newcomers = False
-        """Whether somebody came since the delay of an initial join phase last began."""
+        """Whether a member joined since the delay of an initial join phase last began."""
         self._initial_left = 0.0
         self._overdue = False
         """The join phase's time was over while a decision was under way."""
         self._deciding = 0
         """Decisions under way."""
         self._starting = False
-        """Whether the generation itself is among them: until then nobody is told of it."""
+        """Whether a StartGeneration is among the decisions; members hear of the generation after it."""
         self._unlogged = False
         """The group is empty, and the log did not take that yet."""
         self._refusals = 0
@@ -97,14 +96,14 @@ class Rebalancing(Waiting):
             self._around.set_timer(JOIN, "", self._longest_rebalance())
 
     def _go_on_joining(self, reason: str) -> None:
-        """Somebody joined: see whether that was the last, or begin."""
+        """A member joined: complete the join phase if it was the last one, or begin a join phase."""
         if self.state is State.PREPARING_REBALANCE:
             self._maybe_complete_join()
         else:
             self._prepare(reason)
 
     def _go_on_without(self, reason: str) -> None:
-        """Members went: they are not waited for, and what they had goes to the others."""
+        """Members left: go on without them in the join phase, or begin one that spreads their share."""
         if self.state is State.PREPARING_REBALANCE:
             self._maybe_complete_join()
         elif self.state is not State.EMPTY:
@@ -125,7 +124,7 @@ class Rebalancing(Waiting):
             self._complete_join()
 
     def _complete_join(self) -> None:
-        """The join phase is over: whoever has joined is the next generation."""
+        """End the join phase: the members that have joined are the next generation."""
         if self._deciding:
             # The next generation's number and members follow from what is in the log by then.
             self._overdue = True
@@ -151,7 +150,7 @@ class Rebalancing(Waiting):
         self._start_generation()
 
     def _electable(self) -> LiveMember | None:
-        """Whoever joined first of those that will hear of it, else whoever joined first."""
+        """The first member to join whose request still waits; if none waits, the first to join."""
         joined = [member for member in self.members if member.joined]
         return next((member for member in joined if member.join is not None), joined[0] if joined else None)
 
@@ -190,7 +189,7 @@ class Rebalancing(Waiting):
         self._around.decide(command)
 
     def decided(self, command: Decision, result: Any) -> None:
-        """What became of a command that this group gave to `Surroundings.decide`."""
+        """Handle the result of a command that this group gave to `Surroundings.decide`."""
         if self.state is State.DEAD:
             return
         self._deciding -= 1
@@ -232,7 +231,7 @@ class Rebalancing(Waiting):
             elif self.state is State.EMPTY:
                 self._empty_generation()
         elif self.state is State.COMPLETING_REBALANCE:
-            # Not in the log, so there is no such generation: whoever joined is told to come again.
+            # Not in the log, so there is no such generation: the members that joined have to join again.
             for member in self.members:
                 self._end_join(member, failed)
                 self._alive(member)
@@ -265,8 +264,8 @@ class Rebalancing(Waiting):
         failed = _failure(result)
         if failed is None:
             leads = member.member_id == self.leader
-            # Before KIP-814 a client that is told it leads would assign, and nobody would take that: so it is
-            # told of the leader that was.
+            # Before KIP-814 a client that learns that it leads would send an assignment, and the group would
+            # ignore it. So its answer names the former leader.
             leader = self.leader if member.skips or not leads else command.old
             self._tell_generation(member, leader=leader, skip=member.skips and leads)
             self._alive(member)
@@ -278,7 +277,7 @@ class Rebalancing(Waiting):
     # Endings.
 
     def lost(self, code: ErrorCode) -> None:
-        """This object is over; whoever waits is told `code`. Its timers are cancelled by whoever runs it."""
+        """End this object: every waiting request is answered with `code`. The caller cancels its timers."""
         log.info("group %r: this node no longer coordinates it: %s", self.group_id, code.name)
         self._enter(State.DEAD)
         for member in self.members:

@@ -20,23 +20,23 @@ from strandline.statemachine.groups.group_commands import (
 )
 
 Decision = StartGeneration | AssignGeneration | ReplaceStaticMember
-"""What the rules have decided; the log decides whether it holds."""
+"""A command of the rules; it holds once the log has accepted it."""
 UNKNOWN_MEMBER: Final = ""
-"""What a client sends as its member id before it was given one."""
+"""Member id in the requests of a client that was not given one yet."""
 NO_GENERATION: Final = -1
 
 
 class State(Enum):
-    """Where a group stands; the values are Kafka's names, which clients are told."""
+    """State of a group; the values are Kafka's names, which clients see."""
 
     EMPTY = "Empty"
-    """Nobody is in it; what it may have are offsets, and member ids that were given out."""
+    """The group has no members; it may have offsets, and member ids that were given out."""
     PREPARING_REBALANCE = "PreparingRebalance"
     """Waits for members to join."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """The members of the next generation are known; waits for their leader's assignment."""
     STABLE = "Stable"
-    """All members may know what they have."""
+    """The assignment of every member is known."""
     DEAD = "Dead"
     """This object is over: the group was deleted, is no classic group any more, or another node leads."""
 
@@ -64,7 +64,7 @@ class JoinAsk(NamedTuple):
     rebalance: float
     protocol_type: str
     protocols: Sequence[tuple[str, bytes]]
-    """What the client can use, the dearest first, with the metadata its group's leader assigns by."""
+    """The client's protocols in order of preference; the group's leader assigns by their metadata."""
     takes_member_id: bool = True
     """Whether it comes again with the member id it is given (KIP-394: version 4)."""
     takes_skip: bool = True
@@ -114,10 +114,10 @@ class Leaving(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What one group may be. Times are seconds."""
+    """Limits of one group. Times are seconds."""
 
     initial_delay: float
-    """How long a group that was empty waits for more members before its first generation."""
+    """Time that a group that was empty waits for more members before its first generation."""
     min_session: float
     max_session: float
     max_members: int
@@ -130,16 +130,16 @@ class Limits(NamedTuple):
 JOIN: Final = "join"
 """The timer of a group's join phase."""
 SYNC: Final = "sync"
-"""The timer of those who have joined and never ask for their assignment."""
+"""The timer of members that have joined and did not ask for their assignment yet."""
 SESSION: Final = "session"
 """The timer of a member, or of a member id that was given out."""
 
 
 class Surroundings(Protocol):
-    """What the rules of one group ask of whoever runs them. Nothing calls back into the group at once."""
+    """Services of the runtime for the rules of one group. None of them calls back into the group at once."""
 
     def answer(self, ticket: int, result: Joined | Synced) -> None:
-        """Answer a request that waits, if somebody still waits for it."""
+        """Answer a waiting request; without effect if the client is gone."""
 
     def set_timer(self, what: str, member_id: str, seconds: float) -> None:
         """Call the group's method of this timer in so many seconds from now; one for each key."""

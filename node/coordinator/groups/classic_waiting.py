@@ -1,7 +1,8 @@
-"""Who of a classic group waits for what, and is told what: each request that waits is answered once.
+"""Waiting requests of a classic group, and their answers: each request is answered exactly once.
 
-A member has at most one JoinGroup and one SyncGroup that wait. While one does, its silence means nothing;
-with the answer its session begins anew. All that answers stands here, so that no rule answers twice or never.
+A member has at most one JoinGroup and one SyncGroup that wait. While one waits, the member's session does not
+expire; the answer restarts its session timeout. All answers are given in this module, so no rule answers a
+request twice or never.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from strandline.node.coordinator.groups.classic_state import (
 
 
 class Waiting:
-    """What a group is, and who waits in it; the rules are in the classes over it."""
+    """A group's state and its waiting requests; the subclasses have the rules."""
 
     def __init__(self, group_id: str, around: Surroundings) -> None:
         self.group_id = group_id
@@ -81,7 +82,7 @@ class Waiting:
         return Synced(ErrorCode.none, self.protocol_type, self.protocol, member.assignment)
 
     def _alive(self, member: LiveMember) -> None:
-        """Its session begins anew. While a request of it waits, its silence means nothing."""
+        """Restart the member's session timeout, unless a request of it waits: it cannot expire then."""
         if member.join is None and member.sync is None:
             self._around.set_timer(SESSION, member.member_id, member.session)
 

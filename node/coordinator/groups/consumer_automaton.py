@@ -32,9 +32,9 @@ class Program:
     def __init__(self) -> None:
         self.characters: list[frozenset[str]] = [frozenset()]
         self.after: list[tuple[int, ...]] = [()]
-        """Where a position leads: with a character if it has any, without one otherwise."""
+        """Positions that follow each position; if it has characters, one of them is consumed on the way."""
         self.condition: list[str] = [""]
-        """What has to be true to pass: "" (nothing), or the letter of RE2's empty-width assertion."""
+        """Condition to pass each position: "" (none), or the letter of RE2's empty-width assertion."""
 
     def add(self, characters: frozenset[str], after: tuple[int, ...], condition: str = "") -> int:
         if len(self.after) >= MAX_PROGRAM:
@@ -46,7 +46,7 @@ class Program:
 
 
 class Automaton:
-    """What says of a name whether it matches. Making it raises InvalidPattern."""
+    """Decides whether a name matches a pattern. The constructor raises InvalidPattern."""
 
     def __init__(self, emit: Emit) -> None:
         self._program = Program()

@@ -44,7 +44,7 @@ class ClassicJoin:
     subscription: Subscription
     """Of the protocol that it prefers."""
     owned: frozenset[Partition]
-    """What it has now, of topics that are there."""
+    """Partitions that the member owns now, of topics that exist."""
 
     @property
     def instance_id(self) -> str | None:
@@ -96,10 +96,10 @@ def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def downgrade_of(draft: Draft, topics: Topics, max_members: int, *, renewed: bool) -> Downgrade | None:
-    """How a group becomes a classic one of whose members only such are left that speak that protocol; None
-    where that is not so, or the classic protocol could not bear it.
+    """The classic group that a consumer group becomes when all its members speak the classic protocol.
 
-    They need not join anew where one static member just came back with the other protocol.
+    None if another member is left, or if the classic protocol could not represent the group. The members need
+    not join again if one static member just came back with the other protocol.
     """
     if not 0 < draft.count <= max_members or draft.classic < draft.count:
         return None

@@ -1,7 +1,7 @@
-"""A consumer group as it becomes: its present state, with what is changed laid over it.
+"""A draft of a consumer group's next state: its present state, with the changes laid over it.
 
-A plan looks at a group of maybe ten thousand members and changes a few. So nothing is copied: what changes is
-noted beside the state, which nobody but the log changes, and the notes are in the end what goes into the log.
+A plan looks at a group of maybe ten thousand members and changes a few. So nothing is copied: changes are
+noted beside the state, which only the log changes, and at the end the notes go into the log as one command.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
 
 
 class Draft:
-    """What becomes of one group; `group` itself is only read."""
+    """The next state of one group; `group` itself is only read."""
 
     def __init__(self, group_id: str, group: ConsumerGroup) -> None:
         self.group = group
@@ -36,7 +36,7 @@ class Draft:
         self._targets: dict[str, Assignment] = {}
         self.count = len(group.members)
         self.classic = group.classic
-        """How many members speak the classic protocol."""
+        """Number of members that speak the classic protocol."""
         self._supported: Counter[str] = Counter()
         """By how much more members of those have each protocol."""
         self.matched = Matched(group)
@@ -71,13 +71,13 @@ class Draft:
         return self._bytes + self._said + self.matched.total
 
     def owner(self, partition: Partition) -> str | None:
-        """Whose a partition is."""
+        """The id of the member that owns a partition; None if none does."""
         if partition in self._owners:
             return self._owners[partition]
         return self.group.owners.get(partition)
 
     def target(self, member_id: str) -> Assignment:
-        """What a member is to have."""
+        """A member's target assignment."""
         if member_id in self._targets:
             return self._targets[member_id]
         return self.group.targets.get(member_id, NOTHING)
@@ -129,7 +129,7 @@ class Draft:
 
     def replace(self, member_id: str, successor: ConsumerMember) -> None:
         """A static member's new process takes its place, with what it has and is to have."""
-        if self.member(successor.member_id) is not None:  # it was somebody else in this group before
+        if self.member(successor.member_id) is not None:  # this id was another member of the group before
             self.drop(successor.member_id)
         target = self.target(member_id)
         self.drop(member_id)

@@ -1,7 +1,7 @@
-"""Who a word to a consumer group is from: a member, one that comes, or one that is turned away.
+"""Finds the member that a request to a consumer group comes from: present, new, or refused.
 
-The rules are Kafka's (getOrMaybeSubscribeDynamicConsumerGroupMember, getOrMaybeSubscribeStaticConsumerGroup-
-Member), for members of either protocol.
+The rules are Kafka's (getOrMaybeSubscribeDynamicConsumerGroupMember,
+getOrMaybeSubscribeStaticConsumerGroupMember), for members of either protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Entrance:
         self._max_members = max_members
 
     def member(self, word: Heartbeat) -> ConsumerMember | Refusal:
-        """Who speaks the consumer protocol here; it stays, or joins."""
+        """The member of a heartbeat by the consumer protocol; it stays in the group, or joins it."""
         if word.instance_id is None:
             member = self._draft.member(word.member_id)
             if member is not None:
@@ -39,7 +39,7 @@ class Entrance:
         return self._static_member(word, word.instance_id)
 
     def classic_member(self, join: ClassicJoin) -> ConsumerMember | Refusal:
-        """Who joins with the classic protocol. Its member id lets it in, known or not."""
+        """The member of a JoinGroup by the classic protocol. Any member id may join, known or not."""
         refusal = self._refuse_protocols(join)
         if refusal is not None:
             return refusal
@@ -55,7 +55,7 @@ class Entrance:
         return _fenced(join.member_id, join.instance_id, holder)
 
     def leaving(self, word: Heartbeat) -> ConsumerMember | Refusal:
-        """Who leaves."""
+        """The member that leaves."""
         if word.instance_id is None:
             return self._draft.member(word.member_id) or self._unknown(word.member_id)
         holder = self._holder(word.instance_id)
@@ -64,10 +64,10 @@ class Entrance:
         return _fenced(word.member_id, word.instance_id, holder)
 
     def _static_member(self, word: Heartbeat, instance_id: str) -> ConsumerMember | Refusal:
-        """Who has the instance id now.
+        """The static member that holds the instance id after this heartbeat.
 
-        Unlike Kafka, a member that joins again under the member id it has is taken for what it is: a process
-        whose first answer was lost.
+        Unlike Kafka, a member that joins again under the member id it has is accepted: it is a process whose
+        first answer was lost.
         """
         holder = self._holder(instance_id)
         if isinstance(holder, Refusal):

@@ -51,22 +51,22 @@ match; see `size_of` and consumer_matches."""
 ATTEMPTS: Final = 5
 """Plans for one turn, should other commands change the group each time."""
 SOON_SECONDS: Final = 0.1
-"""How soon a member is to be heard again that waits for what others have not let go of yet."""
+"""Heartbeat interval of a member that waits for partitions which other members still have to revoke."""
 STEADY_SECONDS: Final = 0.5
-"""How soon any other member is, while there are few."""
+"""Heartbeat interval of any other member, while there are few."""
 WORDS_A_SECOND: Final = 200
-"""Of all members of a coordinator: where they are many, each is to be heard less often."""
+"""Heartbeats of all members of a coordinator; with many members, each one's interval is longer."""
 AGAIN_SECONDS: Final = 1.0
-"""How soon the end of a member's time is tried again when it could not get into the log."""
+"""Pause before the end of a member's timer is tried again because it did not get into the log."""
 SESSION: Final = "consumer session"
 REBALANCE: Final = "consumer rebalance"
 CLASSIC_JOIN: Final = "consumer join"
-"""The timer of a member of the classic protocol that was told to join again."""
+"""The timer of a member of the classic protocol that has to join again."""
 CLASSIC_SYNC: Final = "consumer sync"
-"""The timer of one that has joined and not asked what it has."""
+"""The timer of a member that has joined and did not ask for its assignment yet."""
 _TIMERS: Final = (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC)
 IS_CLASSIC: Final = Refusal(ErrorCode.rebalance_in_progress, "The group is of the classic protocol.")
-"""What a JoinGroup is told that came to a consumer group which is none any more."""
+"""Answer to a JoinGroup that came for a consumer group which has become a classic one."""
 
 
 class Beat(NamedTuple):
@@ -100,10 +100,10 @@ class ConsumerGroups:
         self._looked: dict[str, tuple[int, int]] = {}
         """By group: its version and that of the topics, as of which its target is right."""
         self.bytes = 0
-        """What is bounded by MAX_BYTES, with what is on its way into the log."""
+        """Bytes that MAX_BYTES bounds, including those on their way into the log."""
 
     def started(self) -> None:
-        """This node leads: every member has the whole of its times again."""
+        """This node leads: every member gets its full timeouts again."""
         self.bytes = 0
         for group_id, held in self._coordinator.machine.groups.items():
             if isinstance(held.membership, ConsumerGroup):
@@ -114,7 +114,7 @@ class ConsumerGroups:
                     self._follow(group_id, None, member)
 
     def stopped(self, reason: str) -> None:
-        """The leadership is over: whoever waits looks for the new leader."""
+        """End the leadership: answer waiting requests NOT_COORDINATOR, so clients seek the new leader."""
         queues, self._queues = self._queues, {}
         self._looked.clear()
         for queue in queues.values():
@@ -142,8 +142,10 @@ class ConsumerGroups:
         return await future
 
     async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """A LeaveGroup of an administrator: what it comes to for each. Who has no member id is meant by its
-        instance id, whoever has that now."""
+        """Handle an administrator's LeaveGroup: an error code for each member.
+
+        A row without a member id means the member that has its instance id now.
+        """
         group = self.get(group_id)
         static = {} if group is None else group.static
         words = [
@@ -156,7 +158,7 @@ class ConsumerGroups:
             )
             for one in leaving
         ]
-        # At once, so that they share a few turns; and to the end, whether or not somebody waits for it.
+        # All started now, so that they share a few turns; as tasks, so that they end even without the caller.
         tasks = [self._loop.create_task(self.heartbeat(group_id, word)) for word in words]
         told = [await task for task in tasks]
         return [one.code if isinstance(one, Refusal) else ErrorCode.none for one in told]
@@ -174,7 +176,7 @@ class ConsumerGroups:
 
     @property
     def waiting(self) -> int:
-        """How many words wait, in all groups."""
+        """Number of requests that wait, in all groups."""
         return sum(len(queue.words) + len(queue.turn) for queue in self._queues.values())
 
     # Without a trace in the log.
@@ -242,7 +244,7 @@ class ConsumerGroups:
         return self._config.consumer_session_seconds
 
     def _configs(self, group_id: str) -> Configs:
-        """What the group sets itself, as far as this node knows."""
+        """The group's own configs, as far as this node knows them."""
         return self._coordinator.context.controller.machine.group_configs(group_id)
 
     # Turns.
@@ -261,7 +263,7 @@ class ConsumerGroups:
                 if queue.turn:
                     await self._turn(group_id, queue.turn)
                 queue.turn = []
-        finally:  # at once: whoever was just answered may speak before this task's callbacks run
+        finally:  # now: a member that was just answered may send a request before this task's callbacks run
             if self._queues.get(group_id) is queue:
                 del self._queues[group_id]
 
@@ -288,7 +290,7 @@ class ConsumerGroups:
             elif isinstance(word, ClassicJoin):  # it has joined, whether or not it hears of it
                 size += 256 + word.size
             elif future is not None and future.done() and word.epoch >= JOINING:
-                continue  # whoever asked is gone; who leaves does not always wait for the answer
+                continue  # the client is gone (one that leaves may be gone and is still removed)
             else:
                 size += 256 + sum(map(len, word.topics or ())) + len(word.pattern or "")
             spoke.add(word.member_id)
@@ -379,7 +381,7 @@ class ConsumerGroups:
         self._coordinator.classic.follow(group_id)
 
     def heard(self, group_id: str, member: ConsumerMember) -> None:
-        """A member's session begins anew."""
+        """Restart a member's session timeout."""
         self.limit(group_id, member.member_id, SESSION, self._session_seconds(group_id, member))
 
     def _follow(self, group_id: str, before: ConsumerMember | None, member: ConsumerMember) -> None:
@@ -394,7 +396,7 @@ class ConsumerGroups:
             self.limit(group_id, member.member_id, REBALANCE, max(member.rebalance_timeout_ms, 0) / 1000)
 
     def limit(self, group_id: str, member_id: str, timer: str, seconds: float) -> None:
-        """A member is out in so many seconds, unless it does what it has to."""
+        """Remove a member after so many seconds, unless the timer is cancelled or set again before."""
         due = partial(self._put, group_id, Overdue(member_id, timer), None)
         self._coordinator.timers.set((timer, group_id, member_id), seconds, due)
 

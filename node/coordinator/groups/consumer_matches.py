@@ -1,8 +1,9 @@
-"""What the patterns of a consumer group's members match: counted, and kept within bounds.
+"""The topics that the patterns of a consumer group's members match: counted, and kept within bounds.
 
-It is part of the state, and a plan that changes any of it has all of it. A few characters may match thousands
-of names, so a pattern counts together with them. And as others may create topics at any time, what a group
-matches must not grow on its own until no plan fits into the log: then nobody could even leave.
+The matches are part of the state, and a plan that changes any of them contains all. A few characters may
+match thousands of names, so a pattern counts together with its matches. Since other users may create topics
+at any time, the matches of a group must not grow on their own until no plan fits into the log: then no member
+could even leave.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ MAX_MATCH_BYTES: Final = 2 * 1024 * 1024
 """Of what the patterns of one group match, as `size_of_match` counts: one entry of the log has all of it, and
 takes 4 MiB. What the matches leave is for new members and for everybody's targets."""
 NAME_BYTES: Final = 32
-"""What a name takes besides its characters: in memory, and in the log where its topic is assigned."""
+"""Bytes of a name besides its characters: in memory, and in the log where its topic is assigned."""
 Matches = Mapping[str, tuple[str, ...]]
 """Names of topics by pattern, ascending."""
 
 
 def size_of_match(pattern: str, names: tuple[str, ...]) -> int:
-    """Of a pattern with the names it matches, about, in bytes."""
+    """Approximate bytes of a pattern with the names it matches."""
     return NAME_BYTES + len(pattern.encode()) + NAME_BYTES * len(names) + sum(map(len, names))
 
 
@@ -34,12 +35,12 @@ def size_of_matches(matches: Matches) -> int:
 
 
 class Matched:
-    """How much the patterns of a draft's members match: each counts once, as long as any member has it."""
+    """Bytes that the patterns of a draft's members match; a pattern of several members counts once."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self._group = group
         self.growth = 0
-        """By how much it is more than what the group's patterns match as the log has it."""
+        """Bytes that were added to the matches which the log has of the group."""
 
     @property
     def total(self) -> int:
@@ -48,7 +49,7 @@ class Matched:
 
     @property
     def room(self) -> int:
-        """How much more the patterns of one group may match; below 0 where it is too much already."""
+        """Bytes that the patterns of one group may still match; negative if they match too much already."""
         return MAX_MATCH_BYTES - self.total
 
     def cost(self, old: str, new: str, names: tuple[str, ...]) -> int:
@@ -59,13 +60,13 @@ class Matched:
         return gained - (self._sizes.get(old, 0) if self._members[old] == 1 else 0)
 
     def exchange(self, old: str, new: str) -> None:
-        """A member has another pattern than it had; "" for none, and for whoever comes or goes."""
+        """Count a member's change of pattern; "" stands for none, and for a member that joins or leaves."""
         if old == new:
             return
         for pattern, more in ((old, -1), (new, 1)):
             held = self._members[pattern]
             self._members[pattern] = held + more
-            if pattern and not (held and held + more):  # it was nobody's, or is nobody's any more
+            if pattern and not (held and held + more):  # no member had it before, or none has it now
                 self.growth += more * self._sizes.get(pattern, 0)
 
     def settle(self, matches: Matches) -> None:
@@ -83,15 +84,16 @@ class Matched:
 
     @cached_property
     def _members(self) -> Counter[str]:
-        """How many have each pattern. Of the group as the log has it, until `exchange` is first called."""
+        """Number of members by pattern; until `exchange` is first called, those of the logged group."""
         return Counter(member.pattern for member in self._group.members.values())
 
 
 def within(limit: int, matches: Matches, before: Matches) -> Matches:
-    """What patterns match, where there is room; beyond `limit` one that the group had keeps what it matched
-    `before`, as far as that still is. A pattern that is new to the group was found to have room.
+    """The matches of the patterns within `limit` bytes: a pattern beyond it keeps what it matched `before`.
 
-    What this gives it gives again, made from itself: else every heartbeat would change the group.
+    Of the earlier matches only those that still match are kept. A pattern that is new to the group was found
+    to have room. The function is idempotent: applied to its own result it gives the same, else every
+    heartbeat would change the group.
     """
     if size_of_matches(matches) <= limit:
         return matches

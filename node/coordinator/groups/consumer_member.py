@@ -1,7 +1,7 @@
-"""What one member of a consumer group may do next: KIP-848's reconciliation, and what its words are worth.
+"""The next steps of one consumer group member: KIP-848's reconciliation, and the check of its heartbeats.
 
-A member gives partitions up before it gets others, and gets a partition only once nobody else has it. Between
-its heartbeats nothing of it changes, so what it owns is what it was told last, or less.
+A member revokes partitions before it gets others, and gets a partition only once no other member has it.
+Between two of its heartbeats its state does not change, so it owns what it was last assigned, or less.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Heartbeat:
 
 
 class Refusal(NamedTuple):
-    """Why a member is not served."""
+    """The reason why a member is not served."""
 
     code: ErrorCode
     message: str
@@ -84,9 +84,10 @@ def newcomer(member_id: str) -> ConsumerMember:
 
 
 def refuse_epoch(member: ConsumerMember, heartbeat: Heartbeat) -> Refusal | None:
-    """Why a member is fenced; None when its epoch is right, or the answer that raised it may have been lost.
+    """The reason to fence a member; None if its epoch is right, or one behind and the answer may be lost.
 
-    Kafka's `throwIfConsumerGroupMemberEpochIsInvalid`. An epoch of JOINING is always right: it owns nothing.
+    Kafka's `throwIfConsumerGroupMemberEpochIsInvalid`. An epoch of JOINING is always right: the member owns
+    nothing.
     """
     if heartbeat.epoch in (JOINING, member.epoch):
         return None
@@ -132,7 +133,7 @@ def reconciled(
             revoking=assignment(revoked),
         )
     missing = wanted.difference(kept)
-    # What it has just let go of itself is nobody's either.
+    # Partitions that the member itself has just revoked have no owner either.
     free = [partition for partition in missing if owner_of(partition) in (None, member.member_id)]
     state = STABLE if len(free) == len(missing) else UNRELEASED
     step = (epoch, state, assignment(kept + free), NOTHING)

@@ -212,7 +212,7 @@ class _Parser:
         return (self._text[self._at :], len(self._text)) if end < 0 else (self._text[self._at : end], end + 2)
 
     def _escaped(self, fold: bool) -> frozenset[str]:
-        """What an escape stands for, after its backslash, in a class or out of it."""
+        """The characters of an escape, read from behind its backslash, inside a class or outside."""
         character = self._next()
         if character.lower() in _CLASSES:
             known = _CLASSES[character.lower()]

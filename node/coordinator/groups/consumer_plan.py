@@ -52,11 +52,11 @@ class Overdue:
 
     member_id: str
     timer: str
-    """Which of its times."""
+    """The name of the timer that ended."""
 
 
 class Reply(NamedTuple):
-    """What a member is told; no assignment: the one it has."""
+    """The answer to a member; no assignment: the one that it has still holds."""
 
     member_id: str
     epoch: int
@@ -69,12 +69,12 @@ Answer = Reply | Refusal
 
 
 class Plan(NamedTuple):
-    """What to log, None: nothing, and what to answer to each word once it is applied."""
+    """The command to log (None: nothing), and the answer to each request once the command is applied."""
 
     change: ChangeConsumerGroup | None
     answers: list[Answer | None]
     growth: int
-    """By how much what the members say of themselves, and what their patterns match, becomes more."""
+    """Bytes that the members' subscriptions and the matches of their patterns grow by."""
 
 
 def plan(
@@ -136,7 +136,7 @@ def preferred_assignor(members: Sequence[ConsumerMember]) -> str:
 
 
 class _Turn:
-    """One turn of a group: words in, a draft of what becomes of it, answers out."""
+    """One turn of a group: requests in, a draft of its next state, answers out."""
 
     def __init__(
         self, group_id: str, group: ConsumerGroup | None, topics: Topics, max_members: int, room: int
@@ -149,12 +149,12 @@ class _Turn:
         self._entrance = Entrance(group_id, self.draft, max_members)
         self._room = room
         self.renewed = False
-        """Whether the target has to be made anew."""
+        """Whether the target assignment has to be computed again."""
 
     # What members say.
 
     def take(self, word: Word) -> Answer | None:
-        """Let members come, change and go; an answer where nothing more is to be done for it."""
+        """Apply a request to the draft: members join, change, leave. Returns an answer if that is all."""
         if isinstance(word, Overdue):
             if self.draft.member(word.member_id) is not None:
                 self.draft.drop(word.member_id)
@@ -177,7 +177,7 @@ class _Turn:
         if (updated.topics, updated.pattern) != (member.topics, member.pattern) or not self._group.epoch:
             self.renewed = True
         if member.member_id != word.member_id:
-            # Who has this member id now is somebody else in this group, and is so no more.
+            # If another member of this group has the id, `replace` removes that member.
             self.renewed = self.renewed or self.draft.member(word.member_id) is not None
             self.draft.replace(member.member_id, updated._replace(member_id=word.member_id))
         else:
@@ -185,7 +185,7 @@ class _Turn:
         return None
 
     def _refuse_subscription(self, member: ConsumerMember, updated: ConsumerMember) -> Refusal | None:
-        """Why what a member says of itself now is no pattern, or more than there is room for."""
+        """The reason to refuse a member's new subscription: its pattern is invalid, or there is no room."""
         more = size_of(updated) - size_of(member)
         if updated.pattern != member.pattern:
             try:
@@ -222,7 +222,7 @@ class _Turn:
     # The target.
 
     def look_at_topics(self) -> None:
-        """Whether the topics are still what the target was made of; if not, it is to be made anew."""
+        """Compare the topics with those of the present target; if they differ, it is computed again."""
         members = self.draft.all_members()
         patterns = {member.pattern for member in members if member.pattern}
         matches = self._bounded(self._topics.matches(patterns, self._group.matches))
@@ -234,7 +234,7 @@ class _Turn:
             self.draft.metadata, self.draft.matches, self.renewed = metadata, matches, True
 
     def _bounded(self, matches: Matches) -> Matches:
-        """What the patterns are to match: topics that others create do not lead a group beyond its bounds."""
+        """The new matches of the patterns, within the group's bounds: topics of others cannot exceed them."""
         draft, before = self.draft, self._group.matches
         if matches == before:
             return before
@@ -292,11 +292,11 @@ class _Turn:
             self.draft.put(reconciled(member, word.owned, spoken, self.draft.epoch, target, owner))
 
     def reply(self, word: Word) -> Answer:
-        """What a member that spoke is told; its assignment when that is new to it, or it says everything."""
+        """The answer to a request; has the assignment if it is new to the member, or the request full."""
         member = self.draft.member(word.member_id)
         if member is None or isinstance(word, Overdue):
             return Refusal(ErrorCode.unknown_member_id, f"Member {word.member_id} has left.")
-        if isinstance(word, ClassicJoin):  # it is told what it has when it syncs
+        if isinstance(word, ClassicJoin):  # the answer to its SyncGroup has its assignment
             return Reply(member.member_id, member.epoch, member.state, None)
         before = self._group.members.get(word.member_id)
         knows = before is not None and (word.epoch, member.assigned) == (before.epoch, before.assigned)

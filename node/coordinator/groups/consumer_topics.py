@@ -36,9 +36,9 @@ class TopicSize(NamedTuple):
 class _Known(NamedTuple):
     automaton: Automaton
     version: int
-    """Of the controller, as of which `names` are all."""
+    """Version of the controller's state for which `names` is complete."""
     births: int
-    """How many topics had been heard of by then."""
+    """Number of topics that were known at that version."""
     names: tuple[str, ...]
     """Those that match, ascending."""
 
@@ -102,7 +102,7 @@ class Topics:
     def matches(
         self, patterns: Iterable[str], before: Mapping[str, tuple[str, ...]]
     ) -> dict[str, tuple[str, ...]]:
-        """What each pattern matches; one that has become too costly keeps what it matched `before`."""
+        """The names that each pattern matches; one that is too costly by now keeps those of `before`."""
         found = {}
         for pattern in sorted(patterns):
             try:

@@ -1,4 +1,4 @@
-"""What the runtimes of one coordinator's groups need of each other and of the coordinator they belong to."""
+"""Interfaces between the runtimes of one coordinator's groups, and to the coordinator they belong to."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from strandline.statemachine.groups.groups import GroupsMachine
 
 
 class GroupBounds(Protocol):
-    """How many groups there may be."""
+    """Bound on the number of groups."""
 
     def takes_group(self, group_id: str) -> bool:
-        """Whether the group is there, or may come into being."""
+        """Whether the group exists, or may be created."""
 
     def refuse_group(self, group_id: str) -> str:
-        """A member of a group that is not there is refused: gives the reason."""
+        """Count the refusal of a member whose group does not exist, and give the reason."""
 
 
 class ClassicRuntime(Protocol):

@@ -46,7 +46,7 @@ class GroupCoordinator:
     """
 
     bounds: Bounds
-    """How many groups and offsets there may be."""
+    """Bounds on the number of groups and offsets."""
     classic: ClassicGroups
     """Runtime of the classic protocol; knows every group that has members of it."""
     consumer: ConsumerGroups
@@ -130,15 +130,19 @@ class GroupCoordinator:
         return self.classic.leave(group_id, leaving)
 
     def heard(self, group_id: str, member_id: str) -> None:
-        """A member of the classic protocol showed by another request than a heartbeat that it lives (Kafka: a
-        commit of offsets that was accepted); its session begins anew. Nobody known: nothing happens."""
+        """Restart the session timeout of a classic member that sent a request other than a heartbeat.
+
+        As in Kafka, a commit of offsets that was accepted counts. Without effect if the member is unknown.
+        """
         self.classic.heard(group_id, member_id)
 
     async def delete_offsets(
         self, group_id: str, topics: Sequence[tuple[bytes, str, Sequence[int]]]
     ) -> OffsetsDeleted | Refused | NotDone:
-        """Forget a group's offsets (topic id, name, partitions), but of topics that a member, or somebody who
-        is about to become one, is subscribed to: the log has members once the join phase is over."""
+        """Delete a group's offsets (topic id, name, partitions), except those of subscribed topics.
+
+        Members that are about to join count as subscribers too: the log has them only after the join phase.
+        """
         uses = self.classic.subscriptions(group_id)
         if uses is None:
             return Refused(KafkaError.NON_EMPTY_GROUP)

@@ -109,7 +109,7 @@ class HostedMembers:
             self._consumer.limit(group_id, member.member_id, CLASSIC_JOIN, seconds)
 
     def _refusal(self, group: ConsumerGroup, ask: JoinAsk) -> ErrorCode | None:
-        """What a JoinGroup is refused for before it is given a member id, as in Kafka."""
+        """The error of a JoinGroup that is refused before it gets a member id, as in Kafka; else None."""
         config = self._coordinator.context.config.groups
         if not config.min_session_seconds <= ask.session <= config.max_session_seconds:
             return ErrorCode.invalid_session_timeout

@@ -1,7 +1,7 @@
-"""Which groups may change their protocol while they have members, and what a classic one would become.
+"""Rules for groups that change their protocol while they have members, and the result for a classic group.
 
 Kafka's group.consumer.migration.policy and GroupMetadataManager.validateOnlineUpgrade. A group without
-members becomes one of the other protocol whatever the policy.
+members becomes one of the other protocol under every policy.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 
 class MigrationPolicy(NamedTuple):
-    """What a group with members may become."""
+    """The changes of protocol that a group with members may make."""
 
     upgrades: bool
-    """A consumer group, when a member of that protocol joins."""
+    """A classic group becomes a consumer group when a member of that protocol joins."""
     downgrades: bool
-    """A classic group, when the last member of the consumer protocol is gone."""
+    """A consumer group becomes a classic one when its last member of the consumer protocol is gone."""
 
 
 POLICIES: Final = {
@@ -51,7 +51,7 @@ class Present(NamedTuple):
     gone: Sequence[str] = ()
     """Members that the log has, and who left or were silent for too long."""
     is_joined: bool = False
-    """Whether somebody is about to join it by the classic protocol whom the log does not have yet."""
+    """Whether a client that is not in the log yet is about to join it by the classic protocol."""
 
 
 def migration_policy(name: str) -> MigrationPolicy:

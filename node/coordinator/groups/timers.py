@@ -1,8 +1,8 @@
-"""Deadlines by key, made for those that are put off again and again.
+"""Deadlines by key, made for deadlines that are extended again and again.
 
-A group's members are heard every few seconds and each time their session begins anew. A timer of the loop
-for each of those words would fill its heap with cancelled ones; here a later deadline is a number in a
-dictionary, and the loop's timer that comes too early looks at it.
+A group's members send a heartbeat every few seconds, and each one restarts a session timeout. With a timer of
+the loop for each heartbeat, the loop's heap would fill with cancelled timers. Here a later deadline is a
+number in a dictionary, and the loop's timer that comes too early looks at it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What time and deleted topics take from the groups' offsets, put into the log by the coordinator's leader.
+"""Removes offsets that have expired or whose topic was deleted, by commands of the coordinator's leader.
 
-Kafka's leader looks every ten minutes for offsets whose retention is over, and drops those of a topic when
-it hears that the topic is gone. Here both are commands, so all replicas drop the same; the leader only says
-when.
+Kafka's leader looks every ten minutes for offsets whose retention is over, and drops those of a topic when it
+hears that the topic is gone. Here both are commands, so all replicas drop the same offsets; the leader only
+decides when.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CATCH_UP_SECONDS: Final = 10.0
 PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """A producer that ended no transaction here for so long is forgotten: transactional.id.expiration.ms."""
 MAX_PRODUCERS: Final = 32_768
-"""Beyond so many those that are idle for longest are forgotten sooner. Whoever has a producer for each
-transaction makes one here with each, and all of them are in every snapshot, which is restored in one go."""
+"""Number of producers above which the longest idle are forgotten sooner. A client with a new producer for
+each transaction adds one here with each. All are in every snapshot, which is restored in one go."""
 LEAST_PRODUCER_EXPIRY_MS: Final = 3600 * 1000
 """No producer is forgotten sooner for that: longer than any message of a transaction that ended is late."""
 MAX_TOPICS: Final = 1_000
@@ -45,7 +45,7 @@ SLICE_OFFSETS: Final = 5_000
 
 
 class Upkeep:
-    """At work as long as the coordinator leads; its timers are the coordinator's."""
+    """Runs while the coordinator leads; its timers are the coordinator's."""
 
     def __init__(self, coordinator: GroupsContext) -> None:
         self._coordinator = coordinator
@@ -84,10 +84,10 @@ class Upkeep:
             self._coordinator.loop.call_exception_handler({"message": message, "exception": error})
 
     async def _expire(self) -> None:
-        """Name the groups of which something has had its time, in commands of a bounded size each.
+        """Log commands that name the groups with something expired; each command has a bounded size.
 
-        Nothing goes while the nodes do not agree on the time. Nor from a group that somebody joins: the log
-        has its members once the join phase is over (Kafka expires in Empty only).
+        Nothing expires while the nodes do not agree on the time, nor in a group that members are joining: the
+        log has them only after the join phase (Kafka expires in Empty only).
         """
         coordinator = self._coordinator
         now = coordinator.context.agreed_ms()
@@ -149,10 +149,11 @@ class Upkeep:
                     return
 
     async def _gone_topics(self) -> Sequence[bytes]:
-        """Topics that offsets are kept for and that were deleted.
+        """Deleted topics that offsets are still kept for.
 
-        Looked up first, and only then is this node's view of the controller brought up to date: whoever
-        committed an offset knew its topic before, so a topic that is unknown then was deleted.
+        The topics of the offsets are read first, and only then is this node's view of the controller brought
+        up to date: a client that committed an offset knew its topic before, so a topic that is unknown then
+        was deleted.
         """
         controller = self._coordinator.context.controller
         kept = self._coordinator.machine.topic_ids()

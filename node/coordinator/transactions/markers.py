@@ -1,11 +1,11 @@
-"""Brings the markers of decided transactions to every partition and group in them, for as long as it takes.
+"""Sends the markers of prepared transactions to every partition and group in them, for as long as it takes.
 
-A transaction is decided once it is prepared; nothing may be left open by it after that, whoever is down. So
-each marker is sent until its place says that it is there, with pauses in between, by whichever node leads the
-coordinator at the time. Places ignore what they have had already, so sending again does no harm.
+A transaction is decided once it is prepared; from then on it must not stay open anywhere, even if nodes are
+down. So each marker is sent, with pauses in between, until its partition or group confirms it; the node that
+leads the coordinator at the time sends it. A marker that arrived before is ignored, so sending it again does
+no harm.
 
-What goes to one node is sent together: the markers of all transactions that were decided while the calls
-before were under way.
+Markers for one node are sent together: those of all transactions that were decided during the calls before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CALL_SECONDS: Final = 5.0
 FIRST_PAUSE_SECONDS: Final = 0.02
 LAST_PAUSE_SECONDS: Final = 1.0
 REROUTE_SECONDS: Final = 0.05
-"""How soon after a change of leaders it is looked what waits for the wrong node."""
+"""Delay between a change of leaders and the search for markers that wait for the wrong node."""
 CATCH_UP_SECONDS: Final = 3.0
 
 Place = TopicPartition | str
@@ -49,7 +49,7 @@ class Decided(NamedTuple):
 
 
 def decided(transaction: Transaction) -> Decided:
-    """What is told of a prepared transaction; its row in the state is another one's before long."""
+    """The data of a prepared transaction's markers: a copy, as its row in the state soon changes."""
     assert transaction.state in PREPARED
     return Decided(
         transaction.marker_producer_id,
@@ -192,7 +192,7 @@ class _Outbox:
         self._closed = False
 
     def post(self, marker: Marker) -> asyncio.Future[int]:
-        """What the place answers; asked for together with all that is posted in the same turn of the loop."""
+        """The answer to one marker; markers posted in the same turn of the loop share a call."""
         answer: asyncio.Future[int] = self._context.loop.create_future()
         self._waiting.append((marker, answer))
         if self._turn is None and not self._closed:

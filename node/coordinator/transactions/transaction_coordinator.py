@@ -35,7 +35,7 @@ from strandline.statemachine.transactions.transaction_state import PREPARED, Tra
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 COMPLETING_SECONDS: Final = 2.0
-"""How long a request waits for the transaction before to be complete. Clients ask again after a pause that is
+"""Time that a request waits until the previous transaction is complete. Clients retry after a pause that is
 longer than markers usually take."""
 MAX_WAITING: Final = 10_000
 """Requests that wait so, of one coordinator."""
@@ -45,17 +45,17 @@ they are named by their clients, and every replica keeps them until the transact
 
 
 class ProducerIdentity(NamedTuple):
-    """What a producer is to use from now on."""
+    """The producer id and epoch that a producer has to use from now on."""
 
     producer_id: int
     epoch: int
 
 
 class TransactionCoordinator:
-    """The transactional ids of one coordinator. Belongs to one event loop; there as long as the replica is.
+    """The transactional ids of one coordinator. Belongs to one event loop; lives as long as the replica.
 
-    A request gets it from `Coordinators.transactions_for`, which gives it out while it leads only. A Refusal
-    with a code that clients do not ask again after is certain; an outcome that nobody knows never has one.
+    Requests get it from `Coordinators.transactions_for`, which gives it out only while it leads. A Refusal
+    whose code is not retriable is certain; an unknown outcome never has such a code.
     """
 
     def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: CoordinatorContext) -> None:
@@ -163,16 +163,16 @@ class TransactionCoordinator:
     # What operators ask.
 
     async def describe(self, transactional_id: str) -> Transaction | Refusal:
-        """What is known of an id: to be read in the same turn of the loop."""
+        """The state of a transactional id; the caller reads it in the same turn of the loop."""
         if not await self.replica.confirm():
             return Refusal(KafkaError.NOT_COORDINATOR, "This node does not lead the coordinator any more.")
         found = self.machine.transactions.get(transactional_id)
         return found or Refusal(KafkaError.TRANSACTIONAL_ID_NOT_FOUND, "No such transactional id is known.")
 
     async def abort(self, transactional_id: str, number: int) -> ProducerIdentity | Refusal | None:
-        """Abort the open transaction of this number, against its producer, which is fenced.
+        """Abort the open transaction of this number, and fence its producer.
 
-        None: it is in the log, and nobody knows yet whether it will be carried out. A Refusal is certain.
+        None: the command is in the log, and its outcome is not known yet. A Refusal is certain.
         """
         result = await self.replica.execute(Abort(transactional_id, number))
         if isinstance(result, NotDone) and result.unknown:

@@ -1,9 +1,9 @@
-"""What the leader of a coordinator of transactions does by itself, from its election to its end.
+"""The background work of a transaction coordinator's leader, from its election to its end.
 
-It brings to an end what was decided: the markers of every prepared transaction that the state shows, also of
-those an earlier leader prepared. It aborts what takes longer than its producer asked for, and forgets
-transactional ids that nobody uses. All of it follows from the applied state, so a new leader needs no word
-from the one before, and what is done twice is done once.
+It completes what was decided: it sends the markers of every prepared transaction that the state shows,
+including those that an earlier leader prepared. It aborts transactions that exceed their producer's timeout,
+and forgets transactional ids that are not used. All of it follows from the applied state, so a new leader
+needs no message from the previous one, and each step may be repeated without harm.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from strandline.statemachine.transactions.transactions import TransactionsMachin
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 1.0
-"""How often it is looked for transactions that take too long (Kafka: 10 s,
+"""Interval of the search for transactions that exceed their timeout (Kafka: 10 s,
 transaction.abort.timed.out.transaction.cleanup.interval.ms)."""
 EXPIRE_SECONDS: Final = 600.0
-"""How often it is looked for transactional ids that nobody uses."""
+"""Interval of the search for transactional ids that are not used."""
 MAX_IDS: Final = 32_768
 """Beyond so many those that are at rest for longest are forgotten sooner. Sinks that make an id for each
 checkpoint leave several hundred thousand in a week, and a snapshot of all ids is read in one go when it is

@@ -1,9 +1,9 @@
-"""Asks the coordinator of a transaction, wherever it leads, whether a partition or group is in it.
+"""Asks the coordinator of a transaction, on whichever node it runs, whether a partition or group is in it.
 
-Kafka's protocol trusts that a transactional batch comes after the request that added its partition. It may
-come late instead, when the transaction it was made for is long over, and would then begin one that nobody
-ever ends. So whoever is to write it asks first (KIP-890), and gets the number of the transaction it belongs
-to. For clients that leave the adding to the broker, asking is adding.
+Kafka's protocol trusts that a transactional batch comes after the request that added its partition. The batch
+may come late instead, when its transaction is long over, and would then begin one that no producer ever ends.
+So the node that is to write the batch asks first (KIP-890), and gets the number of its transaction. For
+clients that leave the adding to the broker, the same call adds the partition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DONE: Final = 0
 VERIFY_SECONDS: Final = 5.0
 """All a batch waits for, what is being completed before it included."""
 ATTEMPT_SECONDS: Final = 3.0
-"""How long one node is waited for."""
+"""Time limit of one call to one node."""
 RETRY_SECONDS: Final = 0.05
 _ASKED_AGAIN: Final = (
     KafkaError.NOT_COORDINATOR,
@@ -38,7 +38,7 @@ Partitions = Sequence[tuple[bytes, int]]
 
 
 class _Gathering(NamedTuple):
-    """What is added for one producer in one go: all that came in a turn of the loop."""
+    """The partitions added for one producer in one call: all requests of one turn of the loop."""
 
     partitions: dict[tuple[bytes, int], None]
     answer: asyncio.Task[Verified | Refusal]
@@ -47,8 +47,8 @@ class _Gathering(NamedTuple):
 class Verifier:
     """One node's questions to the coordinators, and its answers as one. Belongs to the context's loop.
 
-    Every Refusal whose reason is among Kafka's retriable codes says that nobody knows (yet); all others are
-    the coordinator's own refusal, and certain.
+    A Refusal with one of Kafka's retriable codes means that the answer is not known yet; every other Refusal
+    is the coordinator's own, and certain.
     """
 
     def __init__(self, context: CoordinatorContext, coordinators: Coordinators) -> None:
@@ -59,7 +59,7 @@ class Verifier:
         context.calls.serve(VERIFY, self._asked)
 
     def close(self) -> None:
-        """The node stops: nobody is asked any more, and nobody waits."""
+        """Stop with the node: no coordinator is asked any more, and no caller waits."""
         self._closed = True
 
     async def partitions(
