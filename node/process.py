@@ -43,7 +43,7 @@ from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.storage_owner import ForeignStorage
 from strandline.node.objectstore.store import NotDone, ObjectStore
-from strandline.node.raft.data_folder import FolderError
+from strandline.node.raft.data_folder import FolderError, has_served
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.mesh.mesh import MeshListenError
 from strandline.node.raft.wal.recovered_log import RaftLogDamaged
@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 
 STORE_THREADS: Final = 16
 """More than uploads in parallel, so that reads need not wait for their syncs."""
+STORE_WAIT_SECONDS: Final = 1.0
+"""Between two looks for the folder of a store that is missing."""
 STOP_SECONDS: Final = 20.0
 """More than the parts of a clean stop may take together, unless a disk or the object store hangs."""
 LEFT_SECONDS: Final = 3.0
@@ -145,7 +147,9 @@ class _Process:
         warming.shutdown(wait=False)
         disk = RealDisk()
         threads = DiskThreads(STORE_THREADS, "store")
-        store = _open_store(config, loop, disk, threads)
+        store = await self._store(loop, disk, threads)
+        if store is None:
+            return 0
         wal_thread, snapshot_thread = DiskThreads(1, "wal"), DiskThreads(1, "snapshots")
         work_thread = ThreadPoolExecutor(1, "work")
         broker = Broker(
@@ -198,6 +202,38 @@ class _Process:
         log.info("node %d stopped", broker.node_id)
         return 0
 
+    async def _store(
+        self, loop: asyncio.AbstractEventLoop, disk: RealDisk, threads: Executor
+    ) -> ObjectStore | None:
+        """The configured store, its operations tried again. Raises Unusable.
+
+        A node that has served makes no store's folder: where it is missing it is not mounted yet, and a new
+        one would stand in its way. The node waits for it; None if it is stopped meanwhile.
+        """
+        config, told = self._config, False
+        place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}")
+        rng = random.Random(_SYSTEM.getrandbits(256))
+        try:
+            make = not has_served(disk, config.node.data, config.node.id, config.cluster.id)
+        except (FolderError, OSError):
+            make = False  # opening the data folder tells of it
+        while not self._stopping.is_set():
+            try:
+                return open_store(
+                    place, RetryPolicy(), loop=loop, disk=disk, executor=threads, rng=rng, make=make
+                )
+            except NotDone as error:
+                cure = error.cure or "correct storage.url or storage.options"
+                text = f"storage.url: {error.key}: {error.reason.rstrip('.')}: {cure}"
+                if not error.retriable:
+                    raise Unusable(text) from error
+                if not told:
+                    log.error("%s; until then the node waits", text)
+                told = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), STORE_WAIT_SECONDS)
+        return None
+
     def _signalled(self, number: int) -> None:
         """The first signal asks for a clean stop, the second ends the process where it is."""
         if self._stopping.is_set():
@@ -215,19 +251,6 @@ def _disk_failure(error: OSError, config: NodeConfig) -> str:
     where = error.filename or f"a file below node.data ({config.node.data})"
     todo = _DISK_CURES.get(error.errno or 0, "see that the disk works, then start it again")
     return f"{where}: {error.strerror or error}: {todo}"
-
-
-def _open_store(
-    config: NodeConfig, loop: asyncio.AbstractEventLoop, disk: RealDisk, threads: Executor
-) -> ObjectStore:
-    """The configured store, its operations tried again. Raises Unusable."""
-    place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}")
-    rng = random.Random(_SYSTEM.getrandbits(256))
-    try:
-        return open_store(place, RetryPolicy(), loop=loop, disk=disk, executor=threads, rng=rng)
-    except NotDone as error:
-        cure = error.cure or "correct storage.url or storage.options"
-        raise Unusable(f"storage.url: {error.key}: {error.reason.rstrip('.')}: {cure}") from error
 
 
 def _level_one_builder(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> WorkerBuilder | None:

@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from strandline.node.objectstore.local_store import PARTIAL
+
 SECRET = "of a test, and long enough"
 SECONDS = 40.0
 """Far more than anything here takes, on a machine that is busy."""
@@ -154,6 +156,33 @@ def test_a_storage_that_goes_is_told_everywhere_and_so_is_its_return(tmp_path: P
     assert not list((tmp_path / "objects").glob("health/*"))
 
 
+def test_a_node_that_has_served_waits_for_a_storage_that_is_not_mounted(tmp_path: Path) -> None:
+    """As after a boot: a folder in the place of the mount would stand in its way."""
+    objects, away = tmp_path / "objects", tmp_path / "away"
+    config = write_config(tmp_path)
+    with started(config) as process:
+        healthy(tmp_path, process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS)
+    objects.rename(away)
+    with started(config) as process:
+        assert process.stderr is not None
+        assert "the store's folder is missing: mount it again" in process.stderr.readline()
+        assert not objects.exists()
+        away.rename(objects)
+        healthy(tmp_path, process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS)
+        assert process.returncode == 0
+    objects.rename(away)
+    with started(config) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, "it can be stopped while it waits"
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int]]]:
     """A node that runs: its folder, and what it says of itself."""
@@ -248,6 +277,7 @@ def test_a_second_process_on_the_same_folder_is_refused(
     running: tuple[Path, dict[str, int]], storage: str
 ) -> None:
     folder, _ = running
+    (folder / storage / PARTIAL).mkdir(parents=True, exist_ok=True)  # one that is missing is waited for
     override = f"storage.url={folder}/{storage}"
     with started(folder / "node.toml", "--set", override) as process:
         line = refusal(process)

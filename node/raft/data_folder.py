@@ -204,6 +204,12 @@ class Folder:
         self._disk.sync_dir(self._path.rpartition("/")[0])
 
 
+def has_served(disk: Disk, folder: str, node: int, cluster: str) -> bool:
+    """Whether a node's data folder has been part of a cluster; blocking. Raises FolderError, and OSError."""
+    path = f"{folder}/{NAME}"
+    return disk.exists(path) and bool(_read(path, disk.read(path), node, cluster)["incarnation"])
+
+
 def _read(path: str, data: bytes, node: int, cluster: str) -> dict[str, Any]:
     try:
         outer = json.loads(data)
