@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from strandline.cluster.admin_client import AdminClient, Answer
 from tests.mix.memory import MemoryGroup, NoGroup, Use
-from tests.mix.watch import Told
+from tests.mix.watch import Told, told
 
 V1_STAT = "cache 1\ntotal_cache 600\ntotal_workingset_refault_file 7\ntotal_pgmajfault 8\n"
 V2_STAT = "anon 400\nfile 600\nworkingset_refault_file 7\npgmajfault 8\n"
@@ -56,6 +57,24 @@ def test_without_a_memory_controller_the_reason_is_said(tmp_path: Path) -> None:
     own.write_text("0::/\n")
     with pytest.raises(NoGroup, match="no memory controller"):
         MemoryGroup.make(tmp_path, own)
+
+
+def test_a_page_of_metrics_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = """# TYPE strandline_raft_elections_total counter
+strandline_raft_elections_total{rank="partition",cause="silence"} 3
+strandline_event_loop_lag_seconds_bucket{le="0.2"} 8
+strandline_event_loop_lag_seconds_bucket{le="+Inf"} 10
+strandline_event_loop_lag_seconds_count 10
+strandline_event_loop_lag_seconds_sum 2.5
+strandline_event_loop_held_longest_seconds{part="a.b"} 0.5
+strandline_partition_leader{topic="t",partition="0"} 1
+process_cpu_seconds_total 1.5
+"""
+    monkeypatch.setattr(AdminClient, "request", lambda *_, **__: Answer(200, page))
+    found = told(["one", "other"])
+    assert found.unwanted() == {"partition": 6}
+    assert (found.long_lags, found.lag_seconds, found.processor_seconds) == (4, 5.0, 3.0)
+    assert found.held == {"a.b": 0.5}
 
 
 def test_the_first_election_of_a_group_is_wanted_and_no_other_is() -> None:
