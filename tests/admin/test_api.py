@@ -244,7 +244,7 @@ async def test_a_storage_that_is_gone_is_unhealthy_with_its_name_the_cause_and_t
         check(answer.json(), schema_of("/health", code="503"))
         (problem,) = answer.json()["problems"]
         assert problem["reason"] == "storage_failing"
-        for part in (str(tmp_path / "objects"), "puts fail", "No such file or directory", "storage.url"):
+        for part in (str(tmp_path / "objects"), "puts fail", "the store's folder is missing", "storage.url"):
             assert part in problem["detail"]
         page = samples((await client.ask("GET", "/metrics")).body.decode())
         assert page["strandline_healthy", ()] == 0
