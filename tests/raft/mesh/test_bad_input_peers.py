@@ -13,7 +13,8 @@ from tests.small_cluster import SmallCluster
 
 
 def speak_version_3(host: RaftHost) -> None:
-    host.mesh._identity = replace(host.mesh._identity, versions=(3, 4))
+    connector = host.mesh._connector
+    connector._identity = replace(connector._identity, versions=(3, 4))
 
 
 def said(cluster: SmallCluster, node: int, reason: str) -> str:
