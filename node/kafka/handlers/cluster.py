@@ -13,7 +13,7 @@ from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.controller.controller_state import NodeRegistration
 
 NOT_ASKED: Final = -(2**31)
-"""What stands for authorized operations in an answer to whoever did not ask for them."""
+"""The authorized operations in an answer to a request that did not ask for them."""
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 

@@ -52,15 +52,15 @@ _NO_GROUP_NAME: Final = "Group name must not be empty"
 ALTER_SECONDS: Final = 30.0
 """These requests carry no timeout; this is what Kafka's own request.timeout.ms gives the controller."""
 CATCH_UP_SECONDS: Final = 1.0
-"""Longer than a follower is behind in a cluster that works; without a controller nobody is kept waiting."""
+"""Time limit for catching up: above a healthy follower's lag, and short if there is no controller."""
 _OPERATIONS: Final = tuple(int(operation) for operation in ConfigOperation)
 
 
 async def describe_configs(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """What is in force and where it comes from.
+    """Describe the configs in force, and their sources.
 
-    Clients ask any node, so a topic's or group's is told after everything that was changed before, through
-    whichever node. Without the controller it is what this node knows.
+    Clients ask any node, so a topic's or group's configs include every change made before, through whichever
+    node. Without the controller they are what this node knows.
     """
     if any(asked.resource_type in (TOPIC, GROUP) for asked in request.payload.resources):
         await context.controller.catch_up(CATCH_UP_SECONDS)
@@ -218,7 +218,7 @@ async def _altered(
 
 
 def _fault(asked: Any) -> Failure | None:
-    """What is wrong with the request itself, in Kafka's words and order."""
+    """The fault of the request itself, in Kafka's words and order; None if it has none."""
     names = [config.name for config in asked.configs]
     if len(set(names)) != len(names):
         return Failure(ErrorCode.invalid_request, "Error due to duplicate config keys")

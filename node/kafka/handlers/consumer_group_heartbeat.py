@@ -80,7 +80,8 @@ def _heartbeat(context: BrokerContext, request: Request) -> Heartbeat | Refusal:
 
 
 def _fault(payload: Any, pattern: str | None, version: int) -> str | None:
-    """What Kafka's `throwIfConsumerGroupHeartbeatRequestIsInvalid` would say, and what is too long for us."""
+    """The reason to refuse a request: Kafka's `throwIfConsumerGroupHeartbeatRequestIsInvalid`, or a text or
+    list too long for the coordinator; None if it is valid."""
     epoch = payload.member_epoch
     if (version >= _BRINGS_ITS_ID or epoch > JOINING or epoch == LEAVING) and not payload.member_id:
         return "MemberId can't be empty."

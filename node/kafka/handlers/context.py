@@ -1,7 +1,7 @@
-"""What requests use of the node they arrive at.
+"""The node, as the handlers of requests use it.
 
-A request's function takes this instead of the whole broker, so that a test can give it a node made of plain
-objects, and so that the arrow of imports goes one way: the broker knows the requests.
+A handler takes this interface instead of the whole broker, so that a test can give it a node made of plain
+objects, and so that imports point one way: the broker knows the handlers.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class BrokerContext(Protocol):
     def producer_ids(self) -> ProducerIds: ...
     @property
     def coordinators(self) -> Coordinators:
-        """Where groups and transactions are coordinated, and what coordinates them here."""
+        """Finds the coordinators of groups and transactions, and has those of this node."""
 
     @property
     def verifier(self) -> Verifier:
-        """Asks the coordinators of transactions, wherever they are, what a transaction has in it."""
+        """Asks the coordinators of transactions, on any node, whether a partition or group is in one."""
 
     @property
     def calls(self) -> MeshCalls: ...
@@ -65,7 +65,7 @@ class BrokerContext(Protocol):
 
     @property
     def rng(self) -> random.Random:
-        """Where the ids of new topics come from."""
+        """Source of the ids of new topics."""
 
     def wall_ms(self) -> int:
         """Unix time in milliseconds, the node's own clock."""

@@ -17,7 +17,7 @@ from strandline.statemachine.groups.group_commands import DeleteGroup, Refused
 
 
 async def delete_groups(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """What became of each group, once it is decided; a name given twice is answered once."""
+    """Delete the groups, with a result for each once it is decided; a name given twice is answered once."""
     names = dict.fromkeys(request.payload.groups_names)
 
     async def delete(group_id: str) -> Any:

@@ -1,7 +1,7 @@
-"""DeleteRecords: a partition forgets everything before an offset (KIP-107).
+"""DeleteRecords: deletes a partition's records before an offset (KIP-107).
 
-The start offset moves at once, by a command in the partition's log, so an answer holds whoever leads next.
-What lay before it is deleted from storage later, when nobody can need it any more.
+The start offset moves at once, by a command in the partition's log, so an answer holds under every later
+leader. The records before it are deleted from storage later, when no reader can need them any more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HIGH_WATERMARK: Final = -1
 
 
 class _Answer(NamedTuple):
-    """What became of one partition: the offset its records begin with now, -1 with an error."""
+    """The result for one partition: its start offset now, -1 with an error."""
 
     code: ErrorCode
     low_watermark: int = -1

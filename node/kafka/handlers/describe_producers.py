@@ -1,7 +1,7 @@
-"""DescribeProducers: what a partition remembers of its producers, for whoever looks for hanging transactions.
+"""DescribeProducers: a partition's producer state, for operators that look for hanging transactions.
 
 KIP-664: a transaction that is open in a partition and unknown to its coordinator holds the last stable offset
-back for ever. This tells where it began and with which epochs; WriteTxnMarkers ends it.
+back for ever. The answer has the offset it began at and its epochs; WriteTxnMarkers ends it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ async def describe_transactions(context: BrokerContext, request: Request, a: Res
 
 
 def topics_of(context: BrokerContext, one: Transaction) -> dict[str, list[int]]:
-    """What a transaction has in it, by topic; groups are partitions of their offsets' topic, as in Kafka.
+    """A transaction's partitions by topic; groups are partitions of their offsets' topic, as in Kafka.
 
     A topic that was deleted since is left out.
     """

@@ -102,7 +102,7 @@ async def _elect(
             moves[found.group] = found
             found = _UNAVAILABLE
         elif asked is None and found is _NOT_NEEDED:
-            continue  # Who asks for all partitions is told of those that had to move, as in Kafka.
+            continue  # The answer for "all partitions" has those that had to move only, as in Kafka.
         results.setdefault(name, {})[number] = found
     pending = list(moves.values())
     for first in range(0, len(pending), HANDED_OVER_AT_ONCE):
@@ -146,7 +146,7 @@ async def _moved(
             answers: Sequence[bool] = await context.calls.call(leader, METHOD, payload, left)
         except CallFailed as failed:
             if failed.unknown:
-                begun += own  # It may have been carried out: who leads in the end will tell.
+                begun += own  # It may have been carried out: the leaders in the end will show it.
                 continue
             answers = [False] * len(own)
         for move, started in zip(own, answers, strict=True):

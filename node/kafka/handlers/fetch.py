@@ -23,7 +23,7 @@ from strandline.node.runtime.slices import in_slices
 MAX_FETCH_BYTES: Final = 55 * 1024 * 1024
 """Records of one answer, whatever a client asks for: Kafka's default of `fetch.max.bytes`."""
 LIKELY_BATCH_BYTES: Final = 1024 * 1024 + 12
-"""Where more room than this is left, the next batch most likely fits: it is read before it is measured."""
+"""Size that most batches do not exceed: if more room is left, a batch is read before it is measured."""
 SLICE: Final = 64
 """Partitions that are read, or answered, in one turn of the loop: some milliseconds' worth. A consumer of a
 thousand partitions would hold up all else for as long as an election where the processor is busy."""

@@ -83,7 +83,7 @@ class FetchPartition:
         self.topic: Topic | ErrorCode = ErrorCode.none
         self.code = ErrorCode.none
         self.diverging: EpochEnd | None = None
-        """Where the log parted from what the client has read (KIP-595), then there are no records."""
+        """The point where the log diverged from the client's (KIP-595); set, there are no records."""
         self.doubtful = False
         """`code` or `diverging` are true only if this node still leads."""
         self.high_watermark = self.last_stable_offset = self.start_offset = self._end = -1

@@ -1,8 +1,8 @@
-"""FindCoordinator: which node answers for a consumer group or a transactional id.
+"""FindCoordinator: the node that coordinates a consumer group or a transactional id.
 
-Whoever asks first brings the coordinators into being. The answer is the node that leads the key's partition;
-while there is none, an election's time is waited for it, because clients that are sent away come back later
-than that.
+The first request creates the coordinators' topic. The answer is the node that leads the key's partition.
+Without a leader the request waits for the time of an election, because a client that is sent away comes back
+later than that.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def _set(changes: Sequence[ConfigChange]) -> list[tuple[str, str]]:
 
 
 def _out_of_bounds(context: BrokerContext, given: Iterable[tuple[str, str]]) -> str | None:
-    """Why brokers do not allow a value, in Kafka's words; what is no value at all, the controller says."""
+    """The reason, in Kafka's words, why brokers refuse a value; else None. The controller refuses text that
+    is no value."""
     session, heartbeat = group_limits(context.config.groups)
     limits = {
         CONSUMER_HEARTBEAT_INTERVAL_MS: (heartbeat, "heartbeat.interval.ms"),

@@ -1,4 +1,4 @@
-"""Which coordinator answers a request about a group, or the code that says that none here does."""
+"""Finds the coordinator here that answers a request about a group, or the error code if there is none."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ async def heartbeat(context: BrokerContext, request: Request, a: ResponseTypes) 
     payload = request.payload
     found = group_coordinator(context, payload.group_id)
     if found is ErrorCode.coordinator_load_in_progress:
-        # As Kafka: its timers begin anew with the leadership anyway.
+        # As Kafka: a new leader restarts the member's session timeout anyway.
         code = ErrorCode.none
     elif isinstance(found, ErrorCode):
         code = found

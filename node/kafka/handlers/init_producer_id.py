@@ -1,7 +1,7 @@
 """InitProducerId: an id of its own for every idempotent producer, the next epoch for every transactional one.
 
-As in Kafka, a producer without a transactional id always gets a new id with epoch 0, also one that brings
-the id it had: nobody remembers to whom an id was given, so there is nothing whose epoch could be raised.
+As in Kafka, a producer without a transactional id always gets a new id with epoch 0, even one that brings its
+former id: the cluster does not remember the owners of such ids, so it has no epoch to raise.
 """
 
 from __future__ import annotations

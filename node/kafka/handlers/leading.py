@@ -1,8 +1,8 @@
-"""Which partition a request means, whether this node may answer for it, and who may if not.
+"""Finds the partition of a request, and decides whether this node may answer for it or which node leads it.
 
-Produce, Fetch, ListOffsets and OffsetForLeaderEpoch judge this alike, as Kafka's broker does: first whether
-there is such a topic and partition, then leadership, then the leader epoch the client believes in (KIP-320).
-Where the leader is another node, newer versions of Produce and Fetch say so in the answer itself, so that the
+Produce, Fetch, ListOffsets and OffsetForLeaderEpoch share these checks, in the order of Kafka's broker: first
+whether the topic and partition exist, then leadership, then the leader epoch that the client believes in
+(KIP-320). If another node leads, newer versions of Produce and Fetch name it in the answer, so that the
 client moves at once instead of asking for metadata (KIP-951).
 """
 
@@ -20,7 +20,7 @@ from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 NO_LEADER_EPOCH = -1
-"""What a client sends that does not know, or does not care, which leader it talks to."""
+"""Leader epoch in the requests of a client that does not know it, or does not want it checked."""
 
 
 def topic_of(context: BrokerContext, name: str | None, topic_id: UUID | None) -> Topic | ErrorCode:

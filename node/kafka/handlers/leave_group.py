@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, or somebody removes them, static ones by their instance ids (KIP-345)."""
+"""LeaveGroup: members leave, or an administrator removes them, by instance id if static (KIP-345)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 
 _OF_ALL: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
-"""What is no member's own: the client asks again, or elsewhere."""
+"""Errors of the whole request, not of one member: the client asks again, or another node."""
 
 
 async def leave_group(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """What it comes to for each; before version 3 there is one, and its code is the answer's."""
+    """Remove members, with a result for each; before version 3 there is one, and the answer has its code."""
     payload = request.payload
     asked = getattr(payload, "members", None)
     leaving = (

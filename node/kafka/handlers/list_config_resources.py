@@ -35,8 +35,10 @@ _NAMES: Final[dict[int, Callable[[Controller], Iterable[str]]]] = {
 
 
 async def list_config_resources(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """What there is once this node has heard of everything before; UNSUPPORTED_VERSION for a kind that Kafka
-    does not list either."""
+    """List the resources, including every change made before.
+
+    UNSUPPORTED_VERSION for a kind that Kafka does not list either.
+    """
     asked = getattr(request.payload, "resource_types", (CLIENT_METRICS,))
     code = ErrorCode.none if {*asked} <= {*_NAMES} else ErrorCode.unsupported_version
     found: list[tuple[int, str]] = []

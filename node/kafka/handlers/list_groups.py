@@ -15,10 +15,10 @@ from strandline.statemachine.internal_topics import GROUPS_TOPIC
 
 
 async def list_groups(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """All of them, or those in the states (KIP-518) and of the kinds (KIP-848) that were asked for.
+    """List the groups: all, or those in the states (KIP-518) and of the types (KIP-848) of the request.
 
-    COORDINATOR_LOAD_IN_PROGRESS, as Kafka, while a coordinator that this node was elected for is not ready:
-    whoever asked would take its groups for gone.
+    COORDINATOR_LOAD_IN_PROGRESS, as in Kafka, while a coordinator that this node was elected for is not
+    ready: the client would conclude that its groups do not exist.
     """
     if context.coordinators.loading(GROUPS_TOPIC):
         loading = ErrorCode.coordinator_load_in_progress

@@ -187,7 +187,7 @@ async def _look_up(partition: Partition, timestamp: int, committed: bool) -> _An
 
 
 def _end(partition: Partition, committed: bool) -> int:
-    """Where a reader's log ends now; never below where it ended when its look-up began."""
+    """The end of the log for this reader now; never below the end when its look-up began."""
     return partition.last_stable_offset if committed else partition.high_watermark
 
 

@@ -23,10 +23,11 @@ _KNOWN: Final = (*(state.value for state in State), "Dead", "PrepareEpochFence")
 
 
 async def list_transactions(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """Those that pass every filter given: state, producer id, running longer than so many ms (KIP-994), an id
-    that matches a pattern as a whole (KIP-1152).
+    """List the transactions that pass every filter of the request.
 
-    All or none: who looks for hanging transactions takes one that is not listed for one that nobody will end.
+    Filters: state, producer id, running longer than so many ms (KIP-994), an id that matches a pattern as a
+    whole (KIP-1152). The list is complete or an error: an operator that looks for hanging transactions takes
+    one that is missing from it for one that no coordinator will end.
     """
     payload = request.payload
     if context.coordinators.loading(TRANSACTIONS_TOPIC):

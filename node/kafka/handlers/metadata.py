@@ -25,7 +25,7 @@ from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import invalid_name
 
 AUTO_CREATE_SECONDS: Final = 5.0
-"""How long a request waits for the topics it creates; its connection serves nothing else meanwhile."""
+"""Time that a request waits for the topics it creates; its connection serves nothing else meanwhile."""
 _BY_ID: Final = 12
 """The first version in which a client may name topics by id."""
 
@@ -39,7 +39,7 @@ class _Missing(NamedTuple):
 
 
 async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -> EncodedBody:
-    """What this node knows; creates missing topics if the client, and the configuration, allow it."""
+    """Answer with this node's metadata; create missing topics if client and configuration allow it."""
     version, payload = request.header.api_version, request.payload
     operations = getattr(payload, "include_topic_authorized_operations", False)
     found = await _topics(context, payload, version)
@@ -114,9 +114,9 @@ _GONE: Final = ErrorCode.unknown_topic_or_partition
 
 
 async def _created(context: BrokerContext, name: str, deadline: float) -> ErrorCode:
-    """What to say of the topic should it still not be there."""
+    """Create the topic; returns the error code for the case that it still does not exist afterwards."""
     if invalid_name(name) or name in INTERNAL:
-        # The broker's own topics come with what needs them, not with whoever names them first.
+        # The broker creates its own topics when it needs them, not when a client names them.
         return _unknown(name).code
     if context.loop.time() >= deadline:
         return ErrorCode.leader_not_available

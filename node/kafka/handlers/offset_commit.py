@@ -28,7 +28,7 @@ _BEFORE: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
         ErrorCode.group_id_not_found: ErrorCode.illegal_generation,
     }
 )
-"""What clients are told that speak a version before KIP-848, as Kafka does."""
+"""Error codes for clients of a version before KIP-848, as in Kafka."""
 
 
 async def offset_commit(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:

@@ -22,7 +22,7 @@ from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.offsets import CommittedOffset, Offsets
 
 CATCH_UP_SECONDS: Final = 2.0
-"""How long the controller is waited for when it is unclear whether a topic still exists."""
+"""Time limit for catching up with the controller when it is unclear whether a topic still exists."""
 _FIRST_WITH_GROUPS: Final = 8
 _FIRST_WITH_GROUP_ERROR: Final = 2
 _NOTHING: Final = CommittedOffset(-1, -1, "", 0, 0, 0)
@@ -164,10 +164,10 @@ async def _fetch(context: BrokerContext, asked: _Asked, stable: bool) -> _Fetche
 
 
 def _agree(context: BrokerContext, group: Group, topics: Sequence[Any] | None) -> bool:
-    """Whether this node knows the topics that are asked for and that the group has offsets of.
+    """Whether this node knows all topics of the request that the group has offsets of.
 
-    It may not: they were deleted, or made anew, and their offsets are about to go; or they were made, and
-    this node is late to hear of it.
+    It may not know one: the topic was deleted, or deleted and created again, and its offsets are about to go;
+    or it was created, and this node lags behind the controller.
     """
     machine, names = context.controller.machine, group.offsets.names
     if topics is None:

@@ -19,7 +19,7 @@ from strandline.node.runtime.gather import gather_bounded
 
 
 class _Answer(NamedTuple):
-    """A term that nobody here has heard of has neither epoch nor end."""
+    """One partition's answer; an epoch that is not known here has neither epoch nor end offset."""
 
     code: ErrorCode = ErrorCode.none
     leader_epoch: int = -1

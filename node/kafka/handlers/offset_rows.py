@@ -1,6 +1,6 @@
-"""Which of the offsets that a client wants to commit may be committed, and the answers to all of them.
+"""Selects the offsets of a commit that may be committed, and builds the answers to all of them.
 
-OffsetCommit and TxnOffsetCommit judge them alike, as Kafka's broker does: an offset of an unknown partition,
+OffsetCommit and TxnOffsetCommit share these checks, as in Kafka's broker: an offset of an unknown partition,
 or with too much metadata, is refused alone; the rest is committed by one command, and shares its outcome.
 """
 
@@ -67,7 +67,7 @@ def _refusal(topic: Topic | ErrorCode, asked: Any) -> ErrorCode:
 
 
 def outcome(result: Any | NotDone) -> ErrorCode:
-    """What a command on offsets came to, as its client is told."""
+    """The error code for the client of a command on offsets, from the command's result."""
     if isinstance(result, NotDone):
         too_large = result.code is ErrorCode.message_too_large
         return ErrorCode.invalid_commit_offset_size if too_large else result.code

@@ -1,7 +1,7 @@
-"""How the controller's answers become Kafka's, the same way for every request that changes something.
+"""Turns the controller's answers into Kafka's, in the same way for every request that changes something.
 
-A command whose outcome is unknown may have been applied. No client must read that as a refusal, so it is
-REQUEST_TIMED_OUT, which clients take for "look, then ask again"; the text says what is known.
+A command whose outcome is unknown may have been applied. A client must not take that for a refusal, so it is
+REQUEST_TIMED_OUT, on which clients look first and then ask again; the message says what is known.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ NO_THROTTLE: Final = timedelta(0)
 MAX_WAIT_SECONDS: Final = 300.0
 """No request is held longer than this, whatever its timeout says."""
 UNTIMED_SECONDS: Final = 30.0
-"""How long a request waits whose timeout says nothing: Kafka's own request.timeout.ms."""
+"""Time limit of a request without a timeout of its own: Kafka's request.timeout.ms."""
 LEADER_SECONDS: Final = 1.0
-"""How long a request that created partitions waits for their first leaders."""
+"""Time that a request which created partitions waits for their first leaders."""
 _FIRST_LOOK_SECONDS: Final = 0.005
 _LAST_LOOK_SECONDS: Final = 0.1
 
 
 class Failure(NamedTuple):
-    """Why one topic, partition or resource of a request was not served."""
+    """The reason why one topic, partition or resource of a request was not served."""
 
     code: ErrorCode
     message: str | None
@@ -62,12 +62,12 @@ async def submit(context: BrokerContext, command: Command, deadline: float) -> R
 
 
 def refused(refusal: Refused) -> Failure:
-    """What the state machine would not do, in the codes it already uses."""
+    """The failure for a refusal of the state machine, which uses Kafka's codes already."""
     return Failure(ErrorCode(int(refusal.error)), refusal.message)
 
 
 def timed_out(unavailable: Unavailable) -> Failure:
-    """What a client is told when the controller did not answer in time."""
+    """The failure for a controller that did not answer in time."""
     known = "it may have been carried out, or may yet be" if unavailable.unknown else "nothing was changed"
     return Failure(
         ErrorCode.request_timed_out, f"The controller did not answer: {unavailable.reason}; {known}."

@@ -57,7 +57,7 @@ _KEYLESS: Final = "a compacted topic takes no record without a key"
 
 
 class _Rules(NamedTuple):
-    """What a topic's configs say about a batch; milliseconds before and after now."""
+    """Rules for a topic's batches, from its configs; times are milliseconds before and after now."""
 
     max_batch_bytes: int
     append_time: bool
@@ -78,7 +78,7 @@ class _Staged(NamedTuple):
 
 
 _Outcome: TypeAlias = _Staged | Refusal | ErrorCode
-"""What becomes of one partition's batch; an ErrorCode where there is no such partition to write to here."""
+"""Outcome of one partition's batch; an ErrorCode if there is no such partition to write to here."""
 
 
 async def produce(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -97,7 +97,7 @@ async def produce(context: BrokerContext, request: Request, a: ResponseTypes) ->
         questions.ask()
     results = [one.result for of_topic in outcomes for one in of_topic if isinstance(one, _Staged)]
     if pending := [result for result in results if not result.done()]:
-        # With acks=0 there is nobody to be told that it takes long.
+        # With acks=0 there is no answer, so no timeout either.
         await _all_done(context.loop, pending, data_wait(ask.timeout) if ask.acks else None)
     if ask.acks == 0:
         _close_on_failure(outcomes)
@@ -169,7 +169,7 @@ def _stage(
 
 
 def _beyond_majority(rules: _Rules, topic: Topic) -> int:
-    """How many replicas have to hold a batch, where these are more than commit it; 0 otherwise."""
+    """Number of replicas that have to hold a batch, if that is more than a commit needs; else 0."""
     return rules.min_in_sync if rules.min_in_sync > topic.replication_factor // 2 + 1 else 0
 
 
@@ -204,10 +204,10 @@ def _batch(
 
 
 def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: Any) -> None:
-    """Tell a replica that does not lead, or not yet, what it was offered.
+    """Note on a replica that does not lead, or not yet, that it missed this batch.
 
-    It may lead when the next batch of the same producer comes, a moment later on the same connection. Nobody
-    may know the producer then, and the batch would pass for its first.
+    It may lead when the next batch of the same producer comes, a moment later on the same connection. Its
+    state may not have the producer then, and the later batch would be taken for the producer's first.
     """
     replica = context.partitions.get(topic.topic_id, data.index)
     if replica is None:
@@ -221,7 +221,7 @@ def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: A
 
 
 def rules_of(configs: Configs) -> _Rules:
-    """What a topic's configs say about a batch; equal configs are read once."""
+    """The rules from a topic's configs; equal configs are read once."""
     return _rules(*(configs.get(setting.name) for setting in _SETTINGS)) if configs else _DEFAULTS
 
 

@@ -1,10 +1,10 @@
-"""What a produce request's transactional batches need to know: the number of the transaction each is part of.
+"""Finds the transaction of each transactional batch in a produce request, by its number.
 
 Nothing in Kafka's protocol orders a batch behind the request that began its transaction, or before the one
 that ended it. So a partition takes a transactional batch only under the number of a transaction that is known
-to have the partition in it (KIP-890): its applied state knows that of an open one, the transaction
-coordinator is asked for that of a new one. Newer clients do not tell the coordinator about partitions before
-they write; for them the same question adds the partition.
+to have the partition in it (KIP-890). The partition's applied state has the number of an open transaction;
+the transaction coordinator is asked for the number of a new one. Newer clients do not add partitions at the
+coordinator before they write; for them the same question adds the partition.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ _Answers = dict[tuple[bytes, int], Verification]
 
 
 class Questions:
-    """What one produce request has to ask the transaction coordinator: one question for each producer id and
-    epoch, for all its partitions together. Asked once, behind the last batch."""
+    """The questions of one produce request to the transaction coordinator, asked once, behind the last batch.
+
+    There is one question for each producer id and epoch, for all its partitions together.
+    """
 
     def __init__(self, context: BrokerContext, request: Request, transactional_id: str) -> None:
         self._context = context
@@ -76,7 +78,7 @@ class Questions:
         return answer
 
     def ask(self) -> None:
-        """Ask what there is to ask; the answers come by themselves, whatever becomes of the request."""
+        """Ask all questions; the answers are set in tasks of their own, even if the request is cancelled."""
         for (producer, epoch), answers in self._questions.items():
             asking = self._context.loop.create_task(self._answer(producer, epoch, answers))
             asking.add_done_callback(partial(_leave_none_waiting, answers))
@@ -120,7 +122,7 @@ def _is_in_none(answer: Verified | Refusal) -> bool:
 
 
 def _leave_none_waiting(answers: _Answers, asking: asyncio.Task[None]) -> None:
-    """What was not answered never will be: the task broke, or the node stops."""
+    """Cancel the questions that were not answered and never will be: the task failed, or the node stops."""
     if not asking.cancelled() and (error := asking.exception()) is not None:
         log.error("a transaction could not be verified", exc_info=error)
     for waiting in answers.values():

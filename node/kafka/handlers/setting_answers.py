@@ -1,8 +1,8 @@
-"""How a setting is told to a client: its type and source, and what the broker's own config of it is called.
+"""A setting in the form that clients see: its type, its source, and the broker config that it falls back to.
 
 Kafka has most configs twice, one for all topics (of the broker) and one for a single topic, which shows the
-first as its synonym. Tools look configs up under both names, so both are here. Brokers take none of the
-former: what a topic does not set has Kafka's default.
+first as its synonym. Tools look configs up under both names, so both are here. Brokers do not accept the
+former: a setting that a topic does not have falls back to Kafka's default.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ DEFAULTS: Final = MappingProxyType({name: _broker_setting(setting) for name, set
 
 
 def source_of(setting: Setting[object], configs: Configs) -> int:
-    """Where a topic's value of a setting comes from."""
+    """The source of a topic's value of a setting."""
     return TOPIC_SOURCE if setting.name in configs else DEFAULT_SOURCE
 
 
 def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
-    """What a broker tells of itself, by name: this node's own configuration, and what topics fall back to."""
+    """A broker's configs, sorted by name: this node's configuration, and the defaults of its topics."""
     topics, kafka = config.topics, config.kafka
     host = kafka.advertised_host or kafka.host
     own = {
@@ -105,7 +105,7 @@ def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
 
 
 class Limits(NamedTuple):
-    """What a group may set one of its times to, in seconds."""
+    """Bounds for one of a group's own time settings, in seconds."""
 
     shortest: float
     longest: float
@@ -126,7 +126,7 @@ _HEARTBEAT: Final = Limits(5.0, 15.0)
 
 
 def _of_coordinators(config: NodeConfig) -> dict[str, tuple[str, str]]:
-    """What a broker tells of groups and transactions, in Kafka's names and units."""
+    """A broker's configs of groups and transactions, in Kafka's names and units."""
     groups, transactions = config.groups, config.transactions
     replicas = min(REPLICAS, len(config.cluster.nodes))
     session, heartbeat = group_limits(groups)

@@ -1,9 +1,9 @@
-"""A topic as Metadata tells it, encoded once for as long as nothing about it changes.
+"""A topic in a Metadata response, encoded once for as long as nothing about it changes.
 
-Clients ask for the same topics again and again, every few minutes and after every error. Building and
-encoding a partition takes 25 µs, asking who leads it one. So what was encoded is kept, each partition for
-itself, and only those are encoded anew whose leader is another one. Ten thousand partitions would still hold
-up everything else for a quarter of a second, heartbeats included: the work is cut into slices.
+Clients ask for the same topics again and again, every few minutes and after every error. To build and encode
+a partition takes 25 µs, to look up its leader one. So the encoded bytes are kept, for each partition alone,
+and only partitions with another leader are encoded again. Ten thousand partitions would still hold up
+everything else for a quarter of a second, heartbeats included: the work is cut into slices.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ LeaderOf = Callable[[int], Leader | None]
 
 
 class Breath:
-    """Where long work says how much it has done, so that the loop runs what waits in between."""
+    """Counts the work done in a long task, and yields to the event loop after each slice."""
 
     def __init__(self) -> None:
         self._left = SLICE
 
     async def spend(self, amount: int) -> None:
-        """So much was done; a slice of it is a few milliseconds."""
+        """Count work of this amount; a slice of it is a few milliseconds."""
         self._left -= amount
         if self._left <= 0:
             self._left = SLICE
@@ -86,10 +86,10 @@ class EncodedTopics:
         operations: bool,
         breath: Breath,
     ) -> bytes:
-        """The topic in the response's `version`; `operations`: whether the client asked what it may do.
+        """The topic in the response's `version`; `operations`: include authorized operations.
 
-        Encodes anew the partitions whose leader is another one than the last time, in slices: each is told as
-        it is at its moment, and so may two partitions be by one node.
+        Partitions whose leader changed since the last time are encoded again, in slices. Each has its state
+        at the moment it is encoded, so two partitions of one answer may come from different moments.
         """
         machine = self._machine()
         assert machine is not None, "who asks has the machine"
@@ -131,7 +131,7 @@ _OF_REPLICA: Final[WeakKeyDictionary[Controller, EncodedTopics]] = WeakKeyDictio
 
 
 def encoded_topics(machine: Controller) -> EncodedTopics:
-    """What is kept of this replica's topics."""
+    """The encoded topics of this replica of the controller."""
     kept = _OF_REPLICA.get(machine)
     if kept is None:
         kept = _OF_REPLICA[machine] = EncodedTopics(machine)

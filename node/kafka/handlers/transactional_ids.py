@@ -1,4 +1,4 @@
-"""What requests of transactional producers have in common: their coordinator, and one error's two names."""
+"""Shared by requests of transactional producers: the coordinator's look-up, and one error's two names."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ _NOBODY_KNOWS_YET: Final = (
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.request_timed_out,
 )
-"""Of the transaction's coordinator. A client would take them for the group's, and look for that one anew."""
+"""Errors of the transaction's coordinator that a client would take for errors of the group's, and look that
+one up again."""
 
 
 async def txn_offset_commit(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -96,8 +97,10 @@ async def _number(context: BrokerContext, coordinator: GroupCoordinator, request
 
 
 def _told(code: ErrorCode, *, add: bool, request: Request) -> ErrorCode:
-    """What the transaction's coordinator says, in the codes a client expects of the group's; see Kafka's
-    AddPartitionsToTxnManager. A client that does not expect one gives up its producer."""
+    """An error of the transaction's coordinator, in the codes that a client expects of the group's.
+
+    See Kafka's AddPartitionsToTxnManager. On a code that it does not expect, a client gives up its producer.
+    """
     if code in _NOBODY_KNOWS_YET:
         return ErrorCode.coordinator_load_in_progress
     if code is ErrorCode.producer_fenced:

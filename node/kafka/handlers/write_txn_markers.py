@@ -1,8 +1,9 @@
-"""WriteTxnMarkers: ends a producer's open transaction in some partitions, on an operator's word.
+"""WriteTxnMarkers: ends a producer's open transaction in some partitions, on an operator's request.
 
-Kafka's brokers send this to each other; here they have a call of their own, that names the transaction. What
-is left is `kafka-transactions --abort` (KIP-664), for a transaction that hangs: open in a partition, unknown
-to its coordinator. Whoever ends one that its coordinator still has tears it, in Kafka as here.
+Kafka's brokers send this to each other; here they use a call of their own, that names the transaction. The
+remaining use is `kafka-transactions --abort` (KIP-664), for a transaction that hangs: open in a partition,
+unknown to its coordinator. An operator that ends a transaction which its coordinator still has breaks its
+atomicity, in Kafka as here.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ async def write_txn_markers(context: BrokerContext, request: Request, a: Respons
 
 
 async def _write(context: BrokerContext, marker: Any, name: str, number: int) -> ErrorCode:
-    """How one marker ends. The number is that of the transaction that is open; where none is, nothing is
-    left to be done. Older epochs, of the producer or of its coordinator, end nothing."""
+    """Write one marker, and return its error code.
+
+    The marker gets the number of the open transaction; if none is open, there is nothing to do. An older
+    epoch, of the producer or of its coordinator, ends nothing.
+    """
     topic = topic_of(context, name, None)
     partition = topic if isinstance(topic, ErrorCode) else led_partition(context, topic, number)
     if isinstance(partition, ErrorCode):

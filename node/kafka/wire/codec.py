@@ -28,7 +28,7 @@ _MAX_FRAME_BYTES: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """What precedes every request's body; `correlation_id` is any i32 and comes back with the answer."""
+    """The header of a request; `correlation_id` is any i32 and comes back with the answer."""
 
     api_key: int
     api_version: int

@@ -52,14 +52,14 @@ class _Slot:
 
 
 class Listener(Protocol):
-    """What all connections of a port share; `strandline.node.kafka.wire.server.KafkaServer` is one."""
+    """Shared by all connections of a port; `strandline.node.kafka.wire.server.KafkaServer` implements it."""
 
     handler: Handler
     loop: asyncio.AbstractEventLoop
     config: ServerConfig
     counters: Counter[str]
     scratch: memoryview
-    """Where bytes are received that no frame has space for yet."""
+    """Buffer for received bytes that no frame has space for yet."""
 
     def opened(self, connection: Connection) -> bool:
         """Whether there is room for one more connection."""

@@ -49,7 +49,7 @@ class FrameParser:
         return self._frame is not None or self._start < len(self._source)
 
     def space(self) -> memoryview | None:
-        """Where to receive the next bytes of the incomplete frame; None when there is none: use `feed`."""
+        """The space for the next bytes of the incomplete frame; None if there is none: use `feed`."""
         if self._frame is None or self._filled == self.reserved:
             return None
         return memoryview(self._frame)[self._filled :]

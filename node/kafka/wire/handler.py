@@ -1,4 +1,4 @@
-"""What stands between the wire and the broker: a decoded request goes in, an answer comes out."""
+"""The interface between the wire and the broker: a decoded request goes in, an answer comes out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CloseConnection(Exception):
 
 
 class Handler(Protocol):
-    """What answers requests."""
+    """Answers decoded requests."""
 
     def handle(self, request: Request) -> Coroutine[Any, Any, Any]:
         """A coroutine function: the response entity in the request's version, an EncodedBody, or None.

@@ -114,7 +114,7 @@ class BatchHeader(NamedTuple):
 
 
 class BatchLimits(NamedTuple):
-    """What a topic allows. Timestamps are Unix milliseconds, None for no bound."""
+    """A topic's limits on a batch. Timestamps are Unix milliseconds, None for no bound."""
 
     max_batch_bytes: int = 1024 * 1024 + LENGTH_END
     """Kafka's `max.message.bytes`: the size of one batch as it was sent."""

@@ -46,7 +46,7 @@ def check_records(data: Buffer, position: int, end: int, count: int) -> None:
 
 
 def same_size_run(data: Buffer, position: int, most: int) -> tuple[int, int]:
-    """How many records from here on have the same length bytes, and the bytes from one to the next.
+    """Number of records from here on with the same length bytes, and the distance between two in bytes.
 
     Records of one size come in long runs, and a strided slice compares their lengths all at once.
     """

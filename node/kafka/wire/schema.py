@@ -1,7 +1,7 @@
-"""What kio's entities say about their encoding, in the form the two compilers of this package read.
+"""The encoding of kio's entities, in the form that the two compilers of this package read.
 
-kio generates a dataclass for every message and version from Kafka's own schemas and keeps the encoding in
-the fields' metadata. `request_check` compiles a bounds check from it, `response_encoder` an encoder.
+kio generates a dataclass for every message and version from Kafka's own schemas and keeps the encoding in the
+fields' metadata. `request_check` compiles a bounds check from it, `response_encoder` an encoder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIZED: Final = frozenset({"string", "bytes", "records"})
 
 @dataclass(frozen=True, slots=True)
 class FieldLayout:
-    """How one field is encoded. `entity` is set for structures, `kind` for everything else."""
+    """Encoding of one field. `entity` is set for structures, `kind` for everything else."""
 
     name: str
     kind: str

@@ -56,7 +56,7 @@ class KafkaServer:
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """Number of open connections."""
         return len(self._connections)
 
     async def start(self, host: str, port: int, *, accept: bool = True) -> None:

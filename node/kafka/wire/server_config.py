@@ -28,11 +28,11 @@ class ServerConfig:
     slow_reader_seconds: float = 60.0
     """A peer with unsent answers must take some of them within this time."""
     sweep_seconds: float = 5.0
-    """How often these times are looked at: they are kept to within this."""
+    """Interval at which these times are checked: each is kept to within this."""
 
 
 class CloseReason(StrEnum):
-    """Why a connection was ended from this side; also the name of its counter."""
+    """Reason why this side ended a connection; also the name of its counter."""
 
     OVERSIZED = "oversized_frame"
     MALFORMED = "malformed_frame"
