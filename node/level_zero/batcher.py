@@ -1,9 +1,10 @@
-"""Gathers the batches of many partitions into objects, and decides when each object leaves.
+"""Gathers the batches of many partitions into objects, and decides when each object is uploaded.
 
-With nothing under way a batch leaves at once. While uploads are under way batches gather, and leave when one
-returns, when they fill an object, or when the oldest has waited for the linger time, with a bounded number of
-uploads in parallel. So at low load latency is one put, at high load objects are large, and nobody tunes it. A
-budget of puts per second, for stores that bill them, makes objects fewer and larger. docs/level-zero.md.
+With no upload in progress a batch is uploaded at once. While uploads are in progress batches gather, and are
+uploaded when one returns, when they fill an object, or when the oldest has waited for the linger time, with a
+bounded number of uploads in parallel. So at low load latency is one put, at high load objects are large, and
+nothing needs tuning. A budget of puts per second, for stores that bill them, makes objects fewer and larger.
+docs/level-zero.md.
 """
 
 from __future__ import annotations
@@ -78,11 +79,11 @@ class _Staged:
 
 
 class Batcher:
-    """One node's way into level zero.
+    """Writes one node's batches to level zero.
 
-    `epoch()` is asked at the moment an object is made: the cluster epoch its name will hold. `shard` is the
-    node's share of the key space. Names are unique by 80 bits of `rng` and a counter, so `rng` must be seeded
-    anew in every process.
+    `epoch()` is called at the moment an object is made, and gives the cluster epoch in its name. `shard` is
+    the node's share of the key space. Names are unique by 80 bits of `rng` and a counter, so `rng` needs a
+    new seed in every process.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class Batcher:
         return self._pending[0].since + self._config.linger_seconds
 
     def _seal(self) -> list[_Staged]:
-        """The oldest batches, as many as go into one object; without those nobody waits for any more."""
+        """Take the oldest batches, as many as go into one object; drop those whose callers are gone."""
         config = self._config
         limit = config.target_bytes if config.puts_per_second is None else config.max_object_bytes
         taken: list[_Staged] = []

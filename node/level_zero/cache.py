@@ -11,7 +11,7 @@ from collections import OrderedDict
 from strandline.node.objectstore.store import Buffer
 
 ENTRY_BYTES = 400
-"""What an entry costs besides its batch, so that many small batches are bounded too."""
+"""Bytes of an entry besides its batch, so that many small batches are bounded too."""
 
 
 class BatchCache:

@@ -1,4 +1,4 @@
-"""Plain numbers about what level zero does; whoever publishes metrics reads them."""
+"""Plain numbers about the work of level zero; the exporter of metrics reads them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BATCHES = tuple(float(1 << shift) for shift in range(14))
 
 
 class FlushReason(Enum):
-    """What made an object leave."""
+    """Reason why an object was uploaded."""
 
     IDLE = "idle"
     RETURNED = "returned"
@@ -43,7 +43,7 @@ class FlushReason(Enum):
 
 @dataclass(slots=True)
 class BatcherMeasures:
-    """What a batcher did since it was made."""
+    """Counts and histograms of a batcher since it was made."""
 
     objects_stored: int = 0
     objects_failed: int = 0

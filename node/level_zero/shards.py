@@ -1,7 +1,7 @@
-"""What the names in a shard of level zero tell: whose shard it is, what of it may go, who wrote it.
+"""Reads the names in a shard of level zero: the shard's node, the objects that may be deleted, their writers.
 
-A shard has the id of the node that writes it. Its names begin with their epochs, so they come in the order in
-which they may go. Names of anything else may lie among them; nobody deletes those.
+A shard has the id of the node that writes it. Its names begin with their epochs, so they are listed in the
+order in which they may be deleted. Other names may lie among them; garbage collection leaves those alone.
 """
 
 from __future__ import annotations

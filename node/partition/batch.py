@@ -1,4 +1,4 @@
-"""What goes into a partition and what comes out: batches, and how an append can end.
+"""Batches that go into a partition and come out of it, and the results of an append.
 
 Values only, so that the requests, the write path and the read path need nothing else of each other.
 """
@@ -31,22 +31,22 @@ class ProducedBatch(NamedTuple):
     transaction: int = NO_TRANSACTION
     """Number of the transaction it belongs to, as far as that is known when it comes; see `Verification`."""
     replicas: int = 0
-    """How many replicas have to hold it before it is acknowledged, where that is more than commit it."""
+    """Number of replicas that must hold it before it is acknowledged, if a commit needs fewer; else 0."""
 
 
 class Verified(NamedTuple):
-    """The transaction coordinator says: it is in the open transaction, which has this number."""
+    """The answer of the transaction coordinator: the batch is in the open transaction of this number."""
 
     number: int
 
 
 AppendResult = Appended | Refusal
 Judgement = asyncio.Future[Refusal | None]
-"""What is wrong with a batch whose records take long to look at; None when nothing is."""
+"""Result of the slow checks of a batch's records: the error, or None if they are valid."""
 
 
 Verification: TypeAlias = asyncio.Future[Verified | Refusal]
-"""What the transaction coordinator says of a batch whose transaction has nothing in the partition yet."""
+"""Answer of the transaction coordinator about a batch whose transaction has nothing in the partition yet."""
 
 
 class StoredBatch(NamedTuple):

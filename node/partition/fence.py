@@ -57,7 +57,7 @@ class _Waiter:
         self.epoch = epoch
         self.future = future
         self.verdict = Verdict.STALE
-        """What it was granted by; STALE while it was not."""
+        """The verdict of its grant; STALE until it is granted."""
 
 
 class _Term:
@@ -136,7 +136,7 @@ class Fence:
         self._term = _Term(window, self._slid)
 
     def close(self, reason: str) -> None:
-        """End the term: whoever waits is told, in order. Holds that are out stay theirs to release."""
+        """End the term: refuse the waiters, in order. The holders still release the holds that are out."""
         self._closed = Refusal(Reason.NOT_LEADER, reason)
         term, self._term = self._term, None
         if term is None:

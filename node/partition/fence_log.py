@@ -1,5 +1,5 @@
-"""What the log is told of a node's fences: each slide and each refusal for who asks (debug), and now and then
-how many refusals there were, for all."""
+"""Logs the work of a node's fences: each slide and each refusal (debug), and now and then the number of
+refusals (info)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Which sequences a producer has to send again before anything behind them may go to the log.
+"""Gaps in producers' sequences: batches that have to come again before later ones may go to the log.
 
-The state machine refuses a gap only in the sequences of a producer it knows: one that it does not know may
-start anywhere, because its state may have expired. So when the first batch of a producer fails before the
+The state machine refuses a gap only in the sequences of a producer it knows. A producer that it does not know
+may start anywhere, because its state may have expired. So when the first batch of a producer fails before the
 log, the second, which the client sent before it heard of that, would be accepted, and the first is lost for
-good. Here the leader remembers what failed, and lets nothing behind it pass until it has come again.
+good. Here the leader remembers the batch that failed, and refuses all later ones until it has come again.
 
-And a batch may come before one that was sent first: when leadership moves, a client sends the next one to the
-new leader while those before it are still under way to the old one. Told that it is out of order, librdkafka
-takes another epoch and sends them all under it, and what the old leader had replicated is there twice. So it
-is told to try again instead, for longer than those before it can be under way.
+A batch may also arrive before one that was sent first: when leadership moves, a client sends the next batch
+to the new leader while those before it are still in flight to the old one. On "out of order", librdkafka
+takes another epoch and sends them all under it, and batches that the old leader had replicated are in the log
+twice. So the answer is to try again instead, for longer than those before it can be in flight.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ KEPT_SECONDS = 600.0
 after that has given the batch up."""
 
 EARLY_SECONDS = 90.0
-"""How long a batch that came too early is asked to come again: longer than a client waits for one answer
-(librdkafka's socket.timeout.ms is 1 minute), shorter than it tries (delivery.timeout.ms)."""
+"""Time for which the answer to a batch that came too early is to try again: longer than a client waits for
+one answer (librdkafka's socket.timeout.ms is 1 minute), shorter than it tries (delivery.timeout.ms)."""
 
 EARLY_IN_TRANSACTION_SECONDS = 10.0
 """As EARLY_SECONDS, in a transaction. A client that is told there that it is out of order aborts, and nothing
@@ -72,9 +72,10 @@ class Gaps:
     def early(
         self, batch: ProducedBatch, expected: int, now: float, *, transactional: bool
     ) -> Refusal | None:
-        """What to tell a producer whose batch is not the `expected` one, as the state machine judged it.
+        """The answer to a batch that is not the `expected` one by the state machine's check.
 
-        None when it lies before that, or those before it had time enough to come: then it is out of order.
+        None if it lies before the expected one, or if the batches before it had time enough to come: then it
+        is out of order.
         """
         producer, epoch = batch.producer_id, batch.producer_epoch
         if not _reaches(batch.base_sequence, expected):
@@ -88,10 +89,10 @@ class Gaps:
         return known.failure if now <= known.until else None
 
     def refusal(self, batch: ProducedBatch, producers: Producers, now: float) -> Refusal | None:
-        """Why a batch must not go to the log: the failure of the one before it. None: it may.
+        """The reason to keep a batch out of the log: the failure of the one before it. None: it may go.
 
         `producers` is the applied state: a batch that got there after all, by another leader or late, is no
-        gap. What comes before the gap passes, for it may be a retry itself.
+        gap. Batches before the gap pass, because they may be retries.
         """
         gap = self._gaps.get(batch.producer_id)
         if gap is None or batch.producer_epoch < gap.epoch:

@@ -33,7 +33,7 @@ class Pending:
         self.result = result
         self.staged: asyncio.Future[Result] | None = None
         self.stored: Stored | Refusal | None = None
-        """How its upload ended; None while it is under way."""
+        """Outcome of its upload; None while that is in progress."""
         self.restaged = False
         self.transaction = batch.transaction
         self.unjudged = 0
@@ -56,7 +56,7 @@ class Lane:
 
 
 def placeholder(pending: Pending) -> Placeholder:
-    """What the log has to know of an uploaded batch."""
+    """The log's entry for an uploaded batch."""
     batch, stored = pending.batch, pending.stored
     assert isinstance(stored, Stored)
     return Placeholder(

@@ -63,7 +63,7 @@ MAX_ABORTED = 4 * 1024 * 1024
 """Aborted transactions whose records a partition still has; 50 days of one a second. To forget one while its
 records are there would tell a read-committed consumer that it was committed."""
 MAX_ABORTED_BYTES = 32 * 1024 * 1024
-"""What they take, in memory and in each snapshot of each replica."""
+"""Bound on their size in bytes, in memory and in each snapshot of each replica."""
 SAY_SECONDS = 600.0
 """Between two words to the operator that a partition begins no transaction."""
 LEAST_EXPIRY_MS = 15 * 60 * 1000
@@ -150,7 +150,7 @@ class Partition(LedReplica):
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a read-committed consumer's log ends; see PartitionState.last_stable_offset."""
+        """End of the log for a read-committed consumer; see PartitionState.last_stable_offset."""
         return self.machine.last_stable_offset
 
     @property
@@ -186,7 +186,7 @@ class Partition(LedReplica):
         return self.writer.append(batch, judgement, verification)
 
     def _too_many_aborted(self) -> Refusal | None:
-        """Why no transaction may begin here; None when one may. What is open goes on."""
+        """The refusal if no transaction may begin here, else None. Open transactions go on."""
         aborted = self.machine.aborted
         if len(aborted) < MAX_ABORTED and aborted.size < MAX_ABORTED_BYTES:
             return None
@@ -213,7 +213,7 @@ class Partition(LedReplica):
     ) -> Refusal | None:
         """Put a transaction's marker into the log. None: it is applied here, now or before.
 
-        A marker of a number that has ended here says nothing new, whoever leads: nothing is written then.
+        A marker with a number that has ended here changes nothing under any leader, so it is not written.
         """
         if self._ended(producer_id) >= number:
             return None
@@ -244,7 +244,7 @@ class Partition(LedReplica):
         return await self._batches.read_committed(offset, end, max_bytes)
 
     def measured(self, offset: int, end: int, max_bytes: int) -> Measured:
-        """What `read` would give, without a look at storage; see StoredBatches.measured."""
+        """The size of what `read` would return, without access to storage; see StoredBatches.measured."""
         return self._batches.measured(offset, end, max_bytes)
 
     async def first_since(self, timestamp: int) -> TimedBatch | None:

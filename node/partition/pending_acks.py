@@ -1,7 +1,7 @@
-"""What becomes of the batches that a partition has accepted: how each is answered, what is remembered of it.
+"""Batches that a partition has accepted and not answered yet: their answers, and the failures to remember.
 
-A batch is counted from here on until its answer. What fails is noted, because nothing behind it may pass
-(gaps.py); what is in the log is answered by what it comes to there.
+A batch is counted here until its answer. A failure is noted, because no later batch of its producer may pass
+(gaps.py); a batch in the log is answered with its outcome there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from strandline.statemachine.partition.producers import NO_PRODUCER, NO_TRANSACT
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 ANSWER_SECONDS = 0.1
-"""How long, once leadership is lost, a batch with a producer id that is in the log is not answered. A leader
-that handed over learns its fate well within; one that was cut off does not, and its producer, which loses
-nothing by sending it again, must not wait here while another leads."""
+"""Time after the loss of leadership before a batch with a producer id, in the log, is answered without its
+outcome. A leader that handed over learns the outcome well within it. One that was cut off does not; its
+producer may send the batch again without harm, and must not wait here while another node leads."""
 
 HELD_SECONDS = 30.0
-"""How long a batch that is committed waits for more replicas than commit it (`min.insync.replicas`) before it
+"""Time that a committed batch waits for more replicas than a commit needs (`min.insync.replicas`) before it
 is given up: as long as clients wait for an answer (Kafka's request.timeout.ms)."""
 
 
@@ -72,12 +72,12 @@ class PendingAcks:
             self._end(each, failure)
 
     def term_over(self, reason: str) -> None:
-        """Leadership is lost: soon, tell those who may send again that nobody knows what became of theirs."""
+        """Leadership is lost: soon, answer producers that may retry that their outcome is unknown."""
         if self._in_log:
             self._loop.call_later(ANSWER_SECONDS, self._answer_unknown, self._entries, reason)
 
     def close(self, reason: str) -> None:
-        """Nobody will learn here any more what becomes of the entries in the log."""
+        """Answer UNDECIDED for batches in the log: their outcome will not be known here any more."""
         entries, self._in_log = self._in_log, {}
         for entry in entries.values():
             self.fail(entry, Refusal(Reason.UNDECIDED, reason))

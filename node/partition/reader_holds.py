@@ -14,7 +14,7 @@ from strandline.statemachine.partition.extents import Extent, ObjectExtent
 
 
 class ReaderHolds:
-    """How many reads hold each epoch; belongs to one partition on one node."""
+    """Number of reads that hold each epoch; belongs to one partition on one node."""
 
     def __init__(self) -> None:
         self._reads: dict[int, int] = {}

@@ -29,7 +29,7 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 T = TypeVar("T")
 
 AHEAD_BYTES = 1024 * 1024
-"""What is fetched from level zero for the next read while a client is busy with this one."""
+"""Bytes fetched from level zero for the next read while a client is busy with this one."""
 
 PLANS = 8
 """Plans for one read. State that moves on faster than it can be read leaves the reader behind it."""
@@ -39,24 +39,24 @@ OBJECTS = 64
 
 
 class Measured(NamedTuple):
-    """What a read could give, as far as that is known without a look at storage."""
+    """The size of a possible read, as far as it is known without access to storage."""
 
     bytes: int
     first: int
     """Length of the first batch; 0 where that is not known, in level one."""
     end_offset: int
-    """Where the next look goes on."""
+    """Offset at which the next measurement starts."""
 
 
 class CommittedRead(NamedTuple):
-    """What a read-committed reader gets: batches, and the aborted transactions that have some of them."""
+    """Result of a read-committed read: batches, and the aborted transactions that have some of them."""
 
     batches: list[StoredBatch | StoredRun]
     aborted: list[AbortedTransaction]
 
 
 class StoredBatches:
-    """How one partition's batches are read, by its state and this node's two readers."""
+    """Reads one partition's batches, by its state and this node's two readers."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class StoredBatches:
     async def _planned(
         self, offset: int, end: int, max_bytes: int
     ) -> tuple[list[StoredBatch | StoredRun], AbortedTransactions]:
-        """What is read by the plan that succeeds, and the aborted transactions of the moment it was made."""
+        """The batches by the plan that succeeds, and the aborted transactions when it was made."""
 
         async def attempt() -> tuple[list[StoredBatch | StoredRun], AbortedTransactions]:
             rows = self._machine.aborted.frozen()
@@ -113,9 +113,10 @@ class StoredBatches:
         return await self._planning_again(attempt, naming)
 
     def measured(self, offset: int, end: int, max_bytes: int) -> Measured:
-        """What `read` would give: of level zero exactly, of level one at most, see LevelOneReader.bytes_from.
+        """The size of what `read` would return: exact in level zero, an upper bound in level one.
 
-        More than `max_bytes` only if the first batch alone is, and is known to be.
+        More than `max_bytes` only if the first batch alone is larger, and known to be. See
+        LevelOneReader.bytes_from.
         """
         machine, max_bytes = self._machine, max(max_bytes, 0)
         at = max(offset, machine.start_offset)
@@ -149,9 +150,10 @@ class StoredBatches:
     async def _planning_again(
         self, attempt: Callable[[], Awaitable[T]], naming: Callable[[str], tuple[int, int] | None]
     ) -> T:
-        """What an attempt gives, by plans that are made anew while their objects are gone.
+        """The result of an attempt, which plans again as long as objects of its plan are gone.
 
-        `naming` tells which bytes of an object the present state would have a reader read.
+        `naming` gives the bytes of an object that a reader would read by the present state, None if it would
+        not.
         """
         plans = 0
         while True:
@@ -206,7 +208,7 @@ class StoredBatches:
         except (StoreError, BadObject):
             if not found:
                 raise
-            return found  # Whoever comes for the rest is told.
+            return found  # The read of the rest gets the error.
         for extent, data in zip(extents, batches, strict=True):
             found.append(StoredBatch(extent.base_offset, extent.end_offset, extent.term, data))
         return found
@@ -233,7 +235,7 @@ class StoredBatches:
             offset = one.end_offset
 
     def _ahead(self, last: Extent) -> list[Extent]:
-        """What the same client will want next of level zero; nothing where this node wrote the last."""
+        """Level-zero extents of the client's probable next read; none if this node wrote the last one."""
         if not isinstance(last, ObjectExtent) or (last.object_id, last.position) in self._written:
             return []
         return self._machine.extents_between(last.end_offset, self._machine.high_watermark, AHEAD_BYTES)

@@ -19,13 +19,14 @@ METHOD: Final = "transactions.markers"
 MAX_MARKERS: Final = 500
 """Markers of one call."""
 ANSWER_SECONDS: Final = 0.5
-"""How long a call waits for its markers. One of a partition without a majority may wait for as long as that
-lasts; the coordinator has to hear of the others, and needs its calls for what it tells healthy partitions."""
+"""Time limit of a call for its markers. The marker of a partition without a majority may wait for as long as
+that lasts. The coordinator has to get the results of the others, and needs its calls for healthy
+partitions."""
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 
 
 class Marker(NamedTuple):
-    """What became of a producer's transaction, for one partition or group coordinator."""
+    """The outcome of a producer's transaction, for one partition or group coordinator."""
 
     raft_group: int
     producer_id: int
@@ -37,18 +38,18 @@ class Marker(NamedTuple):
 
 
 class MarkerAnswer(IntEnum):
-    """What one marker comes to."""
+    """Result of one marker."""
 
     DONE = 0
     """The transaction is ended there, now or before."""
     AGAIN = 1
-    """This node does not lead that group, or does not know what becomes of the marker."""
+    """This node does not lead that group, or does not know the marker's outcome."""
     GONE = 2
-    """The topic was deleted: nobody will ever have to be told."""
+    """The topic was deleted: the marker is not needed any more."""
 
 
 class TransactionalReplica(Protocol):
-    """What a transaction may have touched: a partition of records, or a coordinator of groups."""
+    """A possible part of a transaction: a partition of records, or a coordinator of groups."""
 
     async def end_transaction(
         self, producer_id: int, epoch: int, number: int, commit: bool, coordinator_term: int, /
@@ -69,7 +70,7 @@ class GroupCoordinators(Protocol):
 
 
 class MarkerContext(Protocol):
-    """What this module needs of its node: the broker satisfies it as it is."""
+    """The node, as this module needs it; the broker satisfies it as it is."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...

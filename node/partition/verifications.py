@@ -1,8 +1,8 @@
-"""Which of a partition's producers are being verified: what the applied state does not show yet.
+"""A partition's running verifications of producers, as long as the applied state does not have the answer.
 
-Whether a producer's transaction is open, the applied state tells. Until its first batch is applied, the
-leader alone knows that the transaction coordinator was asked, or what it said; the batches that come
-meanwhile share that answer, so a producer with several in flight asks once.
+The applied state shows whether a producer's transaction is open. Until the transaction's first batch is
+applied, only the leader knows that it asked the transaction coordinator, or the answer. Batches that come
+meanwhile share that answer, so a producer with several batches in flight causes one question.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Verifications:
         return len(self._asked)
 
     def of(self, producer_id: int, epoch: int, ended: int) -> Verification | None:
-        """The verification that a batch may share; None: the coordinator is to be asked.
+        """The verification that a batch may share; None: the coordinator has to be asked.
 
-        One that failed helps nobody, and neither does the number of a transaction that has ended here
-        (`ended` is the highest): the producer has gone on to its next one.
+        One that failed is not shared, nor one with the number of a transaction that has ended here (`ended`
+        is the highest): the producer has gone on to its next one.
         """
         asked = self._asked.get(producer_id)
         if asked is None or asked.epoch != epoch:

@@ -37,7 +37,7 @@ MAX_ENTRY_BATCHES = 1_024
 
 
 class EpochSource(Protocol):
-    """What this node knows of the cluster epoch."""
+    """This node's knowledge of the cluster epoch."""
 
     def current(self) -> int: ...
 
@@ -146,7 +146,7 @@ class Writer:
         self.acks.term_over(reason)
 
     def close(self, reason: str) -> None:
-        """As `lost`, and nobody learns any more what becomes of the entries in the log."""
+        """Do `lost`, and answer the entries in the log too: their outcome will not be known here."""
         self.lost(reason)
         self.acks.close(reason)
 
@@ -314,7 +314,7 @@ class Writer:
         for pending in entry:
             stored = pending.stored
             assert isinstance(stored, Stored)
-            # Now, not once it is applied: whoever hears that it is there reads it from memory at once.
+            # Now, not once it is applied: a consumer that learns of the batch reads it from memory at once.
             written.put(stored.object_id, stored.position, pending.batch.data)
         self.acks.await_outcome(entry, future)
 
