@@ -1,9 +1,9 @@
-"""How much of the time that passes this node's loop is there for: silence counts only while it listens.
+"""Attention: the part of the passing time in which this node's loop runs; silence counts only while it runs.
 
-A loop that stands still hears no leader. Judged by the clock alone, an overloaded node would find all its
-leaders silent after each long callback, depose them, and be busier still with the elections. So silence is
-measured in attention: at most one tick's worth for each tick that ran. What others were promised (votes,
-leases) goes by the clock, because they cannot know whether this loop ran.
+A loop that is blocked hears no leader. If silence were measured by the clock alone, an overloaded node would
+find all its leaders silent after each long callback, depose them, and be busier still with the elections. So
+silence is measured in attention: each tick that ran adds at most one tick's worth. Promises to other nodes
+(votes, leases) are measured by the clock, because those nodes cannot know whether this loop ran.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How many elections a node begins at a time.
+"""Limit on the elections that a node has in progress at the same time.
 
 When a node dies, or a whole cluster comes back, thousands of groups are without a leader at once. If all
-their elections began together they would take so long that the first leaders are not heard in time, and it
-would all begin anew. So a partition's group stands only when a place is free; the controller's and the
-coordinators', which others wait for, always may.
+their elections began together they would take so long that the first leaders are not heard in time, and the
+elections would start over. So a partition's group stands for election only if a place is free. The groups of
+the controller and the coordinators may always stand, because other groups wait for them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from strandline.node.raft.rank import Rank
 
 AT_ONCE: Final = 64
 AT_ONCE_LATE: Final = 8
-"""Where the loop stood still just now: what it has to do already comes first, but elections never stop."""
+"""The limit just after the loop was blocked: its waiting work comes first, but elections never stop."""
 
 
 class Cause(StrEnum):
-    """Why a group stands for election."""
+    """Reason for which a group stands for election."""
 
     FIRST = "first"
-    """Nobody has led it yet."""
+    """The group never had a leader."""
     HANDED = "handed"
     """Its leader asked for it: it hands over, or steps down."""
     SILENCE = "silence"

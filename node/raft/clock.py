@@ -48,10 +48,10 @@ class HostClock:
         return self.attention.clock(self.now())
 
     def notice_gap(self, now: float) -> None:
-        """Promise anew what was promised before a pause or a jump of the clock.
+        """Restart the node's promises after a pause of the loop or a jump of the clock.
 
-        A frame may be the first to come after a jump: judged by the old promises, its sender would get a vote
-        while the leader's lease still runs.
+        A frame may be the first event after a jump. By the old promises its sender would get a vote while the
+        leader's lease still runs.
         """
         gap = now - self.last_tick
         if gap > self._config.time_gap_seconds:
@@ -59,6 +59,6 @@ class HostClock:
             self._gap_log.add(now, gap)
             first, last = self.time_gap
             if before - last < self._config.election_min_seconds:
-                # What was promised anew then still holds, so the two are one gap.
+                # The promises that restarted at the earlier gap still hold, so the two gaps are one.
                 before = first
             self.time_gap = before, now

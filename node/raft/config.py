@@ -28,10 +28,10 @@ class RaftConfig:
     """A lease lasts this part of the minimum election timeout; the rest covers clocks that drift apart."""
 
     time_gap_seconds: float = 0.15
-    """A loop that was not run for this long was paused, or its clock jumped: promises start anew.
+    """Seconds without a run after which a loop counts as paused, or its clock as jumped: promises restart.
 
-    At most what a lease leaves of the minimum election timeout, or a jump too small to be noticed could end
-    a follower's promise before its leader's lease.
+    At most the minimum election timeout less a lease. Otherwise a jump too small to be noticed could end a
+    follower's promise before its leader's lease.
     """
 
     max_entry_bytes: int = 4 * MIB
@@ -64,13 +64,14 @@ class RaftConfig:
     """Above this many segments the groups that pin the oldest one are snapshotted."""
 
     stuck_seconds: float = 5.0
-    """What pins the oldest segment for so long, and no snapshot can cover it, is carried along in the log."""
+    """Time after which entries that pin the oldest segment, and that no snapshot can cover, are carried along
+    to the end of the log."""
 
     catch_up_seconds: float = 120.0
-    """How long `add_member` waits for a new member to become nearly level before it gives up."""
+    """Time that `add_member` waits for a new member to catch up before it gives up."""
 
     command_grace_seconds: float = 0.8
-    """How long a deposed leader waits to learn what became of a command before it says "unknown"."""
+    """Time that a deposed leader waits to learn a command's outcome before it answers "unknown"."""
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_seconds * 2 <= self.election_min_seconds:
@@ -86,5 +87,5 @@ class RaftConfig:
 
     @property
     def lease_seconds(self) -> float:
-        """How long after the send time of an acknowledged round a leader may answer reads alone."""
+        """Time after the send time of an acknowledged round in which a leader may answer reads alone."""
         return self.election_min_seconds * self.lease_fraction

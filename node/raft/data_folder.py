@@ -1,12 +1,13 @@
-"""Which data folder this is, and which folder every other node of the cluster has: durable, and checked.
+"""Identities of this node's data folder and of every other node's: durable, and checked on each connection.
 
-A node's id is a setting; what it promised (its votes, the entries it acknowledged) lies in its data folder. A
-folder that was wiped and started again under the old id has forgotten all of it, and may elect a leader that
-lacks what was acknowledged. So a folder draws an identity when it is made, every node keeps the identities of
-the others as it met them, and a connection of another folder under a known id is refused (docs/raft.md,
-"Folders"). Kafka tells the voters of its controllers apart in the same way (KIP-853: directory.id).
+A node's id is a setting; its promises (its votes, the entries it acknowledged) are in its data folder. A node
+whose folder was wiped, and that started again under the old id, has forgotten its promises, and may elect a
+leader that lacks acknowledged entries. So a folder draws an identity when it is made, every node keeps the
+identities of the others as it met them, and a node refuses a connection of another folder under a known id
+(docs/raft.md, "Folders"). Kafka tells the voters of its controllers apart in the same way (KIP-853:
+directory.id).
 
-The controller counts the folders of a node: its registry says which one is in force, and a folder of a higher
+The controller counts the folders of a node. Its registry names the folder in force, and a folder of a higher
 generation takes the place of an earlier one.
 """
 
@@ -43,11 +44,11 @@ class FolderKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a folder says of itself to a peer."""
+    """A folder's description of itself in a hello to a peer."""
 
     key: FolderKey
     incarnation: str = ""
-    """Which life of the cluster it has taken part in; "" before the first."""
+    """Id of the cluster's incarnation that the folder has taken part in; "" before the first."""
     newcomer: bool = False
     """It may have forgotten what it promised: it neither votes nor counts."""
 
@@ -77,7 +78,7 @@ class Folder:
         }
         """The folder of every other node, as it was met or as the controller says."""
         self._unnoted: set[int] = set()
-        """Nodes of which the controller says something else, which the disk did not take yet."""
+        """Nodes for which the controller names another folder, until that is written to the disk."""
 
     @classmethod
     def open(
@@ -100,7 +101,7 @@ class Folder:
         return made
 
     def judges(self, peer: int, claim: Standing) -> str | None:
-        """Why a peer with this folder is refused, None when it is not.
+        """Reason to refuse a peer with this folder; None if the peer is accepted.
 
         A peer's folder is the one that was met first, until the controller names one of a higher generation.
         """
@@ -142,7 +143,8 @@ class Folder:
                 key.generation == present.generation and present.folder == NOBODY
             ):
                 known[peer] = key
-        # A disk may be full for hours. The folder before counts no more, the new one not before it is noted.
+        # A disk may be full for hours. The earlier folder is no longer valid, and the new one is only valid
+        # once it is written.
         self._unnoted = {peer for peer, key in self.known.items() if key.folder != known[peer].folder}
         self.set_known(known)
         self._unnoted = set()
@@ -174,7 +176,7 @@ class Folder:
                 raise
 
     def standing(self) -> Standing:
-        """What a peer is told."""
+        """The description of this folder for a peer."""
         return Standing(FolderKey(self.generation, self.id), self.incarnation, self.newcomer)
 
     def _write(self) -> None:

@@ -35,7 +35,7 @@ class EntryKind(IntEnum):
 _KINDS = frozenset(int(kind) for kind in EntryKind)
 
 PACKING_BYTES: Final = 5
-"""What an entry takes at most in `pack_entries`, beside its command; terms and a run's head aside."""
+"""Most bytes of an entry in `pack_entries` beside its command, without the terms and the head of a run."""
 
 
 def pack_entries(entries: Sequence[Entry]) -> bytes:

@@ -205,7 +205,7 @@ class RaftGroup(ReplicaState):
         return self.membership_change.members_held_without(node)
 
     def in_sync(self) -> int:
-        """How many voters, this one included, are there and have nearly all that is committed."""
+        """Number of voters, this one included, that answer and have nearly all committed entries."""
         return self.isr.count()
 
     def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
@@ -265,7 +265,7 @@ class RaftGroup(ReplicaState):
     # Looking at it.
 
     def status(self) -> dict[str, Any]:
-        """What an operator wants to know of this replica, as plain values."""
+        """State of this replica for an operator, as plain values."""
         return {
             "group": self.id,
             "kind": self.machine.kind,

@@ -36,7 +36,7 @@ from strandline.node.raft.wal.write_ahead_log import WriteAheadLog
 log = logging.getLogger(__name__)
 
 _CROWD_SECONDS = 0.0002
-"""What one group adds to the time that is allowed for what all of them do at once, as an election."""
+"""Seconds that each group adds to a limit on work that all groups do at the same time, such as elections."""
 _CROWDED_RECORDS = 512
 """Records that wait for the disk; a few syncs' worth."""
 _CROWDED_GROUPS = 1024
@@ -126,7 +126,7 @@ class GroupServices:
 
     @property
     def attention(self) -> Attention:
-        """How much of the time that passes this node's loop is there for."""
+        """Measure of the time in which this node's loop runs."""
         return self.clock.attention
 
     @property
@@ -170,7 +170,7 @@ class GroupServices:
         return self.heartbeats.pair(peer)
 
     def crowd_seconds(self) -> float:
-        """Seconds to allow for what takes longer the more groups there are."""
+        """Seconds to add to a limit on work that takes longer with more groups."""
         return len(self.groups) * _CROWD_SECONDS
 
     def crowded(self) -> bool:

@@ -187,7 +187,7 @@ class RaftHost(GroupServices):
     # Peers and groups.
 
     def set_peer(self, node_id: int, host: str, port: int) -> None:
-        """Where another node listens."""
+        """Set the address at which another node listens."""
         self.mesh.set_peer(node_id, host, port)
 
     def take_frames(self, kind: int, taker: Callable[[int, list[Any]], None]) -> None:
@@ -206,13 +206,12 @@ class RaftHost(GroupServices):
         first_leader: int | None = None,
         rank: Rank = Rank.PARTITION,
     ) -> RaftGroup:
-        """Take part in a group: with what is stored of it, or anew.
-
+        """Take part in a group, with its stored state if there is any.
         `voters` bootstraps a group that no node has yet, the same on all of them; a node that joins an
         existing group gives none and learns the members from the leader. `first_leader`, one of the voters
         and the same on all nodes, leads a group that never had a leader without waiting for a time-out.
-        `rank` says whose work and elections come first on a node that has too much to do.
-        Blocking: it reads the snapshot.
+        `rank` orders the groups' work and elections on a node that is overloaded.
+        Blocking: it reads the snapshot. Raises ValueError for a group that exists on this node already.
         """
         if group_id in self.groups:
             raise ValueError(f"group {group_id} exists on this node already")

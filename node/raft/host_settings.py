@@ -10,7 +10,8 @@ from strandline.node.raft.mesh.outbox import FRAME_BYTES
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 
 _FRAMING_BYTES = 1024
-"""What is around one entry or chunk at most. A run of tiny entries takes up to three times their size."""
+"""Most bytes of framing around one entry or chunk. A run of tiny entries takes up to three times their
+size."""
 
 
 @dataclass(frozen=True, slots=True)

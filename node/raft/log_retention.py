@@ -44,10 +44,10 @@ class LogRetention:
         self._rounds = 0
 
     def run(self) -> None:
-        """Drop the segments nobody needs; when there are too many, move along what pins the oldest.
+        """Drop the segments that no group needs; if too many remain, move the state that pins the oldest.
 
-        One round at a time: what the last one recorded must be durable before it is of any use. Recorded anew
-        each second while the log cannot be written, it would fill the buffer.
+        One round at a time: the records of the last round must be durable before they are of any use. If each
+        round wrote them again while the log cannot be written, they would fill the buffer.
         """
         if self._host.wal.synced_lsn < self._moved_lsn:
             return

@@ -104,7 +104,7 @@ _CONF = SyncObjConf(autoTick=False, appendEntriesUseBatch=True, dynamicMembershi
 
 @cache
 def _pattern() -> tuple[dict[str, Any], list[tuple[str, type]]]:
-    """What a SyncObj holds as its constructor leaves it, and which of that are empty collections."""
+    """Attributes of a SyncObj after its constructor, and those among them that are empty collections."""
     made = vars(SyncObj(Node("0"), [], _CONF, transport=_NoTransport()))
     return made, [
         (name, type(value)) for name, value in made.items() if type(value) in (dict, list, set) and not value

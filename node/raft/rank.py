@@ -1,4 +1,4 @@
-"""Which groups come first where a node has more to do than it can."""
+"""Order of the groups on an overloaded node."""
 
 from __future__ import annotations
 

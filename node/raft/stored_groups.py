@@ -1,7 +1,7 @@
-"""What a node's disk holds of its groups when it starts, until each is claimed or forgotten.
+"""Groups that a starting node finds on its disk, each kept until it is claimed or forgotten.
 
-The write-ahead log is read before anybody knows which groups there should be, so their logs wait here. A
-group nobody claims still needs its part of the write-ahead log: whoever knows that it is gone must say so.
+The node reads the write-ahead log before it knows its groups, so their logs wait here. A group that is never
+claimed still needs its part of the write-ahead log: the node has to forget it once it knows that it is gone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoredGroups:
 
     def __init__(self, use: SegmentUse) -> None:
         self.replayed = False
-        """Whether the write-ahead log held anything at all."""
+        """Whether the write-ahead log held any record of a group."""
         self._use = use
         self._logs: dict[int, RecoveredLog] = {}
         self._indices: dict[int, list[int]] = {}
@@ -76,7 +76,7 @@ class StoredGroups:
             del self._indices[group]
 
     def unclaimed(self) -> list[int]:
-        """Groups that are stored and that nobody has taken part in since the start."""
+        """Groups that are stored and that this node has not taken part in since its start."""
         return sorted(self._logs)
 
     def log(self, group: int) -> RecoveredLog | None:

@@ -36,7 +36,7 @@ class MeshConfig:
     """A peer from which nothing came for so long is pinged, and again each time it passes."""
 
     max_unanswered_pings: int = 5
-    """A peer silent for so many pings is gone: the connection is closed and dialled anew."""
+    """Unanswered pings after which a peer counts as gone: the connection is closed and dialled again."""
 
     alone_seconds: float = 3.0
     """Without a single peer for so long, a node says that it is alone and what may be the cause."""

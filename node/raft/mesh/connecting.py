@@ -17,7 +17,7 @@ from strandline.node.raft.mesh.strangers import Strangers
 
 
 class Connector:
-    """Makes the links of one node; `owner` is told what becomes of them."""
+    """Makes the links of one node; their events go to `owner`."""
 
     def __init__(
         self,

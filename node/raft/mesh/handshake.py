@@ -1,7 +1,7 @@
-"""How two nodes prove to each other that they belong to one cluster, without any I/O.
+"""Handshake in which two nodes prove to each other that they belong to one cluster, without any I/O.
 
-A Handshake is fed the bodies of frames and answers with frames to send, so every order of messages
-can be tested without a socket. The dialler proves first, the acceptor decides, then proves itself:
+A Handshake takes the bodies of frames and answers with frames to send, so every order of messages can be
+tested without a socket. The dialler proves first, the acceptor decides, then proves itself:
 
     dialler                           acceptor
     HELLO ->                          AWAIT_HELLO
@@ -10,7 +10,7 @@ can be tested without a socket. The dialler proves first, the acceptor decides, 
     AWAIT_WELCOME     <- WELCOME      DONE
     DONE
 
-What each message holds, why the order is this one and which attacks it stops: docs/mesh.md.
+docs/mesh.md has the content of each message, the reason for this order, and the attacks that it stops.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _UNKNOWN: Final = Standing(_UNMET)
 
 
 class Role(Enum):
-    """Which side of the connection; part of what is proved, so no proof is valid in the other direction."""
+    """Side of the connection. Each proof covers it, so no proof is valid in the other direction."""
 
     DIALLER = b"dialler"
     ACCEPTOR = b"acceptor"
 
 
 class State(Enum):
-    """Where a handshake is; DONE and FAILED are final."""
+    """Progress of a handshake; DONE and FAILED are final."""
 
     AWAIT_HELLO = auto()
     AWAIT_PROOF = auto()
@@ -58,7 +58,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Identity:
-    """What a node says of itself in its hello."""
+    """A node's description of itself in its hello."""
 
     cluster_id: str
     node_id: int
@@ -98,7 +98,7 @@ _TOLD: Final = {
     Reason.OWN_NODE_ID: "it has this node's own id: give one another node_id, or correct the peer's address",
     Reason.WRONG_DIRECTION: "it is the one that has to dial: correct the peer's address or node_id",
 }
-"""What a reason in a REFUSE frame means to the node that is refused."""
+"""Meaning of the reason in a REFUSE frame for the node that is refused."""
 
 
 class Handshake:
@@ -134,7 +134,7 @@ class Handshake:
 
     @property
     def told(self) -> Standing:
-        """What this side's hello says of its own data folder."""
+        """The description of its own data folder in this side's hello."""
         return self._identity.standing
 
     def start(self) -> tuple[bytes, ...]:
@@ -171,9 +171,10 @@ class Handshake:
         return (pack_frame([FrameKind.REFUSE, str(reason), mac]),)
 
     def disowned(self) -> str | None:
-        """Why the dialler would hang up without this side's knowing: it knows this node by another folder.
+        """The problem if the dialler knows this node by another folder, so that it would hang up; else None.
 
-        To be told with `refuse`, signed, so that the dialler can believe what this side's hello said.
+        Refuse the dialler in that case: the refusal is signed, so the dialler can believe the folder in this
+        side's hello.
         """
         assert self.peer is not None
         own, known = self._identity.standing.key, self._known_there

@@ -30,7 +30,7 @@ _MAX_TOKEN = 2**63 - 1
 
 
 class LinkOwner(Protocol):
-    """What a Link tells, always on the loop. Each may close the link it is told about."""
+    """Receiver of a Link's events, always called on the loop. Each callback may close its link."""
 
     def link_opened(self, link: Link) -> None: ...
     def link_proved(self, link: Link) -> None:
@@ -91,7 +91,7 @@ class Link(asyncio.Protocol):
 
     @property
     def standing(self) -> Standing:
-        """What the other side's data folder is; only once its hello was read."""
+        """The other side's data folder; only after its hello was read."""
         assert self.handshake.peer is not None
         return self.handshake.peer.standing
 

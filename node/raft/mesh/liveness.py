@@ -59,9 +59,10 @@ class Liveness:
             link.silent_ticks += 1
 
     def _notice_alone(self) -> None:
-        """Say that no peer is there: who has the lowest id dials nobody, and would wait in silence.
+        """Report that no peer is connected to this node.
 
-        Where peers are there and refuse this node's data folder, they have said so.
+        The node with the lowest id dials no other, and would wait in silence. There is no report if peers
+        refuse this node's data folder: that has its own report.
         """
         connected = any(peer.link is not None for peer in self._peers.values())
         if not self._peers or connected or self._strangers.is_disowned():

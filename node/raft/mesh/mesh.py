@@ -129,7 +129,7 @@ class Mesh:
             self._connector.dial(node_id, self._peers[node_id])
 
     def set_peer(self, node_id: int, host: str, port: int) -> None:
-        """Accept that node from now on; dial it if its id is lower, anew if the address is another."""
+        """Accept that node from now on; dial it if its id is lower, again if its address has changed."""
         _check_node_id(node_id)
         if not 1 <= port <= 65535:
             raise ValueError(f"the port of node {node_id} is 1 to 65535, not {port}")
@@ -324,7 +324,7 @@ class Mesh:
         return known is not None and known.link is not None and known.link.standing.newcomer
 
     def judge_again(self) -> None:
-        """What is known of the others' folders changed: let go of those that are in force no more."""
+        """Check all links after a change of the known folders; close those of folders out of force."""
         for node_id, peer in list(self._peers.items()):
             if peer.link is not None and (why := self.strangers.judge(peer.link)) is not None:
                 peer.link.fail(Reason.OTHER_FOLDER, why)
@@ -332,7 +332,7 @@ class Mesh:
                 self.strangers.forget_if_known(node_id)
 
     def reconnect(self) -> None:
-        """Let every connection be made anew: this node's standing changed, and peers hear it in the hello."""
+        """Reconnect to every peer: this node's standing has changed, and its hello carries it."""
         for peer in list(self._peers.values()):
             if peer.link is not None:
                 peer.link.close()

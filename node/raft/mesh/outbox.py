@@ -13,7 +13,7 @@ FRAME_MESSAGES = 256
 """Messages in one frame at most: its receiver does nothing else meanwhile."""
 
 _OVERHEAD_BYTES = 96
-"""What a message takes at most beside its bytes fields: a few numbers."""
+"""Most bytes of a message beside its bytes fields: a few numbers."""
 
 MESSAGES = 0
 """First element of a frame that holds groups' messages."""

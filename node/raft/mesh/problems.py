@@ -1,4 +1,4 @@
-"""What can be wrong between two nodes, said in one line, and said once.
+"""Problems between two nodes, each reported in one line, and once per interval.
 
 A misconfigured peer dials again every second and a hostile one every millisecond: each occurrence is
 counted, but the operator reads one line per cause and interval.
@@ -49,7 +49,7 @@ class MeshProblem:
     """Host of the other side, with the port if this node dialled it."""
     fatal: bool = False
     repeats: int = 0
-    """How often the same thing happened, unreported, since the last report of it."""
+    """Unreported occurrences of the same problem since its last report."""
 
     def __str__(self) -> str:
         again = f" ({self.repeats} more since the last report)" if self.repeats else ""

@@ -34,7 +34,7 @@ class Strangers:
         self._disowned_at: float | None = None
 
     def judge(self, link: Link) -> str | None:
-        """Why the other side's data folder is refused; None when it is not."""
+        """Reason to refuse the other side's data folder; None if it is accepted."""
         why = self.folder.judges(link.peer, link.standing)
         if why is not None:
             self.known[link.peer] = Stranger(link.standing.key.folder, self._time())

@@ -82,7 +82,7 @@ class ElectionTimeout(Part):
         return named if named in state.voters else state.voters[state.id % len(state.voters)]
 
     def ask_first(self) -> None:
-        """Stand for the first election, if this node is to lead first and nobody has led yet."""
+        """Stand for the first election, if this node is to lead first and the group never had a leader."""
         if self.state.role == FOLLOWER and self.elected_first() == self.host.node_id:
             self.expired()
 
@@ -104,7 +104,7 @@ class ElectionTimeout(Part):
             self.pre_vote.start()
 
     def _stand_again_soon(self) -> None:
-        """What was asked or offered may be lost, or a majority away: soon again, then ever less often."""
+        """Set the next try soon, and each further one later: messages may be lost, or a majority away."""
         state = self.state
         pause = self.settings.heartbeat_seconds * 2**self.first_tries * (0.5 + self.host.rng.random() / 2)
         state.reset_deadline()

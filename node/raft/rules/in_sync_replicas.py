@@ -28,10 +28,10 @@ class InSyncReplicas(Part):
         """Callers that wait until more voters than a majority hold an entry."""
 
     def count(self) -> int:
-        """How many voters, this one included, are there and have nearly all that is committed.
+        """Number of voters, this one included, that answer and have nearly all committed entries.
 
         A follower counts while its log is known to match, it lags by no more than a full pipeline, and it has
-        answered within the longest election timeout: one that is only slow for a moment counts.
+        answered within the longest election timeout: a follower that is slow for a moment still counts.
         """
         state = self.state
         oldest = self.host.now() - self.settings.election_max_seconds

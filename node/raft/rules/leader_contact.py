@@ -36,11 +36,11 @@ class LeaderContact(Part):
         return self.still_promised(heard)
 
     def still_promised(self, heard: float) -> float:
-        """When a leader counts as heard that was heard at that time.
+        """Time from which a promise to a leader counts that was last heard at `heard`.
 
-        The loop may not have run meanwhile, or the clock have jumped. A promise that had not ended before may
-        still be relied on, whether or not the leader that it was given to is known any more: a higher term
-        may have been adopted since. So it counts anew from then on.
+        The loop may have been paused since, or the clock have jumped. A leader may still rely on a promise
+        that had not ended before the gap. That holds even if this node no longer knows the leader, because it
+        has adopted a higher term since. So such a promise restarts at the end of the gap.
         """
         before, after = self.host.time_gap
         return max(heard, after) if before - heard < self.settings.election_min_seconds else heard

@@ -66,10 +66,10 @@ class LeadershipTransfer(Part):
             self.host.send(target, TimeoutNow(state.id, MessageKind.TIMEOUT_NOW, state.term))
 
     def nominate(self) -> None:
-        """Before stepping down: a follower that still hears this node need not wait for its own timeout.
+        """Ask the best follower to stand for election at once, before this leader steps down.
 
-        Whoever can hear but not be heard would otherwise keep the others from an election by its heartbeats,
-        and then for a timeout more.
+        The follower then need not wait for its own timeout. Otherwise a leader that can send but not receive
+        would delay an election by its heartbeats, and then for a timeout more.
         """
         state = self.state
         reachable = [

@@ -131,7 +131,7 @@ class SnapshotChunk(NamedTuple):
 
     @property
     def snapshot(self) -> tuple[int, int, int, bytes]:
-        """What tells one snapshot on its way from another."""
+        """Identity of a snapshot in transfer: index, term, size in bytes, and digest."""
         return self.snapshot_index, self.snapshot_term, self.total, self.digest
 
 

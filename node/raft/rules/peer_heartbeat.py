@@ -100,7 +100,7 @@ class PeerHeartbeat:
         self.refused.clear()
 
     def heartbeat(self) -> tuple[int, int]:
-        """What a heartbeat carries: how many groups, and their digest."""
+        """Content of a heartbeat: the number of groups, and their digest."""
         return len(self.led.terms), self.led.digest
 
     def matches(self, count: int, digest: int) -> bool:

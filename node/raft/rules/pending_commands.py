@@ -49,8 +49,11 @@ class PendingCommands(Part):
     def resolve(
         self, waiting: list[tuple[int, int, asyncio.Future[Outcome]]], result: Any, index: int, term: int
     ) -> None:
-        """Whoever proposed this very entry gets its result; another term's entry here means theirs is lost
-        for good, because no log can hold both."""
+        """Give the result of an applied entry to its proposers.
+
+        A proposer of another term gets NotLeader: its own entry at this index is lost for good, because no
+        log can hold both.
+        """
         state = self.state
         for proposed_term, size, future in waiting:
             state.waiting_bytes -= size

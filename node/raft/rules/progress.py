@@ -1,5 +1,4 @@
-"""What a leader knows of one follower: how far its log is proven to match, and what is under way to it.
-
+"""A leader's view of one follower: how far its log is proven to match, and what is in flight to it.
 The three phases are etcd's: probing for the point where the logs part, replicating in a pipeline, and
 sending a snapshot. `next` never moves back on success; PySyncObj moved it to the acknowledged entry and so
 sent everything twice.
@@ -16,7 +15,7 @@ NOTHING = -1
 
 
 class Phase(Enum):
-    """How a follower is being brought up to date."""
+    """Phase of a follower's replication."""
 
     PROBE = "probe"
     REPLICATE = "replicate"

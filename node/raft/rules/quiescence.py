@@ -31,7 +31,7 @@ class Quiescence(Part):
         self.lease = lease
 
     def is_idle(self) -> bool:
-        """Everything here is committed and applied, and nobody waits."""
+        """Whether every entry is committed and applied, and no request, change or transfer is waiting."""
         state = self.state
         last = self.journal.last
         settled = state.change is None and state.transfer_target is None

@@ -55,7 +55,7 @@ class ReplicaState(SeamedSyncObj):
         self.configurations = [configuration]
         """Those in the log, the snapshot's first; kept by ConfigurationLog."""
         self.first_leader = first_leader
-        """Who is to lead a group that never had a leader; every member names the same, or none."""
+        """Node that is to lead a group that never had a leader; every member names the same, or none."""
 
         # A leader's.
         self.progress: dict[int, Progress] = {}
@@ -80,11 +80,11 @@ class ReplicaState(SeamedSyncObj):
         # A candidate's, and of those that may become one.
         self.votes: set[int] = set()
         self.pre_votes: set[int] | None = None
-        """Who would vote for this node if it asked; None while it is not asking."""
+        """Nodes that would vote for this node (its pre-votes); None while it does not ask for them."""
         self.pre_votes_asked_at = NEVER
         """When the newest round of pre-votes was asked. It is the round's name, and every answer bears it."""
         self.lost_campaigns = 0
-        """Elections in a row in which this node stood and nobody won, as far as it knows; at most 4."""
+        """Consecutive elections in which this node stood and, as far as it knows, no node won; at most 4."""
 
         # A follower's.
         self.quiesced_under: int | None = None

@@ -1,6 +1,6 @@
-"""Where a node keeps its groups' snapshots: one file for each, written aside, synced, then renamed.
+"""Files of a node's snapshots, one for each group: written under a temporary name, synced, then renamed.
 
-Everything here blocks and runs off the loop. A file is complete once it has its final name, so a crash at
+All functions here block and run off the loop. A file is complete once it has its final name, so a crash at
 any step leaves the old snapshot, the new one, or both.
 """
 

@@ -13,7 +13,7 @@ from strandline.node.raft.disk import DiskFile
 
 
 class Status(IntEnum):
-    """What a receiver says of a chunk."""
+    """A receiver's answer to a chunk."""
 
     CONTINUE = 0
     DONE = 1
@@ -47,7 +47,7 @@ class Sender:
         return offset, size
 
     def acknowledged(self, offset: int, now: float) -> None:
-        """The receiver holds everything below `offset` and waits for what follows; 0: it starts anew."""
+        """Take an acknowledgement of all bytes below `offset`; 0 means that the receiver starts over."""
         if offset == 0 < self._acknowledged:
             self._acknowledged = self._sent = 0
             self.progress_at = now

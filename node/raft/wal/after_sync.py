@@ -1,8 +1,8 @@
-"""What may happen only once the records before it are durable: messages above all.
+"""Actions that have to wait until the records before them are durable, most of them messages.
 
-Each waits for the newest record there was. A disk that writes nothing for minutes must not make them many: of
-the same kind, from one group to one peer, the newest message takes the place of an older one that would leave
-with the same write. An older message that never left is a lost one, which Raft takes.
+Each waits for the newest record at that time. Their number stays small even if a disk writes nothing for
+minutes: a message takes the place of an older one of the same kind, from the same group to the same peer,
+that would leave with the same write. The older message counts as lost, which Raft tolerates.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class _Stuck:
 
 
 class Carrying:
-    """Which groups are stuck, and their way to the end of the log, a part at a time."""
+    """Finds the groups that are stuck, and carries their entries to the end of the log, a part at a time."""
 
     def __init__(self, *, stuck_seconds: float, part_bytes: int) -> None:
         """A group is carried once it is stuck for so long; `part_bytes` of entries go into one record."""
@@ -60,15 +60,15 @@ class Carrying:
 
     @property
     def bytes(self) -> int:
-        """Of all groups that are carried along."""
+        """Bytes of the entries of all groups that are carried along."""
         return sum(size for _, size in self.carried.values())
 
     def longer_by(self, segment_bytes: int) -> int:
-        """How many segments the log may have more for it."""
+        """Number of segments that the log may have in addition because of carried entries."""
         return -(-LONGER * self.bytes // segment_bytes)
 
     def settle(self, moved_on: Callable[[int, int], bool]) -> None:
-        """Let go of those that moved on: `moved_on(group, last)`, of what was carried up to `last`."""
+        """Forget the groups that moved on: `moved_on(group, last)` is true of those carried up to `last`."""
         for group in [group for group, (last, _) in self.carried.items() if moved_on(group, last)]:
             self.forget(group)
 

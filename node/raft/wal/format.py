@@ -37,7 +37,7 @@ MAX_SEGMENT_BYTES: Final = 2**32 - SECTOR
 
 
 class Kind(IntEnum):
-    """What a record is. Those up to CARRIED belong to the groups, the others to the log itself."""
+    """Kind of a record. Those up to CARRIED belong to the groups, the others to the log itself."""
 
     ENTRIES = 1
     TRUNCATE = 2
@@ -110,7 +110,7 @@ class SegmentHeader:
         return body[: _FRAME.size] + struct.pack("<I", crc32c(body)) + body[_FRAME.size + 4 :]
 
     def seed(self) -> int:
-        """What the segment's record checksums start from: it takes in the salt, and all of the header."""
+        """Initial value of the segment's record checksums; it covers the whole header, with the salt."""
         return crc32c(self.encode())
 
 
@@ -161,7 +161,7 @@ def encode_padding(seed: int, offset: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a walk over a segment's records found.
+    """Result of a walk over a segment's records.
 
     `end`: offset of the first bytes that are no valid record, or of the SEAL. `mark_end`: end of the last
     MARK met, or of the header. `first`: the highest segment number named by a TRIM, 0 without one.

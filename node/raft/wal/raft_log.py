@@ -91,7 +91,7 @@ class RaftLog(Journal):
         pass
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Not stored: a commit index is learned anew from a leader, never believed from before a crash."""
+        """Do nothing: a commit index is not stored; after a crash the node learns it from a leader again."""
 
     def getRaftCommitIndex(self) -> int:
         return self._entries[0][1]

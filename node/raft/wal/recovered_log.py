@@ -132,7 +132,7 @@ class RecoveredLog:
         current: int,
         vote: int,
     ) -> None:
-        """All that the log holds now: entries up to `last` above `index`, or those whose records remain."""
+        """Replace the log's content by the carried entries above `index`, up to `last`, that remain."""
         entries = [entry for entry in self._carry if index < entry[1] <= last]
         self._carry = []
         if entries and entries[-1][1] != last:
@@ -153,6 +153,6 @@ class RecoveredLog:
         self.term, self.vote = current, vote - 1 if vote else None
 
     def _float(self, last: int) -> None:
-        """What was at `last` and below went with its segment; a later snapshot says what it was."""
+        """Mark the entries up to `last` as lost with their segment; a later snapshot has their state."""
         self.entries = [(b"", last, _ANY_TERM if last else 0)]
         self.based = self._anchored = False

@@ -23,7 +23,7 @@ class WalFailed(WalError):
 
 
 def segment_path(folder: str, sequence: int) -> str:
-    """Where segment `sequence` lies."""
+    """Path of segment `sequence`."""
     return f"{folder}/wal-{sequence:016d}.log"
 
 
@@ -47,7 +47,7 @@ def note_started(disk: Disk, folder: str) -> None:
 
 
 def sync(file: DiskFile) -> None:
-    """`datasync`, with an error that nobody can take for one worth a second try: the pages may be gone."""
+    """Call `datasync`; raises WalFailed, which no caller may answer by a retry: the pages may be gone."""
     try:
         file.datasync()
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Which segments of the write-ahead log are still needed, and by whom.
+"""Tracks the segments of the write-ahead log that are still needed, and the groups that need them.
 
-A segment may go when, for every group in it, a durable snapshot covers its entries, and the newest term and
-vote and the newest record of the log's base lie in a later segment: a lost vote is a second vote in one term.
+A segment may be dropped if, for every group in it, a durable snapshot covers its entries, and the newest term
+and vote and the newest record of the log's base are in a later segment. After a lost vote, a node could vote
+twice in one term.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class WalConfig:
 
 
 def _ignore(*_: object) -> None:
-    """What the callbacks are until the owner sets them."""
+    """Default of the callbacks until the owner sets them."""
 
 
 class WriteAheadLog:
