@@ -21,7 +21,7 @@ from strandline.cluster.target import Target
 REQUEST_SECONDS: Final = 20.0
 _CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = REQUEST_SECONDS + _CONNECT_SECONDS
-"""How long the future of a request is waited for."""
+"""Seconds to wait for the future of a request."""
 _SET: Final = AlterConfigOpType.SET
 _DELETE: Final = AlterConfigOpType.DELETE
 

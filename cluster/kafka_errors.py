@@ -46,10 +46,10 @@ PASSING: Final = frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     )
 )
-"""A leader or a coordinator is being elected: what Kafka's own clients ask again after (RetriableException),
-and librdkafka's admin client gives back."""
+"""Errors of a leader or a coordinator that is being elected. Kafka's own clients retry after them
+(RetriableException); librdkafka's admin client returns them to its caller."""
 PASSING_SECONDS: Final = 10.0
-"""How long it may take; an election takes one or two."""
+"""Longest time to retry after such errors; an election takes one or two seconds."""
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LAST_PAUSE_SECONDS: Final = 0.5
 

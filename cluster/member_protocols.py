@@ -1,6 +1,7 @@
-"""Which protocol each member of a consumer group speaks (KIP-1099). librdkafka's descriptions do not tell.
+"""Finds the protocol of each member of a consumer group (KIP-1099); librdkafka's descriptions omit it.
 
-One ConsumerGroupDescribe to the group's coordinator; any Kafka answers that has version 1 of it.
+It sends one ConsumerGroupDescribe to the group's coordinator. Every Kafka that has version 1 of the request
+answers it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from kio.serial import entity_reader, entity_writer
 
 _KEY: Final = 69
 _VERSION: Final = 1
-"""The first whose answer has each member's type."""
+"""The first version whose response has each member's type."""
 _SECONDS: Final = 10.0
 _MAX_BYTES: Final = 100 * 1024 * 1024
 _HEADER_BYTES: Final = 5
-"""Of an answer: its number, and that no tagged fields follow."""
+"""Bytes of a response's header: its correlation id, and the empty list of tagged fields."""
 _PROTOCOLS: Final = {0: "classic", 1: "consumer"}
 
 
 def member_protocols(host: str, port: int, group: str) -> dict[str, str]:
-    """ "classic" or "consumer" by member id; nothing where the broker does not answer or does not know."""
+    """ "classic" or "consumer" by member id; empty if the broker does not answer or does not know."""
     try:
         with socket.create_connection((host, port), _SECONDS) as connection:
             connection.sendall(_request(group))

@@ -49,7 +49,7 @@ class TemporaryCluster:
 
     @property
     def bootstrap(self) -> str:
-        """What a Kafka client takes as `bootstrap.servers`."""
+        """Value of `bootstrap.servers` for a Kafka client."""
         return self._local.description.bootstrap
 
     @property
@@ -110,7 +110,7 @@ class TemporaryCluster:
             self._local.start(node, timeout=START_SECONDS)
 
     def log(self, node: int) -> str:
-        """What a node has logged so far."""
+        """Text of a node's log file so far."""
         with _told():
             (chosen,) = self._local.chosen(node)
         return chosen.log.read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""Which transactional batches were aborted, by the rows of a partition's state."""
+"""Finds the aborted transactional batches of a partition, by the rows of its state."""
 
 from __future__ import annotations
 

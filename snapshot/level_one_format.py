@@ -42,7 +42,7 @@ _FRAMES: Final = {
     version: Frame("level-one object", MAGIC, version, IDENTITY.size + TAIL.size)
     for version in (WITHOUT_HOLES, WITH_HOLES)
 }
-"""What writes each version; the newest reads them all."""
+"""Frame that writes each version; the newest version's reads them all."""
 _FRAME: Final = _FRAMES[WITH_HOLES]
 _STAMPED: Final = struct.Struct(">qiibIhiqq")
 """base offset, length behind it, leader epoch, magic, CRC, attributes, last offset's distance from the base,
@@ -69,7 +69,7 @@ class Block(NamedTuple):
 
 
 class LevelOneFooter(NamedTuple):
-    """What the end of an object says about it."""
+    """Fields at the end of an object that describe it."""
 
     topic_id: bytes
     partition: int
@@ -106,8 +106,8 @@ class EncodedObject(NamedTuple):
 class LevelOneWriter:
     """Lays out one object. The batches come in offset order, without holes unless they are allowed.
 
-    `room` is how many bytes of batches are to come, if that is known: then memory is taken once, and whoever
-    has the bytes in another order may put them in `place` first and `seal` them in theirs.
+    `room` is the total size of the batches in bytes, if it is known. Then memory is allocated once, and a
+    caller that gets the bytes in another order may put them in `place` first and `seal` them in offset order.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class LevelOneWriter:
         _STAMP.pack_into(self._data, at, base_offset, len(batch) - 12, leader_epoch)
 
     def place(self, position: int, length: int) -> memoryview:
-        """Where bytes of the room go, counted from its beginning. Let go of it before the next `add`."""
+        """Memory for bytes of the room, `position` counted from its start. Release it before `add`."""
         return memoryview(self._data)[HEADER.size + position : HEADER.size + position + length]
 
     def seal(self, extents: Iterable[Extent]) -> Extent | None:
@@ -288,7 +288,7 @@ def body_bytes(extent: LevelOneExtent) -> int:
 
 
 def footer_bytes(name: str, tail: Buffer, size: int) -> int:
-    """How many bytes of an object's end its index and footer take; raises BadObject.
+    """Number of bytes of the index and footer at an object's end; raises BadObject.
 
     `tail` has the last TAIL.size bytes or more of `size`.
     """

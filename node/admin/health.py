@@ -54,7 +54,8 @@ _EXPLAINED: Final = {
     ),
     "folder_new": frozenset({"no_controller", "not_registered", "groups_leaderless"}),
 }
-"""What follows from a problem, and has another cure where it comes alone: left out beside that problem."""
+"""Problems that follow from another one, by its name. They are left out of a report that has the cause,
+because their own cure applies only if they occur alone."""
 
 
 class Problem(NamedTuple):

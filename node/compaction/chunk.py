@@ -44,7 +44,7 @@ HEADER: Final = np.dtype(
         ("records", ">i4"),
     ]
 )
-"""How a batch begins; `length` counts what is behind it."""
+"""Header of a batch; its `length` counts the bytes that follow the length field."""
 assert HEADER.itemsize == BATCH_HEADER_BYTES
 _LENGTH: Final = struct.Struct(">i")
 _CRC_AND_ATTRIBUTES: Final = struct.Struct(">IH")
@@ -58,7 +58,7 @@ class BadBatch(ValueError):
 
 
 def batch_positions(data: bytes) -> list[int]:
-    """Where each batch begins, checksums compared, and where the last ends; raises BadBatch."""
+    """Positions of the batches, and the end of the last one; compares checksums, raises BadBatch."""
     positions, at, view = [0], 0, memoryview(data)
     while at < len(data):
         end = 0

@@ -1,7 +1,7 @@
-"""Which records of a settled log stay: the rules of a round of cleaning, as masks over many records.
+"""Rules that choose the records of a settled log that a round of cleaning keeps, as masks over many records.
 
-A round maps the keys of what is not clean yet to their last offsets, and then goes over all below its bound.
-docs/compaction.md has the rules and why they suffice.
+A round maps the keys of the part that is not clean yet to their last offsets, and then reads every record
+below its bound. docs/compaction.md has the rules and why they suffice.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ def map_keys(chunk: Chunk, keys: KeyMap, bound: int) -> int:
 
 
 def kept(chunk: Chunk, keys: KeyMap, ripe: Ripe) -> NDArray[np.bool_]:
-    """Which records of a chunk stay, all of whose batches begin below the round's bound.
+    """Mask of the records of a chunk that stay; every batch of the chunk begins below the round's bound.
 
-    A marker goes once it is ripe, and a record without a key at once. What has a later record of its key in
-    the map is superseded, also a tombstone. Else a tombstone goes once it is ripe, and all others stay.
+    A marker is removed once it is ripe, and a record without a key at once. A record whose key has a later
+    record in the map is superseded and removed, also if it is a tombstone. Any other tombstone is removed
+    once it is ripe, and all other records stay.
     """
     high, low = keys.hash.of(chunk.records, chunk.key)
     stays: NDArray[np.bool_] = ~chunk.key.null & (keys.get(high, low) <= chunk.offset)

@@ -117,7 +117,7 @@ class KeyMap:
         return found
 
     def _home(self, high: Words) -> Longs:
-        """Where the search for each key begins: the hash's range on that of the slots."""
+        """Slot at which the search for each key begins: the hash, scaled to the number of slots."""
         folded = (high ^ high >> _HALF) & np.uint64(0xFFFFFFFF)
         home: Longs = (folded * np.uint64(self._slots) >> _HALF).astype(np.int64)
         return home

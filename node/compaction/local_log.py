@@ -56,7 +56,7 @@ def log_folder(data_folder: str, topic_id: bytes, partition: int) -> str:
 
 
 def segment_unique(number: int) -> bytes:
-    """What stands for a segment's number in its identity as a level-one object."""
+    """Unique part of a segment's identity as a level-one object, made from the segment's number."""
     return number.to_bytes(UNIQUE_BYTES, "big")
 
 

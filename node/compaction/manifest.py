@@ -25,7 +25,7 @@ class ManifestDamaged(ValueError):
 
 
 class LogIdentity(NamedTuple):
-    """Whose log it is."""
+    """Cluster, topic and partition that a local log belongs to."""
 
     cluster: str
     topic_id: bytes
@@ -51,7 +51,7 @@ class Segment(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a local log is. Its segments tile the offsets from the first one's base to `log_end`."""
+    """State of a local log. Its segments tile the offsets from the first one's base to `log_end`."""
 
     identity: LogIdentity
     reset_index: int
@@ -61,14 +61,14 @@ class Manifest(NamedTuple):
     floor_markers: int
     """The MXRO of that moment."""
     clean_end: int
-    """Where a segment ends, or the log begins."""
+    """Offset below which the log is clean: the end of a segment, or the start of the log."""
     log_end: int
     next_number: int
     segments: tuple[Segment, ...]
 
     @property
     def start_offset(self) -> int:
-        """Where the first segment begins."""
+        """Base offset of the first segment; `log_end` if there is none."""
         return self.segments[0].base_offset if self.segments else self.log_end
 
 

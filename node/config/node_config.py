@@ -180,7 +180,7 @@ class GroupsSection:
     consumer_heartbeat_seconds: float = 5.0
     """Heartbeat interval that members of the KIP-848 protocol are told."""
     consumer_migration_policy: str = "bidirectional"
-    """Which groups with members may change their protocol: Kafka's group.consumer.migration.policy."""
+    """Rule for groups with members that change their protocol: Kafka's group.consumer.migration.policy."""
     offset_retention_seconds: float = 7 * 24 * 3600.0
     """Retention of an empty group's offsets."""
 

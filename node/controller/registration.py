@@ -1,9 +1,9 @@
 """Registration of a process with the controller, and its heartbeats.
 
-It registers once its own replica of the controller has caught up, so that it names the process it replaces
-as the controller knows it, and not as an old state did. From then on it sends a heartbeat twice a second to
-whoever leads the controller. If the controller comes to know another process under this node's id, this one
-has been replaced and must stop.
+The process registers once its own replica of the controller has caught up. So it names the process that it
+replaces by the controller's newest state. From then on it sends a heartbeat twice a second to the leader of
+the controller. If the controller comes to know another process under this node's id, this process has been
+replaced and must stop.
 """
 
 from __future__ import annotations

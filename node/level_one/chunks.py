@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """How many there are; none where compaction has removed every batch."""
+        """Number of chunks; 0 if compaction has removed every batch."""
         return len(self._cuts) - 1
 
     def block_of(self, offset: int) -> int:

@@ -48,7 +48,7 @@ OOM_SCORE_ADJ: Final = 1000
 STORE_THREADS: Final = 12
 """More than gets and puts under way."""
 POLICY: Final = RetryPolicy(attempt_seconds=60.0, total_seconds=180.0)
-"""Nobody waits for these objects, and they are large."""
+"""Long limits, because these objects are large and no client waits for them."""
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "strandline.node.level_one.worker")
 END_SECONDS: Final = 5.0
-"""How long a process may take to end once it has been told to."""
+"""Seconds that a process has to end after it was asked to."""
 MAX_SAID_BYTES: Final = 64 * 1024
 """Of what one process writes to its standard error, so much gets into the log."""
 
@@ -235,14 +235,14 @@ class WorkerBuilder(LevelOneBuilder):
 
 
 async def _listen(process: asyncio.subprocess.Process) -> None:
-    """What the worker says goes to the log, a line at a time."""
+    """Write the worker's standard error to the log, line by line, up to MAX_SAID_BYTES."""
     assert process.stderr is not None
     left = MAX_SAID_BYTES
     while True:
         try:
             line = await process.stderr.readline()
         except ValueError:
-            continue  # longer than anybody wants to read
+            continue  # the line is longer than the reader's limit
         if not line:
             return
         left -= len(line)
