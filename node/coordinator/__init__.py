@@ -1,1 +1,1 @@
-"""Coordinators: what a node does for consumer groups and transactions, as a replica and as a leader."""
+"""Coordinators of consumer groups and transactions on one node, as a replica and as a leader."""

@@ -1,8 +1,8 @@
-"""One coordinator's partition on one node: a replica of its log, and word of when this node leads it.
+"""One coordinator's partition on one node: a replica of its log, and notice of this node's leadership.
 
-It is to a coordinator what `Partition` is to records. Every replica has the state; what is awaited while a
-node leads (who is joining, which timer runs, which markers are on their way) belongs to a runtime that
-follows the leadership here, and gets into the state only as a command.
+It is to a coordinator what `Partition` is to records. Every replica has the state. A leader's transient data
+(joining members, running timers, markers that are being sent) belongs to a runtime that follows the
+leadership here, and gets into the state only as a command.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ here while another node leads."""
 
 
 class NotDone(NamedTuple):
-    """A command had no result; `code` is what a Kafka client is told, and every such code is asked again.
+    """A command without a result; `code` is for the Kafka client, and all these codes are retriable.
 
-    NOT_COORDINATOR: this node does not lead; COORDINATOR_LOAD_IN_PROGRESS: too much waits here. Neither was
-    done, nor will it be, unless `unknown`: then it is in the log, and may yet be applied.
+    NOT_COORDINATOR: this node does not lead; COORDINATOR_LOAD_IN_PROGRESS: too much waits here. In both cases
+    the command was not carried out and will not be, unless `unknown`: then it is in the log, and may yet be
+    applied.
     """
 
     code: ErrorCode
@@ -61,7 +62,7 @@ class CoordinatorReplica(LedReplica, Generic[M]):
         wall_ms: Callable[[], int],
         recorder: Recorder,
     ) -> None:
-        """`machine` makes the plain state machine, of what it is to do with a checkpoint."""
+        """`machine` makes the plain state machine, given the function to call with a checkpoint."""
         super().__init__(place, "coordinator", loop)
         self.place = place
         self.number = place.partition
@@ -79,9 +80,9 @@ class CoordinatorReplica(LedReplica, Generic[M]):
 
     @property
     def machine(self) -> M:
-        """The state of this replica; to be read only, and to be believed after `confirm`.
+        """The state of this replica, only for reading; it is current after `confirm`.
 
-        A snapshot that is installed replaces what it holds: keep nothing of it beyond a callback.
+        A snapshot that is installed replaces its contents: keep no part of it beyond a callback.
         """
         return self.machine_for_group.plain
 
@@ -93,7 +94,7 @@ class CoordinatorReplica(LedReplica, Generic[M]):
     # What can be asked of it.
 
     async def execute(self, command: CoordinatorCommand) -> Any | NotDone:
-        """Put a command into the log, and give what its apply gives on this node, or why there is nothing.
+        """Put a command into the log; returns the result of its apply on this node, or NotDone.
 
         It takes its place in the log before anything is awaited: the order of calls is the order of applies.
         """

@@ -35,8 +35,8 @@ from strandline.statemachine.transactions.transactions import TransactionsMachin
 CREATE_SECONDS: Final = 5.0
 """Time that the first request for a coordinator waits until the controller has created the topic."""
 REPLICAS: Final = 3
-"""Of each coordinator, or as many as there are nodes. It is not configured: what a group committed must not
-be less safe than what it read."""
+"""Replicas of each coordinator, or as many as there are nodes. It is not configured: a group's committed
+offsets must not be less safe than the records it read."""
 
 
 class _Hosted(NamedTuple):
@@ -165,7 +165,7 @@ class Coordinators:
             yield hosted.replica
 
     def host(self, place: PartitionGroup, kind: str, recorder: Recorder) -> CoordinatorReplica[Any]:
-        """Make a replica of a coordinator's partition, and what answers for it; it is still without a log."""
+        """Make a replica of a coordinator's partition, and its runtime; the replica has no log yet."""
         context = self._context
         machine: type[GroupsMachine | TransactionsMachine] = (
             GroupsMachine if kind == GROUPS_KIND else TransactionsMachine

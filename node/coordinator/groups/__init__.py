@@ -1,1 +1,2 @@
-"""Consumer groups at the leader of their coordinator: what is awaited, and the commands that decide it."""
+"""Consumer groups at the leader of their coordinator: waiting requests, timers, and the resulting
+commands."""

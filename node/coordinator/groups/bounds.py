@@ -29,8 +29,8 @@ MAX_OFFSETS: Final = 131_072
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of ids, names and metadata, about; see `Totals.bytes`."""
 TRANSIENT: Final = 2
-"""As many times the bounds of offsets and bytes hold for what adds no partition: a transaction's offset is
-there beside the one whose place it takes, until its marker comes, and metadata may grow."""
+"""Factor on the bounds of offsets and bytes for commits that add no partition: until a transaction's marker
+comes, its offset is held beside the one that it replaces, and metadata may grow."""
 SAY_SECONDS: Final = 600.0
 """Between two words to the operator."""
 
@@ -86,7 +86,7 @@ class Bounds:
                 self._new -= Counter((command.group,))
 
     def takes_group(self, group_id: str) -> bool:
-        """Whether the group is there, or may come into being. What is not there yet counts too."""
+        """Whether the group exists, or may be created. Groups that commits in progress create count too."""
         groups = self._coordinator.machine.groups
         if group_id in groups or group_id in self._new:
             return True

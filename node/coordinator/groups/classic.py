@@ -123,14 +123,14 @@ class ClassicGroups:
         return answer
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A Heartbeat: NONE, or what the member has to do."""
+        """Handle a Heartbeat: NONE, or the error that makes the member act."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
         return group.heartbeat(member_id, instance_id, generation)
 
     def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """A LeaveGroup: what it comes to for each."""
+        """Handle a LeaveGroup: an error code for each member."""
         group = self._groups.get(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
@@ -151,7 +151,7 @@ class ClassicGroups:
         return self._groups.get(group_id)
 
     def has_members(self, group_id: str) -> bool:
-        """Whether anybody is in the group, or joins it: it is not to be deleted, nor another protocol's."""
+        """Whether the group has members, also joining ones: it may be neither deleted nor converted."""
         group = self._groups.get(group_id)
         return group is not None and len(group.members) > 0
 
@@ -161,7 +161,7 @@ class ClassicGroups:
         return () if group is None else [member.member_id for member in group.members]
 
     def consumes(self, group_id: str) -> bool:
-        """Whether those who are in the group, as this node or the log knows it, consume topics."""
+        """Whether the members, as this node or the log knows them, consume topics."""
         group = self._groups.get(group_id)
         if group is not None and len(group.members):
             return group.protocol_type == CONSUMERS

@@ -1,7 +1,7 @@
-"""One classic group while this node coordinates it: what its members' requests and their silence mean.
+"""The requests and timers of one classic group while this node coordinates it.
 
-A call says what happened; what follows from it goes to `Surroundings`, so nothing here waits, and a test says
-in which order things happen. The rules between one generation and the next are in classic_rebalance.
+A call reports one event; its effects go to `Surroundings`, so nothing here waits, and a test chooses the
+order of events. The rules between one generation and the next are in classic_rebalance.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LiveGroup(Rebalancing):
             self._rejoin(ask, ticket)
 
     def _sheds(self, member: LiveMember) -> bool:
-        """Whether members have joined as many as there may be (the limit fell), and it is none of them."""
+        """Whether the group is full with the members that have joined (the limit fell), without this one."""
         joining = self.state is State.PREPARING_REBALANCE and not member.joined
         return joining and self.members.joined >= self._limits.max_members
 
@@ -155,7 +155,7 @@ class LiveGroup(Rebalancing):
             self._go_on_joining("a member joined again")
 
     def _return(self, old: LiveMember, ask: JoinAsk, member_id: str, ticket: int) -> None:
-        """A static member comes under a new member id; what lives of it under the old one is fenced."""
+        """Replace a static member that comes under a new member id; requests under the old id are fenced."""
         self._end_join(old, ErrorCode.fenced_instance_id)
         self._end_sync(old, Synced(ErrorCode.fenced_instance_id))
         self._around.cancel_timer(SESSION, old.member_id)
@@ -207,7 +207,7 @@ class LiveGroup(Rebalancing):
     # Living and leaving.
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A Heartbeat: NONE, or what the member has to do."""
+        """Handle a Heartbeat: NONE, or the error that makes the member act."""
         code = self.members.refusal(member_id, instance_id)
         if code is not None:
             return code

@@ -1,7 +1,7 @@
-"""The members of one classic group at its coordinator, with all counted that is asked at every join.
+"""The members of one classic group at its coordinator, with counters for the questions of every join.
 
 Ten thousand members may join at once, and each join asks whether all have joined and which protocols all
-have. Both are counters here, so a storm of joins costs what its members cost and not their square.
+have. Both are counters here, so the cost of many joins grows with the members and not with their square.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class LiveMember:
     join: int | None = None
     sync: int | None = None
     synced: bool = True
-    """Whether it has asked for what this generation assigns to it."""
+    """Whether it has asked for its assignment in this generation."""
     in_generation: bool = False
     """Whether the log has it, or will, as one of the last generation that was decided."""
     skips: bool = False
-    """Whether its request can be told to lead without assigning."""
+    """Whether its client supports leading without assigning (KIP-814)."""
 
     @property
     def size(self) -> int:
-        """Bytes of what it sent and was assigned, about what an entry of the log has of it."""
+        """Bytes that it sent and was assigned; about its size in a log entry."""
         names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
         return (
             sum(len(name.encode()) for name in names)
@@ -97,7 +97,7 @@ class Members:
         self.joined = 0
         """Number of members that have joined in this rebalance."""
         self.bytes = 0
-        """Of what all members sent and were assigned."""
+        """Bytes that all members sent and were assigned."""
         self.assigned = 0
         """Those of them that were assigned."""
         self._unsynced = 0
@@ -121,7 +121,7 @@ class Members:
 
     @property
     def said(self) -> int:
-        """Bytes of what all members sent: what the entry of a generation has of them."""
+        """Bytes that all members sent: their size in the log entry of a generation."""
         return self.bytes - self.assigned
 
     @property
@@ -131,7 +131,7 @@ class Members:
 
     @property
     def all_synced(self) -> bool:
-        """Whether every member has asked for what this generation assigns to it."""
+        """Whether every member has asked for its assignment in this generation."""
         return not self._unsynced
 
     def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode | None:

@@ -63,9 +63,9 @@ class Rebalancing(Waiting):
         """Whether a member joined since the delay of an initial join phase last began."""
         self._initial_left = 0.0
         self._overdue = False
-        """The join phase's time was over while a decision was under way."""
+        """Whether the join phase's time ended while a decision was in progress."""
         self._deciding = 0
-        """Decisions under way."""
+        """Number of decisions in progress."""
         self._starting = False
         """Whether a StartGeneration is among the decisions; members hear of the generation after it."""
         self._unlogged = False

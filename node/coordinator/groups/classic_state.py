@@ -1,7 +1,7 @@
-"""The words of the classic protocol: states, what members ask and are answered, what the rules need.
+"""The vocabulary of the classic protocol: states, the members' requests and answers, the rules' surroundings.
 
-Nothing here does anything. The table of states is Kafka's (ClassicGroupState), so that it can be held
-against the standard line by line.
+This module has no behaviour. The table of states is Kafka's (ClassicGroupState), so that it can be compared
+with Kafka's line by line.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class JoinAsk(NamedTuple):
     takes_member_id: bool = True
     """Whether it comes again with the member id it is given (KIP-394: version 4)."""
     takes_skip: bool = True
-    """Whether it can be told to lead without assigning (KIP-814: version 9)."""
+    """Whether the client supports leading without assigning (KIP-814: version 9)."""
 
 
 class Joined(NamedTuple):
@@ -123,8 +123,7 @@ class Limits(NamedTuple):
     max_members: int
     """Member ids that were given out and not used yet included."""
     max_bytes: int
-    """Of all its members together: what they subscribe to and what they are called. What they are assigned is
-    an entry of its own."""
+    """Bytes of its members together: subscriptions and ids. Assignments are a log entry of their own."""
 
 
 JOIN: Final = "join"

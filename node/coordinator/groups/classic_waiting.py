@@ -35,7 +35,7 @@ class Waiting:
         self.members = Members()
         self._around = around
         self._waiting: dict[int, LiveMember] = {}
-        """By ticket, whose request waits."""
+        """Members whose request waits, by ticket."""
 
     def _hold_join(self, member: LiveMember, ticket: int) -> None:
         """The member has joined, and is answered later."""

@@ -15,7 +15,7 @@ MAX_STEPS: Final = 300_000
 """Positions looked at while sets are built, in an automaton's whole life: some tenths of a second."""
 WORD: Final = frozenset("0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _Set = tuple[frozenset[int], str]
-"""Positions, and what came before them: "" at the beginning, else a character that stands for its kind."""
+"""Positions, and the character before them: "" at the beginning, else one that stands for its kind."""
 
 
 class InvalidPattern(ValueError):

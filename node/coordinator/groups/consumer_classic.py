@@ -1,7 +1,8 @@
-"""Members of a consumer group that speak the classic protocol: what they say, and what follows from it.
+"""Members of a consumer group that speak the classic protocol: their requests as the plan sees them.
 
-While a group is on its way from one protocol to the other it has members of both. The rules are Kafka's
-(GroupMetadataManager.classicGroupJoinToConsumerGroup and its like); who waits, and timers, are in `hosted`.
+While a group changes from one protocol to the other it has members of both. The rules are Kafka's
+(GroupMetadataManager.classicGroupJoinToConsumerGroup and its like); waiting requests and timers are in
+`hosted`.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ class ClassicJoin:
 
     @property
     def size(self) -> int:
-        """Bytes, about, of what an entry of the log has of it."""
+        """Approximate bytes of its protocols in a log entry."""
         return sum(len(name) + len(metadata) for name, metadata in self.ask.protocols)
 
     def updated(self, member: ConsumerMember) -> ConsumerMember:
-        """The member with what it says of itself. It subscribes by names only, and asks for no assignor."""
+        """The member with the fields of this JoinGroup. It subscribes by names, without an assignor."""
         return member._replace(
             instance_id=self.instance_id or member.instance_id,
             rack_id=self.subscription.rack_id or member.rack_id,
@@ -77,16 +78,19 @@ class ClassicJoin:
 
 
 def has_to_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether a member that speaks the classic protocol has to join again, to let go of something or to get
-    something: what its Heartbeat is answered by."""
+    """Whether a member that speaks the classic protocol has to join again, to revoke partitions or to get
+    some: the answer to its Heartbeat."""
     if member.epoch < group.epoch or member.state == UNREVOKED:
         return True
     return member.state == UNRELEASED and not _waits_for_others(group, member)
 
 
 def is_outdated(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether a SyncGroup comes too late: there is a newer target, and it has not been told of it. One that
-    has to let go of something was told, and lets go of it once it has heard what it is to keep."""
+    """Whether a SyncGroup is too late: there is a newer target that the member does not know yet.
+
+    A member that has to revoke partitions knows of it already, and revokes them once it has the rest of its
+    assignment.
+    """
     return member.epoch < group.epoch and member.state != UNREVOKED
 
 

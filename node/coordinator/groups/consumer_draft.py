@@ -41,7 +41,7 @@ class Draft:
         """By how much more members of those have each protocol."""
         self.matched = Matched(group)
         self._said = 0
-        """By how much what its members say of themselves has become more; see `size_of`."""
+        """Growth of the bytes of its members' subscriptions; see `size_of`."""
         self._bytes: int | None = None
         """Of all members before that, once it was asked for."""
         self.epoch = group.epoch
@@ -61,11 +61,11 @@ class Draft:
 
     @property
     def growth(self) -> int:
-        """By how much its members have become more, with what their patterns match."""
+        """Growth of the members' subscriptions and of the matches of their patterns."""
         return self._said + self.matched.growth
 
     def size(self) -> int:
-        """Of all members, with what their patterns match; see `size_of` and consumer_matches."""
+        """Size of all members with the matches of their patterns; see `size_of` and consumer_matches."""
         if self._bytes is None:
             self._bytes = sum(size_of(member) for member in self.group.members.values())
         return self._bytes + self._said + self.matched.total
@@ -88,7 +88,7 @@ class Draft:
         return any(supported[name] + self._supported[name] == self.classic for name in protocols)
 
     def put(self, member: ConsumerMember) -> None:
-        """Take a member in, or put it in the place of what it was."""
+        """Add a member, or replace its former state."""
         before = self.member(member.member_id)
         if member == before:
             return
@@ -128,7 +128,7 @@ class Draft:
             self._static[member.instance_id] = None
 
     def replace(self, member_id: str, successor: ConsumerMember) -> None:
-        """A static member's new process takes its place, with what it has and is to have."""
+        """Put a static member's new process in its place, with its assignment and target."""
         if self.member(successor.member_id) is not None:  # this id was another member of the group before
             self.drop(successor.member_id)
         target = self.target(member_id)
@@ -142,7 +142,7 @@ class Draft:
         return None if member_id is None else self.member(member_id)
 
     def aim(self, member_id: str, target: Assignment) -> None:
-        """Say what a member is to have."""
+        """Set a member's target assignment."""
         self._targets[member_id] = target
 
     def change(
@@ -183,7 +183,7 @@ class Draft:
 
 
 def size_of(member: ConsumerMember) -> int:
-    """Of what it says of itself, in characters; 0 for one that has said nothing yet."""
+    """Size of a member's subscription in characters; 0 for a member that has sent nothing yet."""
     if not member.client_host:
         return 0
     texts = (member.member_id, member.instance_id, member.rack_id, member.client_id, member.pattern)

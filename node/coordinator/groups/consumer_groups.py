@@ -1,9 +1,9 @@
-"""Runs the consumer groups of KIP-848 of one coordinator while this node leads it: who waits, and the timers.
+"""Runs the consumer groups of KIP-848 of one coordinator while this node leads it: queues and timers.
 
-A heartbeat that changes nothing is answered from the state and leaves no trace in the log. What changes a
-group goes through its queue: all that waits is planned together and becomes one entry, so that a thousand
-members who join at once cost a few rounds of the log and as few targets. The plan names the version it was
-made from, so neither an old leader nor another command can put something between.
+A heartbeat that changes nothing is answered from the state and leaves no trace in the log. Requests that
+change a group go through its queue: all that wait are planned together and become one entry, so that a
+thousand members that join at once cost a few rounds of the log and as few targets. The plan names the version
+it was made from, so neither an old leader nor another command can put a change between.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ MAX_TURN_WORDS: Final = 1_000
 MAX_TURN_BYTES: Final = 1024 * 1024
 """Of one turn, about: an entry of the log takes 4 MiB, and the targets have to go with it."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of what the members of all groups of one coordinator say of themselves, about, and of what their patterns
-match; see `size_of` and consumer_matches."""
+"""Bound on the approximate bytes of all groups of one coordinator: the members' subscriptions and the matches
+of their patterns; see `size_of` and consumer_matches."""
 ATTEMPTS: Final = 5
 """Plans for one turn, should other commands change the group each time."""
 SOON_SECONDS: Final = 0.1
@@ -84,7 +84,7 @@ class _Queue:
     words: deque[tuple[Word, asyncio.Future[Answer] | None]] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     turn: _Waiting = field(default_factory=list)
-    """Those whose turn it is."""
+    """Requests of the present turn."""
 
 
 class ConsumerGroups:
@@ -123,7 +123,7 @@ class ConsumerGroups:
             _answer(_taken(queue), Refusal(ErrorCode.not_coordinator, reason))
 
     async def heartbeat(self, group_id: str, heartbeat: Heartbeat) -> Beat | Refusal:
-        """A member's word; returns when what follows from it is in the log. May be cancelled."""
+        """Handle a member's heartbeat; returns when its effects are in the log. May be cancelled."""
         answer = self._at_once(group_id, heartbeat)
         bounds = self._coordinator.bounds
         if answer is None and heartbeat.epoch == JOINING and not bounds.takes_group(group_id):
@@ -133,7 +133,7 @@ class ConsumerGroups:
         return answer if isinstance(answer, Refusal) else Beat(answer, self._interval(group_id, answer))
 
     async def ask(self, group_id: str, word: Heartbeat | ClassicJoin) -> Answer:
-        """Have a word's turn come; returns when what follows from it is in the log. May be cancelled."""
+        """Queue a request for a turn; returns when its effects are in the log. May be cancelled."""
         queue = self._queues.get(group_id)
         if queue is not None and len(queue.words) >= MAX_WAITING:
             return Refusal(ErrorCode.coordinator_load_in_progress, "Too many members wait for their turn.")
@@ -328,7 +328,7 @@ class ConsumerGroups:
         return None
 
     def _turned_away(self, group_id: str, turn: _Waiting, present: Present | Refusal) -> _Waiting:
-        """Answer those whose word is none to the group as it is now; the others stay."""
+        """Answer the requests that do not fit the group as it is now; returns the others."""
         if isinstance(present, Refusal):  # a classic group that does not become a consumer group
             joining = [one for one in turn if isinstance(one[0], Heartbeat) and one[0].epoch == JOINING]
             _answer(joining, present)
@@ -385,8 +385,9 @@ class ConsumerGroups:
         self.limit(group_id, member.member_id, SESSION, self._session_seconds(group_id, member))
 
     def _follow(self, group_id: str, before: ConsumerMember | None, member: ConsumerMember) -> None:
-        """Give a member its time to let go of what it has to, once for each time it is told to. One that
-        speaks the classic protocol has its time to join instead, from when it hears that it has to."""
+        """Set the timers for a member's new state. A member that has to revoke partitions gets its rebalance
+        timeout for that, once for each time. One that speaks the classic protocol gets its time to join
+        instead, from the answer that tells it to."""
         if member.classic is None:
             for timer in (CLASSIC_JOIN, CLASSIC_SYNC):
                 self._coordinator.timers.cancel((timer, group_id, member.member_id))

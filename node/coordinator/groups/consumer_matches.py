@@ -16,8 +16,8 @@ from typing import Final
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 
 MAX_MATCH_BYTES: Final = 2 * 1024 * 1024
-"""Of what the patterns of one group match, as `size_of_match` counts: one entry of the log has all of it, and
-takes 4 MiB. What the matches leave is for new members and for everybody's targets."""
+"""Bound on the matches of one group's patterns, as `size_of_match` counts: one log entry has all of them, and
+takes 4 MiB. The rest of it is for new members and for the targets of all."""
 NAME_BYTES: Final = 32
 """Bytes of a name besides its characters: in memory, and in the log where its topic is assigned."""
 Matches = Mapping[str, tuple[str, ...]]
@@ -70,7 +70,7 @@ class Matched:
                 self.growth += more * self._sizes.get(pattern, 0)
 
     def settle(self, matches: Matches) -> None:
-        """This is what the patterns match in the end."""
+        """Set the final matches of the patterns."""
         self.growth = size_of_matches(matches) - self._before
 
     @cached_property

@@ -30,7 +30,7 @@ Partition = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A member's word; None for what has not changed since its last one."""
+    """A member's heartbeat; None for fields that have not changed since its last one."""
 
     member_id: str
     epoch: int
@@ -48,12 +48,12 @@ class Heartbeat:
 
     @property
     def full(self) -> bool:
-        """Whether it says everything, as after an error; then it is told everything too."""
+        """Whether it has all fields, as after an error; then the answer has all fields too."""
         said = self.topics is not None or self.pattern is not None
         return self.rebalance_timeout_ms is not None and said and self.owned is not None
 
     def updated(self, member: ConsumerMember) -> ConsumerMember:
-        """The member with what it says of itself."""
+        """The member with the fields of this heartbeat."""
         return member._replace(
             instance_id=_or(self.instance_id, member.instance_id),
             rack_id=_or(self.rack_id, member.rack_id),
@@ -112,10 +112,10 @@ def reconciled(
     target: Assignment,
     owner_of: Callable[[Partition], str | None],
 ) -> ConsumerMember:
-    """The member one step nearer to its target, or itself where no step can be taken.
+    """The member one step nearer to its target, or itself if no step can be taken.
 
-    Kafka's `CurrentAssignmentBuilder`. `owned` is what it says it has, None: nothing new; `spoken` is the
-    epoch that it says it is in; `owner_of` says whose a partition is now.
+    Kafka's `CurrentAssignmentBuilder`. `owned`: the partitions it reports as its own, None: no change;
+    `spoken`: the epoch it reports; `owner_of`: the present owner of a partition.
     """
     if member.state == STABLE and member.epoch == epoch:
         return member
@@ -149,7 +149,7 @@ def reconciled(
 
 
 def _owns(owned: Collection[Partition] | None, partitions: Collection[Partition]) -> bool:
-    """Whether it may still own any of these: until it says what it owns, and they are not among it."""
+    """Whether the member may still own any of these: true until it reports its partitions without them."""
     return owned is None or any(partition in owned for partition in partitions)
 
 

@@ -67,7 +67,7 @@ class _Parser:
         self._at = 0
         self._depth = 0
         self._repeats = 1
-        """Highest product of repetitions inside each other, in what was parsed last."""
+        """Highest product of nested repetitions in the part that was parsed last."""
 
     def whole(self) -> Emit:
         emit = self._alternatives(fold=False)

@@ -1,8 +1,9 @@
-"""The next state of a consumer group, planned from its present one and from what its members say.
+"""The next state of a consumer group, planned from its present one and from its members' requests.
 
-Pure: the leader plans, and what comes out goes into the log as one command, however many members are in it.
-Who comes together is counted together: one epoch, one target. First members come, change and go; then, if
-that or the topics ask for it, the epoch rises and a target is made; then who spoke takes a step each.
+Pure: the leader plans, and the result goes into the log as one command, for any number of members. All
+requests of a turn share one epoch and one target. First members join, change and leave; then, if that or the
+topics require it, the epoch rises and a target is computed; then each member that sent a request takes a
+step.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
 )
 
 MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
-"""Of what all members of a group say of themselves, about: names, patterns, ids; and of what these match."""
+"""Bound on a group's subscriptions in bytes, about: names, patterns, ids, and the patterns' matches."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,12 +91,14 @@ def plan(
     gone: Collection[str] = (),
     downgrades: bool = False,
 ) -> Plan:
-    """See the module. `look`: whether the topics may have changed since the group's last change; `room`: how
-    much they may grow with all other groups, in what members say of themselves and what patterns match.
+    """Plan one turn; see the module.
 
-    With `upgrade` the group is what a classic one would become, without those of its members that are
-    `gone`; it does if a member of the consumer protocol is in it in the end. `downgrades`: whether it becomes
-    a classic one when only members of that protocol are left.
+    `look`: whether the topics may have changed since the group's last change. `room`: bytes by which
+    subscriptions and matches may grow, with those of all other groups.
+
+    With `upgrade` the group is the conversion of a classic one, without those of its members that are `gone`;
+    it is converted if it has a member of the consumer protocol in the end. `downgrades`: whether it becomes a
+    classic group when only members of that protocol are left.
     """
     taken = 0 if upgrade is None or group is None else sum(map(size_of, group.members.values()))
     turn = _Turn(group_id, group, topics, max_members, room - taken)
@@ -130,7 +133,7 @@ def plan(
 
 
 def preferred_assignor(members: Sequence[ConsumerMember]) -> str:
-    """The assignor that most of those who name one ask for."""
+    """The assignor that most members with a preference name."""
     votes = Counter(sorted(member.assignor for member in members if member.assignor))
     return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
 
@@ -167,7 +170,7 @@ class _Turn:
         return self._leave(word) if word.epoch < 0 else self._admit(word, self._entrance.member(word))
 
     def _admit(self, word: Heartbeat | ClassicJoin, member: ConsumerMember | Refusal) -> Answer | None:
-        """Take up what a member says of itself."""
+        """Apply a member's subscription to the draft, or refuse it."""
         if isinstance(member, Refusal):
             return member
         updated = word.updated(member)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from strandline.statemachine.controller.controller import Controller
 
 MAX_PATTERNS: Final = 256
-"""Patterns whose automata are kept; more than that are compiled again when they are needed."""
+"""Number of patterns whose automata are kept; beyond it they are compiled again when they are needed."""
 
 _log = logging.getLogger(__name__)
 

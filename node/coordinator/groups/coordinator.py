@@ -1,9 +1,9 @@
-"""One partition of the consumer offsets' topic at a node that may lead it: the front that requests use.
+"""One partition of the consumer offsets' topic at a node that may lead it: the interface for requests.
 
-Behind it stand the replica of the groups' state, and two runtimes that live as long as this node's
-leadership: that of the classic protocol and that of KIP-848. What they wait for is theirs; what they decide
-goes through `execute` into the log. Here is also what belongs to no single group: expiry of offsets, topics
-that were deleted, and the ends of transactions.
+Behind it are the replica of the groups' state, and two runtimes that live as long as this node's leadership:
+that of the classic protocol and that of KIP-848. The runtimes keep waiting requests; their decisions go
+through `execute` into the log. Work that belongs to no single group is here too: expiry of offsets, deleted
+topics, and the ends of transactions.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class GroupCoordinator:
         return self.classic.heartbeat(group_id, member_id, instance_id, generation)
 
     async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """A LeaveGroup, of members or of an administrator, who removes those of either protocol by it."""
+        """Handle a LeaveGroup, of members or of an administrator; it may remove members of either
+        protocol."""
         if self.hosted.serves(group_id):
             return await self.consumer.leave(group_id, leaving)
         self.classic.follow(group_id)

@@ -1,8 +1,8 @@
 """Serves the members of consumer groups that speak the classic protocol, on one coordinator.
 
-Nothing is waited for here as in a classic group: a JoinGroup is answered as soon as what follows from it is
-in the log, and a SyncGroup and a Heartbeat from the state. The server's assignor says what a member has, so
-no member leads.
+No request waits for other members, as in a classic group: a JoinGroup is answered as soon as its effects are
+in the log, and a SyncGroup and a Heartbeat from the state. The server's assignor makes the assignment, so no
+member leads.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class HostedMembers:
         return Joined(ErrorCode.none, member_id, answer.epoch, CONSUMERS, ask.protocols[0][0])
 
     def sync(self, group_id: str, ask: SyncAsk) -> Synced:
-        """A SyncGroup: what the member has, in the generation that its JoinGroup was answered by."""
+        """Handle a SyncGroup: the member's assignment in the generation of the answer to its JoinGroup."""
         group = self._group(group_id)
         member = _member(group, ask.member_id, ask.instance_id, ask.generation)
         if isinstance(member, ErrorCode):
@@ -91,7 +91,7 @@ class HostedMembers:
         return Synced(ErrorCode.none, ask.protocol_type, ask.protocol, assignment)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A Heartbeat: NONE, or what the member has to do."""
+        """Handle a Heartbeat: NONE, or the error that makes the member act."""
         group = self._group(group_id)
         member = _member(group, member_id, instance_id, generation)
         if isinstance(member, ErrorCode):
@@ -103,7 +103,7 @@ class HostedMembers:
         return ErrorCode.rebalance_in_progress
 
     def _call_back(self, group_id: str, member: ConsumerMember) -> None:
-        """Give a member its time to join again, from when it was first told."""
+        """Start a member's time to join again, at the first answer that tells it to."""
         if self._coordinator.timers.remaining((CLASSIC_JOIN, group_id, member.member_id)) is None:
             seconds = max(member.rebalance_timeout_ms, 0) / 1000
             self._consumer.limit(group_id, member.member_id, CLASSIC_JOIN, seconds)

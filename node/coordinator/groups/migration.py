@@ -47,9 +47,9 @@ class Present(NamedTuple):
     group: ConsumerGroup | None
     """None: there is none, or a classic one without members."""
     upgrade: Upgrade | None = None
-    """It is a classic one, and `group` what that becomes."""
+    """For a classic group: its conversion; `group` is then the result."""
     gone: Sequence[str] = ()
-    """Members that the log has, and who left or were silent for too long."""
+    """Members in the log that have left or were silent for too long."""
     is_joined: bool = False
     """Whether a client that is not in the log yet is about to join it by the classic protocol."""
 

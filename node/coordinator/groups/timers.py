@@ -30,7 +30,7 @@ class Timers:
         self._timers: dict[Hashable, _Timer] = {}
 
     def set(self, key: Hashable, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back once, in so many seconds from now; what was set for the key before is forgotten."""
+        """Call back once, in so many seconds from now; replaces the key's former deadline."""
         deadline = self._loop.time() + seconds
         timer = self._timers.get(key)
         if timer is not None:
@@ -42,7 +42,7 @@ class Timers:
         self._timers[key] = _Timer(deadline, deadline, handle, callback)
 
     def cancel(self, key: Hashable) -> None:
-        """Forget what was set for the key, if anything was."""
+        """Forget the key's deadline, if there is one."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.handle.cancel()

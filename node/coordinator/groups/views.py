@@ -1,4 +1,4 @@
-"""A group as it is shown: what the log has of it, or what this node knows of one that is on the move."""
+"""A group for listing and describing: as the log has it, or as this node knows it during a rebalance."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Transactions at the node that coordinates them: what is waited for, timed and sent to others."""
+"""Transactions at the node that coordinates them: waiting requests, timers, and messages to other nodes."""

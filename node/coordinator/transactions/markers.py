@@ -39,7 +39,7 @@ Place = TopicPartition | str
 
 
 class Decided(NamedTuple):
-    """A prepared transaction, as it is to be told to every partition and group in it."""
+    """A prepared transaction, with the data that every partition and group in it gets."""
 
     producer_id: int
     producer_epoch: int
@@ -144,8 +144,8 @@ class Markers:
         return tuple(left)
 
     async def _coordinators(self, groups: list[str]) -> tuple[dict[int, list[str]], list[str]]:
-        """Consumer groups by their coordinator's Raft group, for one marker is for all of its groups; and the
-        ones whose coordinator is not known now."""
+        """Consumer groups by their coordinator's Raft group, as one marker is for all its groups; and the
+        groups whose coordinator is not known now."""
         found: dict[int, list[str]] = {}
         for position, group in enumerate(groups):
             place = await self._context.coordinators.group_place(group)
@@ -181,7 +181,7 @@ _Posted = tuple[Marker, "asyncio.Future[int]"]
 
 
 class _Outbox:
-    """Markers on their way to one node."""
+    """Markers that are being sent to one node."""
 
     def __init__(self, context: CoordinatorContext, node: int) -> None:
         self._context = context
@@ -200,8 +200,8 @@ class _Outbox:
         return answer
 
     def let_go(self) -> None:
-        """Answer what waits here, or in a call, for a partition that this node leads no more: AGAIN, so that
-        it goes to the new leader. This node may hang, and each call to it ends after seconds only."""
+        """Answer AGAIN to markers that wait here, or in a call, for a partition that this node leads no more:
+        they go to the new leader. This node may hang, and a call to it ends only after seconds."""
         here: dict[int, bool] = {}
         kept: deque[_Posted] = deque()
         for posted in (self._waiting, *self._calls.values()):

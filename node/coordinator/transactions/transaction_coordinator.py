@@ -1,8 +1,8 @@
 """The coordinator of transactions at the node that leads it, as requests use it.
 
-The state machine decides; this asks it, in the log. While a transaction is being completed the requests that
-need its end wait, for a while, before they are told to ask again. What the leader does without being asked is
-in upkeep.py.
+The state machine decides, by commands in the log. While a transaction is being completed, requests that need
+its end wait for a while before their clients have to retry. The leader's background work is in
+transaction_upkeep.py.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ longer than markers usually take."""
 MAX_WAITING: Final = 10_000
 """Requests that wait so, of one coordinator."""
 MAX_GROUPS: Final = 1_000
-"""Consumer groups in one transaction. In Kafka there are no more than the offsets' topic has partitions; here
-they are named by their clients, and every replica keeps them until the transaction ends."""
+"""Consumer groups in one transaction. Kafka has at most as many as the offsets' topic has partitions; here
+clients name the groups, and every replica keeps them until the transaction ends."""
 
 
 class ProducerIdentity(NamedTuple):
@@ -114,7 +114,7 @@ class TransactionCoordinator:
     ) -> int | Refusal:
         """Add partitions (by topic id) and groups to the open transaction, or begin one; its number.
 
-        All of them are added or none. Adding what is there already writes nothing.
+        All of them are added or none. If all are in it already, nothing is written.
         """
         asked = (transactional_id, producer_id, epoch, partitions, groups)
         if not all(map(is_key, groups)):
@@ -146,10 +146,11 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, raises: bool
     ) -> ProducerIdentity | Refusal:
-        """Commit or abort; what the producer is to use next. `raises`: transactions version 2 (KIP-890).
+        """Commit or abort; returns the identity for the producer's next transaction.
 
-        Answered once it is decided: from then on it is carried out, whatever fails. The next one begins when
-        it was.
+        `raises`: transactions version 2 (KIP-890), the epoch rises. The answer comes once the outcome is
+        decided: from then on it is carried out under all failures. The next transaction begins once that is
+        done.
         """
 
         def command(new_id: int) -> End:
@@ -186,8 +187,8 @@ class TransactionCoordinator:
     ) -> Any:
         """The machine's answer to a command, made of a new producer id (`wants_id`: expected to be needed).
 
-        While it has to wait for a transaction that is being completed it is asked again, up to
-        COMPLETING_SECONDS; what was aborted on behalf of this very request counts as such.
+        While the command has to wait for a transaction that is being completed it is repeated, up to
+        COMPLETING_SECONDS; a transaction that was aborted for this very request counts as such.
         """
         deadline = self._context.loop.time() + COMPLETING_SECONDS
         new_id = NO_PRODUCER_ID
@@ -241,7 +242,7 @@ class TransactionCoordinator:
             self._wake(transactional_id)
 
     def _changed(self) -> None:
-        """Something was applied: let those go on who waited for what is complete now."""
+        """An entry was applied: wake the requests whose awaited transaction is complete now."""
         transactions = self.machine.transactions
         for transactional_id in [*self._waiting]:
             one = transactions.get(transactional_id)
@@ -255,7 +256,7 @@ class TransactionCoordinator:
 
 
 def _has_to_wait(command: TransactionCommand, result: Any) -> bool:
-    """Whether the command is to be said again once what is being completed is complete."""
+    """Whether the command has to be repeated once the transaction in progress is complete."""
     if isinstance(result, Refused):
         return result.error == KafkaError.CONCURRENT_TRANSACTIONS
     return isinstance(result, Prepared) and isinstance(command, InitializeProducer)

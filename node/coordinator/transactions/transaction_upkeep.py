@@ -47,7 +47,7 @@ class TransactionUpkeep:
         self._markers: Markers | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._delivering: dict[tuple[str, int], None] = {}
-        """Transactional ids and numbers whose markers are on their way."""
+        """Transactional ids and numbers of the transactions whose markers are being sent."""
         self._open_since: dict[tuple[str, int], float] = {}
         """When this leadership saw each open transaction first, by the loop's time."""
         replica.watch(self._changed)
@@ -74,10 +74,10 @@ class TransactionUpkeep:
         task.add_done_callback(self._tasks.pop)
 
     def _changed(self) -> None:
-        """Something was applied: send the markers of what is prepared and not on its way yet.
+        """An entry was applied: send the markers of prepared transactions that are not being sent yet.
 
-        Called whenever something is, and thousands may wait for one partition that is down. So it looks no
-        further back than to what it has seen: a leader's state is never replaced.
+        Called after every apply, and thousands may wait for one partition that is down. So it looks no
+        further back than to the last one it has seen: a leader's state is never replaced.
         """
         if self._markers is None:
             return
@@ -123,7 +123,7 @@ class TransactionUpkeep:
                 )
 
     async def _end_overdue(self) -> None:
-        """Abort what takes longer than its producer asked for. What fails is for the next look."""
+        """Abort transactions that exceed their producer's timeout; the next check repeats what fails."""
 
         async def abort(one: tuple[str, int]) -> None:
             result = await self._replica.execute(Abort(*one))
@@ -133,9 +133,10 @@ class TransactionUpkeep:
         await gather_bounded(self._overdue(), abort)
 
     def _overdue(self) -> list[tuple[str, int]]:
-        """Ids and numbers of what is open for too long, by the clock or since this node saw it first.
+        """Ids and numbers of transactions open for too long, by the clock or since this node saw them.
 
-        The clock may be behind that of the leader before, and time in the state stands still until it is not.
+        The clock may be behind the former leader's, and time in the state stands still until it has caught
+        up.
         """
         now, wall = self._context.loop.time(), self._context.wall_ms()
         seen, overdue = self._open_since, []

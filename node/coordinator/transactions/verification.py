@@ -23,7 +23,7 @@ VERIFY: Final = "transactions.verify"
 DONE: Final = 0
 """In an answer, where Kafka's number of an error would stand: all of it is in the transaction."""
 VERIFY_SECONDS: Final = 5.0
-"""All a batch waits for, what is being completed before it included."""
+"""Time limit of a batch's verification, with the wait for the previous transaction to complete."""
 ATTEMPT_SECONDS: Final = 3.0
 """Time limit of one call to one node."""
 RETRY_SECONDS: Final = 0.05
