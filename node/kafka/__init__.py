@@ -1,4 +1,4 @@
 """Kafka's wire protocol: from bytes on a connection to requests and back; it knows no topic and no log.
 
-What is spoken, the limits and what closes a connection stand in docs/kafka-protocol.md.
+docs/kafka-protocol.md has the supported requests, the limits, and the errors that close a connection.
 """

@@ -106,7 +106,7 @@ class Batcher:
         self.staged_bytes = 0
         self.staged_batches = 0
         self.uploads = 0
-        """Uploads under way."""
+        """Uploads in progress."""
 
         self._store = store
         self._config = config
@@ -182,7 +182,7 @@ class Batcher:
         return None
 
     def _flush(self, why: FlushReason) -> None:
-        """Let what is gathered leave, as far as uploads and the budget of puts allow."""
+        """Upload the gathered batches, as far as parallel uploads and the budget of puts allow."""
         config = self._config
         for timer in (self._turn, self._linger):
             if timer is not None:
@@ -202,7 +202,7 @@ class Batcher:
             self._linger = self._loop.call_at(self._lingers_until(), self._flush, FlushReason.LINGER)
 
     def _flush_reason(self) -> FlushReason | None:
-        """The reason to upload now what is gathered, whatever is under way; None when it may gather on."""
+        """The reason to upload the gathered batches now; None if they may gather on."""
         if self._closing:
             return FlushReason.CLOSING
         if self._pending_bytes >= self._config.target_bytes:

@@ -1,7 +1,7 @@
 """Batches in memory, bounded by bytes; the least recently used go first.
 
-A node keeps two: one for what it wrote, which serves consumers at the live tail without touching storage, and
-one for what it fetched, so that a consumer reading old data does not empty the first.
+A node keeps two: one for the batches it wrote, which serves consumers at the live tail without touching
+storage, and one for those it fetched, so that a consumer reading old data does not empty the first.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class ReaderMeasures:
     """Batches that came out of those ranges."""
 
     batches_ahead: int = 0
-    """Of them, those read before anybody asked."""
+    """Those that were read ahead of a request."""
 
     joined: int = 0
     """Reads of a batch that another reader's get was already fetching."""

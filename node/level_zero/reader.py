@@ -1,8 +1,8 @@
-"""Reads the batches that extents name: from memory, or with as few ranged gets as will do.
+"""Reads the batches that extents name: from memory, or with as few ranged gets as possible.
 
 Ranges of one object that lie next to each other are one get; readers that want the same batch share it; the
-next ranges are fetched while a client digests the last. Every batch is checked before anybody sees it: bytes
-that are not what was stored are an error that names the object and the range. docs/level-zero.md.
+next ranges are fetched while a client digests the last. Every batch is checked before it is returned: bytes
+that differ from the stored ones are an error that names the object and the range. docs/level-zero.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReaderConfig:
     """Ranges are not joined beyond this; a larger batch is one get all the same."""
 
     max_gets: int = 16
-    """Gets under way; more wait their turn."""
+    """Bound on gets in progress; more wait their turn."""
 
     max_ahead_bytes: int = 16 * MIB
     """Nothing is read ahead while so much is being fetched."""
@@ -55,7 +55,7 @@ class Range:
 
 
 class Reader:
-    """One node's way out of level zero. `written` holds what the node stored, `fetched` what it read."""
+    """Reads batches from level zero. `written` caches those this node stored, `fetched` those it read."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Reader:
         return result
 
     async def close(self) -> None:
-        """End the gets under way; their readers get an error."""
+        """End the gets in progress; their readers get an error."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

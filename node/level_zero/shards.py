@@ -70,10 +70,10 @@ def behind_epoch(shard: int, epoch: int) -> str:
 
 
 def check_epochs(names: Sequence[str], newest: int) -> None:
-    """Raise NotThisCluster if one of the names has an epoch that this cluster has not come to yet.
+    """Raise NotThisCluster if one of the names has an epoch that this cluster has not reached yet.
 
-    Such a name is another cluster's in the same storage, or this one's from before it lost its log; its
-    writer has other objects, with lower epochs, that cannot be told from garbage.
+    Such a name belongs to another cluster in the same storage, or to this one from before it lost its log.
+    Its writer has other objects, with lower epochs, that look like garbage.
     """
     for name in names:
         with contextlib.suppress(ValueError):

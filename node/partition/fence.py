@@ -1,9 +1,9 @@
-"""The lock around an epoch window: who may put an entry into the log, under which window.
+"""The lock around an epoch window: it decides when an entry may go into the log, and under which window.
 
-The window says which epochs a partition accepts (`EpochWindow`, the rule alone). An entry carries the window
-it was granted under, and no entry of an older window may follow one of a newer. So each writer takes a hold
-and keeps it until its entry is in the leader's log, or certainly never will be: holds are shared, and a new
-epoch, which slides the window, waits until none is out. docs/fence.md tells the rules and the traps.
+The window has the epochs that a partition accepts (`EpochWindow`, the rule alone). An entry carries the
+window it was granted under, and no entry of an older window may follow one of a newer. So each writer takes a
+hold and keeps it until its entry is in the leader's log, or certainly never will be: holds are shared, and a
+new epoch, which slides the window, waits until none is out. docs/fence.md has the rules and the traps.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Term:
         return Hold(self, self.window)
 
     def serve(self) -> None:
-        """Answer those who wait, in order, each by the window as it now is, up to one that has to wait on."""
+        """Answer waiters in order, each by the present window, up to one that still has to wait."""
         waiting = self.waiting
         while waiting:
             waiter = next(iter(waiting))
@@ -101,13 +101,14 @@ class _Term:
 class Fence:
     """One partition's fence on one node, open while the node leads. Belongs to one event loop.
 
-    It costs the same however many hold it; a wait costs a future, and who may wait is bounded by who asks.
+    Its cost does not grow with the number of holds; a wait costs a future, and the callers bound their
+    number.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, partition: str = "", log: FenceLog | None = None
     ) -> None:
-        """`partition` is what `log` calls it."""
+        """`partition` is its name in `log`."""
         self.counters = WindowCounters()
         self._loop = loop
         self._partition = partition
@@ -147,9 +148,9 @@ class Fence:
         term.waiting.clear()
 
     def try_acquire(self, epoch: int) -> Grant | None:
-        """A hold, or a refusal, if either can be had at once; None when there is something to wait for.
+        """A hold, or a refusal, if either is possible at once; None if the caller has to wait.
 
-        Behind a slide that waits everybody waits, or slides would starve. Only what is below the window is
+        Behind a waiting slide all callers wait, or slides would starve. Only epochs below the window are
         refused ahead of the queue: windows only move up, so waiting could not change it.
         """
         term = self._term

@@ -32,9 +32,9 @@ EARLY_SECONDS = 90.0
 one answer (librdkafka's socket.timeout.ms is 1 minute), shorter than it tries (delivery.timeout.ms)."""
 
 EARLY_IN_TRANSACTION_SECONDS = 10.0
-"""As EARLY_SECONDS, in a transaction. A client that is told there that it is out of order aborts, and nothing
-is there twice; while one that waits beyond its transaction's timeout (1 minute unless it says otherwise) is
-fenced. And it may wait for nothing: of a producer that was forgotten, a marker alone is known."""
+"""As EARLY_SECONDS, in a transaction. A client that gets "out of order" there aborts, and nothing is in the
+log twice; while one that waits beyond its transaction's timeout (1 minute unless it sets another) is fenced.
+And it may wait in vain: of a producer that was forgotten, the log may have a marker only."""
 
 
 class _Gap(NamedTuple):
@@ -43,7 +43,7 @@ class _Gap(NamedTuple):
     failure: Refusal
     until: float
     early: bool = False
-    """Whether nothing failed here: what comes behind it was faster."""
+    """Whether no batch failed here: a later batch was faster."""
 
 
 class Gaps:

@@ -37,7 +37,7 @@ class Pending:
         self.restaged = False
         self.transaction = batch.transaction
         self.unjudged = 0
-        """Judgement and verification that are still under way; it keeps its turn meanwhile."""
+        """Checks and verification in progress; the batch keeps its turn meanwhile."""
         self.invalid: Refusal | None = None
         self.verified = False
         """Whether it came with a verification."""

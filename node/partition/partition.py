@@ -1,4 +1,4 @@
-"""One partition on one node: a replica of its log, and what this node does for it while it leads.
+"""One partition on one node: a replica of its log, and this node's work for it while it leads.
 
 Every replica has the state; only a leader's is known to be new, and only a leader writes. So this object
 opens the fence when a term begins here, and closes it when the term ends.
@@ -60,12 +60,12 @@ MAX_PRODUCERS = 32_768
 each message would fill memory otherwise, and a snapshot of all of them is read in one go when it is restored,
 which would take seconds (Kafka: KIP-854)."""
 MAX_ABORTED = 4 * 1024 * 1024
-"""Aborted transactions whose records a partition still has; 50 days of one a second. To forget one while its
-records are there would tell a read-committed consumer that it was committed."""
+"""Aborted transactions whose records a partition still has; 50 days of one a second. If one were forgotten
+while its records are there, a read-committed consumer would take it for committed."""
 MAX_ABORTED_BYTES = 32 * 1024 * 1024
 """Bound on their size in bytes, in memory and in each snapshot of each replica."""
 SAY_SECONDS = 600.0
-"""Between two words to the operator that a partition begins no transaction."""
+"""Seconds between two warnings that a partition begins no transaction."""
 LEAST_EXPIRY_MS = 15 * 60 * 1000
 """No producer is forgotten sooner: longer than any client tries to send a batch again."""
 
@@ -201,8 +201,8 @@ class Partition(LedReplica):
         return Refusal(Reason.TOO_MANY_ABORTED, reason)
 
     def transaction_of(self, producer_id: int, epoch: int) -> int | Verification | None:
-        """Number of the producer's open transaction, if it has one of this epoch here; or what the
-        transaction coordinator is being asked, or has said, of batches before; None: it is to be asked."""
+        """The number of the producer's open transaction of this epoch here; or the verification of an earlier
+        batch, in progress or done; None: the transaction coordinator has to be asked."""
         opened = self.machine.open_transaction(producer_id)
         if opened is not None and opened.epoch == epoch:
             return opened.number
@@ -240,7 +240,7 @@ class Partition(LedReplica):
         return await self._batches.read(offset, end, max_bytes)
 
     async def read_committed(self, offset: int, end: int, max_bytes: int) -> CommittedRead:
-        """The same with what was aborted of them; see StoredBatches.read_committed."""
+        """As `read`, with the aborted transactions of these batches; see StoredBatches.read_committed."""
         return await self._batches.read_committed(offset, end, max_bytes)
 
     def measured(self, offset: int, end: int, max_bytes: int) -> Measured:

@@ -32,7 +32,7 @@ is given up: as long as clients wait for an answer (Kafka's request.timeout.ms).
 
 
 class PendingAcks:
-    """One partition's, on one node. Belongs to one event loop."""
+    """The accepted batches of one partition on one node. Belongs to one event loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, when_held: Callable[[int, int], asyncio.Future[bool]]
@@ -40,7 +40,7 @@ class PendingAcks:
         """`when_held` is the log's: see Reads.when_held."""
         self.batches = 0
         self.bytes = 0
-        """Accepted and not yet answered."""
+        """Of batches that are accepted and not answered yet."""
         self.gaps = Gaps()
         self.verifications = Verifications()
         self._loop = loop
@@ -50,16 +50,16 @@ class PendingAcks:
 
     @property
     def entries(self) -> int:
-        """In the log, with a fate that is not known here yet."""
+        """Number of entries in the log whose outcome is not known here yet."""
         return len(self._in_log)
 
     def accept(self, pending: Pending) -> None:
-        """It will be answered."""
+        """Count a batch until its answer."""
         self.batches += 1
         self.bytes += len(pending.batch.data)
 
     def await_outcome(self, entry: list[Pending], outcome: asyncio.Future[Outcome]) -> None:
-        """These batches are in the log as one entry: answer them by what it comes to."""
+        """Answer these batches, which are in the log as one entry, with the entry's outcome."""
         self._entries += 1
         self._in_log[self._entries] = entry
         outcome.add_done_callback(partial(self._ended, self._entries))

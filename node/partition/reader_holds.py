@@ -1,4 +1,4 @@
-"""The level-zero epochs that reads in flight need: what they plan to read is not collected under them.
+"""The level-zero epochs that reads in progress need: the objects of their plans are not collected meanwhile.
 
 A read plans from one version of the state and then waits for the store. Meanwhile the reconciler may lift
 those batches into level one, and then nothing in the state holds their objects any more. So a read holds the
@@ -26,8 +26,8 @@ class ReaderHolds:
 
     @contextmanager
     def over(self, extents: Iterable[Extent]) -> Iterator[None]:
-        """Hold what these extents name, however the block is left. To be entered in the turn of the loop in
-        which the state named them: later, they may be gone already."""
+        """Hold the epochs of these extents until the block is left. The caller enters it in the turn of the
+        loop in which the state named them: later, they may be gone already."""
         epoch = min((extent.epoch for extent in extents if isinstance(extent, ObjectExtent)), default=None)
         if epoch is None:
             yield

@@ -1,4 +1,4 @@
-"""Refusals of the log and of the state machine, as the one kind that a producer is told."""
+"""Turns refusals of the log and of the state machine into the one kind that producers get."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Ends transactions in what this node leads, when a transaction coordinator on some node says so.
+"""Ends transactions in the partitions and coordinators that this node leads, for transaction coordinators.
 
-The mesh method `transactions.markers`. A coordinator says each decision again until it hears that it is done,
-so an answer claims no more than what is known for certain: done means applied from a majority's log, or that
-the log has ended a transaction of this number before.
+The mesh method `transactions.markers`. A coordinator repeats each decision until its end is confirmed, so an
+answer claims no more than is known for certain: done means applied from a majority's log, or that the log has
+ended a transaction of this number before.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The way of a batch into a partition: the object store, its producer's turn, the fence, the log.
 
-Batches are staged the moment they arrive, so uploads overlap and end in any order; what is uploaded goes to
-the log in the order in which its producer sent it. A turn in the producer's queue comes first, the fence
+Batches are staged the moment they arrive, so uploads overlap and end in any order; uploaded batches go to the
+log in the order in which their producer sent them. A turn in the producer's queue comes first, the fence
 second, the log last: a batch that held the fence while it waited for its turn could wait for one that needs
-the window to slide. docs/write-path.md tells the rules and how each failure ends.
+the window to slide. docs/write-path.md has the rules and the end of each failure.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Writer:
     ) -> asyncio.Future[AppendResult]:
         """Upload a batch and put it into the log behind those its producer sent before.
 
-        With a `judgement` or a `verification` under way it is uploaded meanwhile, and keeps its turn; what is
-        wrong with it fails it before the log, and the transaction's number goes there with it. The result is
-        never an exception. Cancelling it gives up the answer and not the batch: those behind it were sent in
-        the belief that it comes first.
+        With a `judgement` or a `verification` in progress it is uploaded meanwhile, and keeps its turn. An
+        error of either fails it before the log; the verified transaction's number goes into the log with it.
+        The result is never an exception. Cancelling it gives up the answer and not the batch: later batches
+        were sent in the belief that it comes first.
         """
         refusal = self._refusal(batch)
         if refusal is not None:
@@ -134,7 +134,7 @@ class Writer:
         )
 
     def lost(self, reason: str) -> None:
-        """The term is over and the fence closed: what is not in the log never will be, and says so."""
+        """End the term, with the fence closed: fail the batches that are not in the log."""
         failure = Refusal(Reason.NOT_LEADER, reason)
         lanes, self._lanes = self._lanes, {}
         self._ready = []

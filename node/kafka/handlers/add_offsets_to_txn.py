@@ -20,7 +20,7 @@ from strandline.node.refusal import Refusal
 
 
 async def add_offsets_to_txn(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """See TransactionCoordinator.enlist for what may be refused."""
+    """Add a group to the transaction; see TransactionCoordinator.enlist for the refusals."""
     code = await _add(context, request.payload)
     return a.AddOffsetsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=told(code, request.header.api_version, fenced_since=2)

@@ -1,4 +1,4 @@
-"""DescribeCluster, and what Metadata also says of the cluster: its nodes, its controller, who may do what."""
+"""DescribeCluster, and the cluster's part of Metadata: nodes, controller, authorized operations."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _UNSUPPORTED: Final = {
 _NO_GROUP_NAME: Final = "Group name must not be empty"
 
 ALTER_SECONDS: Final = 30.0
-"""These requests carry no timeout; this is what Kafka's own request.timeout.ms gives the controller."""
+"""Time limit for the controller, as these requests have no timeout: Kafka's own request.timeout.ms."""
 CATCH_UP_SECONDS: Final = 1.0
 """Time limit for catching up: above a healthy follower's lag, and short if there is no controller."""
 _OPERATIONS: Final = tuple(int(operation) for operation in ConfigOperation)
@@ -174,7 +174,7 @@ def _entry(
 
 
 async def alter_configs(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """Set what is given, everything else to its default."""
+    """Set the given configs, and all others to their defaults."""
 
     return a.AlterConfigsResponse(
         throttle_time=NO_THROTTLE, responses=await _altered(context, request.payload, a, incremental=False)
@@ -182,7 +182,7 @@ async def alter_configs(context: BrokerContext, request: Request, a: ResponseTyp
 
 
 async def incremental_alter_configs(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """Change what is given, nothing else."""
+    """Change the given configs, and no others."""
 
     return a.IncrementalAlterConfigsResponse(
         throttle_time=NO_THROTTLE, responses=await _altered(context, request.payload, a, incremental=True)

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: groups of KIP-848, with what each member has and what it is to have."""
+"""ConsumerGroupDescribe: groups of KIP-848, with each member's assignment and target assignment."""
 
 from __future__ import annotations
 

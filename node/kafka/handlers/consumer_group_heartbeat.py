@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: all that a member of a KIP-848 group says, and all that it is told."""
+"""ConsumerGroupHeartbeat: the one request of a KIP-848 group's members, and its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.statemachine.groups.assignors import ASSIGNORS
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, Assignment
 
 MAX_TEXT: Final = 2**15 - 1
-"""Characters of an id or a pattern: what a string of Kafka's older versions holds in bytes."""
+"""Characters of an id or a pattern: the limit, in bytes, of a string in Kafka's older versions."""
 MAX_TOPICS: Final = 10_000
 """Names that one member may subscribe to."""
 NO_CHANGE: Final = -1

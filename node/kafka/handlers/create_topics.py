@@ -1,4 +1,4 @@
-"""CreateTopics: Kafka's checks of the request as a whole; what a topic may be, the controller decides."""
+"""CreateTopics: Kafka's checks of the request as a whole; the controller checks the topics."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def create_topics(context: BrokerContext, request: Request, a: ResponseTyp
 
 
 def _too_many(context: BrokerContext, topics: Any) -> Failure | None:
-    """Kafka bounds what a request may create: a small frame could keep the controller busy for minutes."""
+    """Refuse a request that creates too much, as Kafka: it could keep the controller busy for minutes."""
     default = context.config.topics.partitions
     counts = (
         len(topic.assignments) or (default if topic.num_partitions == USE_DEFAULT else topic.num_partitions)

@@ -37,7 +37,7 @@ _SAME: Final = Failure(
 
 
 async def delete_topics(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """Answers when the deletions are committed; what the topics held is removed later."""
+    """Delete topics; answers when the deletions are committed. The topics' contents are removed later."""
     payload = request.payload
     deadline = deadline_after(context, payload.timeout)
     if request.header.api_version < 6:

@@ -22,8 +22,8 @@ from strandline.statemachine.partition.producers import ProducerDescription
 
 
 async def describe_producers(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """The answer of this node's replica, whether or not it leads, as in Kafka: `kafka-transactions` asks the
-    broker that it is told to. One that believes to lead proves it first, for clients ask the leader."""
+    """The answer of this node's replica, whether or not it leads, as in Kafka: `kafka-transactions` can ask
+    any broker. A node that believes to lead proves it first, because clients ask the leader."""
     ask = request.payload
     pairs = [(topic.name, number) for topic in ask.topics for number in topic.partition_indexes]
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions: who produces with a transactional id, and what its newest transaction has in it."""
+"""DescribeTransactions: the producer of a transactional id, and the partitions of its newest transaction."""
 
 from __future__ import annotations
 

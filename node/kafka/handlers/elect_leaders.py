@@ -1,8 +1,7 @@
-"""ElectLeaders: a partition's leadership goes back to the node that was meant to have it.
+"""ElectLeaders: a partition's leadership goes back to its preferred replica.
 
-Raft elects by itself, and never uncleanly; what is left for this request is the preferred election. The
-leader of each partition is asked to hand over to the first of its replicas, which ends without a gap in what
-is acknowledged.
+Raft elects by itself, and never uncleanly, so only the preferred election is left for this request. The
+leader of each partition hands over to the first of its replicas, without a gap in what is acknowledged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Fetch: waits until there is enough to give, then gives what the log holds, whole batches, uncopied.
+"""Fetch: waits until there is enough data, then answers with the log's batches, whole and uncopied.
 
-A long poll is woken by the partitions it asked for and by its deadline, by nothing else. There are no fetch
-sessions (KIP-227): a client that asks for one is told that there is none, and sends whole requests.
+A long poll is woken by its partitions and by its deadline only. There are no fetch sessions (KIP-227): a
+client that asks for one gets none, and sends whole requests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WHOLE_REQUEST: Final = (-1, 0)
 
 
 async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """The answer, after at most the client's `max_wait` and what reading takes."""
+    """The answer, after at most the client's `max_wait` and the time of reading."""
     ask = request.payload
     if getattr(ask, "session_epoch", -1) not in _WHOLE_REQUEST:
         return _response(a, (), ErrorCode.fetch_session_id_not_found)
@@ -115,11 +115,11 @@ async def _change(
 
 
 async def _read(loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], room: int) -> None:
-    """Read in the order of the request, as Kafka does: clients put first what they want first.
+    """Read in the order of the request, as Kafka does: clients put their most wanted partitions first.
 
-    The first batch comes whatever its size, so that every consumer advances; after it only what fits. As
-    long as memory has it all, one share follows the other; once a read had to wait for the store, the rest
-    is read at the same time.
+    The first batch comes whatever its size, so that every consumer advances; later ones only if they fit. As
+    long as memory has all of it, one partition is read after the other; once a read had to wait for the
+    store, the rest is read at the same time.
     """
     waited: list[bool] = []
     mark = loop.call_soon(waited.append, True)

@@ -1,7 +1,7 @@
-"""One partition of one fetch request: what was asked for, and what can be given at this moment.
+"""One partition of one fetch request: its parameters, and the data it can return at this moment.
 
-A fetch of a thousand partitions waits for whichever moves first. So each share counts its own bytes, knows
-up to where it has counted, and looks at nothing but its own partition when that one moves.
+A fetch of a thousand partitions waits for whichever moves first. So each partition counts its own bytes,
+knows up to where it has counted, and looks at nothing else when it moves.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _STAMP = struct.Struct(">qii")
 
 
 class FetchPartition:
-    """`topic` and `asked` are the request's entities; nothing is judged before `judge`.
+    """One partition's share; `topic` and `asked` are the request's entities. `judge` does all checks.
 
-    To a `committed` reader the log ends at the last stable offset: whatever it waits for or counts.
+    To a `committed` reader the log ends at the last stable offset, both for waiting and for counting.
     """
 
     __slots__ = (
@@ -87,12 +87,12 @@ class FetchPartition:
         self.doubtful = False
         """`code` or `diverging` are true only if this node still leads."""
         self.high_watermark = self.last_stable_offset = self.start_offset = self._end = -1
-        """Of the present judgement; what can be read lies below `_end`."""
+        """Offsets by the last check; readable records lie below `_end`."""
         self.parts: list[Buffer] = []
         self.size = 0
         """Bytes of `parts`."""
         self.aborted: Sequence[AbortedTransaction] = ()
-        """Of a committed reader: whose batches in `parts` it is to drop."""
+        """For a committed reader: aborted transactions whose batches in `parts` it has to drop."""
         self._partition: Partition | None = None
         self._counted_to = self._offset
         self._counted = self._first = 0
@@ -126,7 +126,7 @@ class FetchPartition:
             self.code, self.doubtful = ErrorCode.offset_out_of_range, True
 
     def _judge_history(self, partition: Partition) -> None:
-        """Compare the leader epoch of the last record the client has with what was written in that epoch."""
+        """Compare the leader epoch of the client's last record with the log's entries of that epoch."""
         end = partition.machine.offset_for_leader_epoch(self._last_fetched_epoch)
         if end is None or self._offset < self.start_offset:
             self.code, self.doubtful = ErrorCode.offset_out_of_range, True
@@ -134,7 +134,7 @@ class FetchPartition:
             self.diverging, self.doubtful = end, True
 
     async def confirm(self) -> None:
-        """Judge again, by a node that has proved its leadership; `doubtful` is over after it."""
+        """Check again, after this node has proved its leadership; `doubtful` is False after it."""
         assert self._partition is not None
         if await self._partition.confirm():
             self.judge()
@@ -144,7 +144,7 @@ class FetchPartition:
 
     @property
     def settled(self) -> bool:
-        """Whether the client is to be told something that more records would not change."""
+        """Whether the answer has an error or a divergence, which more records would not change."""
         return self.code is not ErrorCode.none or self.diverging is not None
 
     @property
@@ -152,7 +152,7 @@ class FetchPartition:
         return not self.settled and self._offset < self._end
 
     def count(self) -> int:
-        """Bytes that could be given, as far as one answer takes them; only what is new is looked at."""
+        """Bytes that could be returned, up to the limit of one answer; only new ones are looked at."""
         partition, end = self._partition, self._end
         if not self.has_data or partition is None:
             return 0

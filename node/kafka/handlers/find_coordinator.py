@@ -23,7 +23,7 @@ from strandline.statemachine.controller.controller_state import NodeRegistration
 GROUP: Final = 0
 TRANSACTION: Final = 1
 MAX_KEYS: Final = 10_000
-"""Keys of one request: what an administrator's tool asks for that describes all groups at once."""
+"""Keys of one request: enough for an administrator's tool that describes all groups at once."""
 MAX_CHARACTERS: Final = 1 << 21
 """In all of these keys: each is hashed, and meanwhile nothing else is done."""
 

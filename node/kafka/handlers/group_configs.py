@@ -29,7 +29,7 @@ from strandline.statemachine.kafka_errors import Refused
 
 
 class GroupSetting(NamedTuple):
-    """One config of a group: what is in force, and the names it goes by with the value that each gives."""
+    """One config of a group: the value in force, and its synonyms with the value of each."""
 
     name: str
     value: str
@@ -62,7 +62,7 @@ async def alter_group(
     validate_only: bool,
     deadline: float,
 ) -> Failure:
-    """Carry out a change, or say what is wrong with it; the code of success is NONE."""
+    """Carry out a change; returns its failure, with the code NONE for success."""
     if isinstance(command, AlterGroupConfigs):
         given = _set(command.changes)
     else:

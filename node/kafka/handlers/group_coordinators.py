@@ -13,10 +13,10 @@ from strandline.statemachine.kafka_errors import KafkaError
 def group_coordinator(
     context: BrokerContext, group_id: str, *, may_be_empty: bool = False
 ) -> GroupCoordinator | ErrorCode:
-    """The group's coordinator when this node leads it. Otherwise INVALID_GROUP_ID, or what sends the client
-    on.
+    """The group's coordinator if this node leads it, else an error code.
 
-    Only what commits, fetches, describes or deletes may name the group "", as in Kafka.
+    INVALID_GROUP_ID, or a code that makes the client look for the coordinator again. Only requests that
+    commit, fetch, describe or delete may name the group "", as in Kafka.
     """
     if (not group_id and not may_be_empty) or not is_key(group_id):
         return ErrorCode.invalid_group_id

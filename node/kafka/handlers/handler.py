@@ -1,7 +1,7 @@
 """Takes a decoded request to the function that answers it.
 
-One table, by api key: what is advertised (node/kafka/wire/apis.py) and what is answered must be the same set,
-and a test holds them together.
+One table, by api key: the advertised APIs (node/kafka/wire/apis.py) and the answered ones must be the same
+set, and a test compares them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from strandline.node.kafka.wire.response_types import ResponseTypes
 
 
 async def heartbeat(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """NONE, or what the member has to do."""
+    """Answer NONE, or the error that makes the member act."""
     payload = request.payload
     found = group_coordinator(context, payload.group_id)
     if found is ErrorCode.coordinator_load_in_progress:

@@ -27,7 +27,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 async def init_producer_id(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """A producer id and epoch 0, or COORDINATOR_LOAD_IN_PROGRESS while the controller gives no ids.
 
-    For a transactional id what TransactionCoordinator.init_producer says.
+    For a transactional id, the result of TransactionCoordinator.init_producer.
     """
     payload = request.payload
     present, epoch = getattr(payload, "producer_id", _NONE), getattr(payload, "producer_epoch", _NONE)

@@ -18,7 +18,7 @@ _TAKES_MEMBER_ID: Final = 4
 _NULL_PROTOCOL: Final = 7
 """From this version on the protocol's name may be null."""
 _TAKES_SKIP: Final = 9
-"""From this version on a leader may be told not to assign (KIP-814)."""
+"""First version whose clients support leading without assigning (KIP-814)."""
 
 
 async def join_group(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:

@@ -67,7 +67,7 @@ def judge_epoch(partition: Partition, believed: int) -> ErrorCode:
 
 
 class LeaderHints:
-    """Collects, for one answer, who leads the partitions it refuses and how those nodes are reached."""
+    """Collects, for one answer, the leaders of the partitions it refuses, and those nodes' addresses."""
 
     def __init__(self, context: BrokerContext, a: ResponseTypes) -> None:
         self._context = context

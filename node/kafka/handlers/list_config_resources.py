@@ -1,7 +1,7 @@
-"""ListConfigResources: whose configs may be told, by kind (KIP-1142).
+"""ListConfigResources: the resources that have configs, by kind (KIP-1142).
 
-Topics and brokers are all there are; groups are those that set anything, as in Kafka. There are no client
-metrics, which are all that version 0 asks for, and no loggers.
+Kinds are topics, brokers, and groups; the last are those with configs of their own, as in Kafka. There are no
+client metrics, the only kind of version 0, and no loggers.
 """
 
 from __future__ import annotations

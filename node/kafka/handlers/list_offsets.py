@@ -1,7 +1,7 @@
 """ListOffsets: the ends of a partition, its newest record, or the first record since a time.
 
-Consumers start from what this says, so it is said only by a node that has just proved its leadership: one
-that was replaced would name an end that lies before acknowledged records.
+Consumers start from these offsets, so only a node that has just proved its leadership answers: the end of the
+log at a former leader lies before acknowledged records.
 """
 
 from __future__ import annotations

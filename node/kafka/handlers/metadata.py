@@ -1,4 +1,4 @@
-"""Metadata: the nodes, and who leads which partition; the request that may create the topics it names."""
+"""Metadata: the nodes, and the leaders of partitions; the request may create the topics it names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BY_ID: Final = 12
 
 
 class _Missing(NamedTuple):
-    """A topic that is asked for and not there."""
+    """A topic of the request that does not exist."""
 
     code: ErrorCode
     name: str | None

@@ -1,7 +1,7 @@
-"""OffsetCommit: how far a group has come, from one of its members, or from anybody while it has none.
+"""OffsetCommit: commits a group's offsets, for one of its members, or for any client while it has none.
 
 Nothing is awaited before the command is in the log, so the commits of a connection are applied in the order
-in which they came, however many are under way.
+in which they came, even if several are in progress.
 """
 
 from __future__ import annotations

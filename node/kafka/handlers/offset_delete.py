@@ -18,7 +18,7 @@ from strandline.statemachine.groups.group_commands import OffsetsDeleted
 
 
 async def offset_delete(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """The answer once they are gone; what was not there is gone as well. No topics if the group fails."""
+    """Delete offsets, also missing ones; answers when that is done. No topics if the group fails."""
     payload = request.payload
     found = [(one, topic_of(context, one.name, None)) for one in payload.topics]
     wanted = [

@@ -1,7 +1,7 @@
-"""OffsetFetch: how far groups have come, for named partitions or for all they have offsets of.
+"""OffsetFetch: the committed offsets of groups, for named partitions or for all.
 
-A consumer goes on from what this says, so it is said by a leader that has just proved its leadership, and no
-offset is withheld, nor one of a deleted topic given, because this node has not heard of its topic's fate yet.
+A consumer goes on from these offsets, so only a leader that has just proved its leadership answers. It also
+knows the newest state of the topics, so it withholds no offset, and gives none of a deleted topic.
 """
 
 from __future__ import annotations

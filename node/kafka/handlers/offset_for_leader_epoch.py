@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch: where the records of a leader's term end (KIP-101, KIP-320).
+"""OffsetForLeaderEpoch: the end of the records of a leader's term (KIP-101, KIP-320).
 
-A consumer asks after a change of leader, to find out whether what it has read is still there. Only a node
-that has just proved its leadership may say so: the history of one that was replaced is too short.
+A consumer asks after a change of leader, to find out whether the records it has read are still there. Only a
+node that has just proved its leadership answers: the history at a former leader is too short.
 """
 
 from __future__ import annotations

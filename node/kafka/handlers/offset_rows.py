@@ -22,7 +22,7 @@ MAX_METADATA_BYTES: Final = 4096
 
 
 class OffsetRows(NamedTuple):
-    """The offsets of one request: what is to be committed, and what is refused at once."""
+    """The offsets of one request: those to commit, and those that are refused at once."""
 
     offsets: list[TopicOffsets]
     codes: list[list[ErrorCode]]

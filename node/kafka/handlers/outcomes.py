@@ -93,7 +93,7 @@ async def topic_named(context: BrokerContext, name: str, deadline: float) -> Top
 
 
 async def topic_with_id(context: BrokerContext, topic_id: bytes, deadline: float) -> Topic | Failure:
-    """As `topic_named`, by id, which never comes to mean another topic: only an unknown one is waited for."""
+    """As `topic_named`, by id. An id never means another topic, so only an unknown one causes a wait."""
     machine = context.controller.machine
     topic = machine.topic_by_id(topic_id)
     if topic is not None:

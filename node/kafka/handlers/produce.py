@@ -1,8 +1,8 @@
-"""Produce: judges each partition's batch, hands it to its partition, and answers when all have ended.
+"""Produce: checks each partition's batch, hands it to its partition, and answers when all have ended.
 
 Everything up to the staging of the last batch happens before the first `await`: the requests of a connection
 are started in their order, so their batches reach every partition in that order, however long each takes.
-Batches of transactions that the partition does not know yet are staged too, and then asked for.
+Batches of transactions that the partition does not know yet are staged too, and verified afterwards.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Rules(NamedTuple):
 
 
 class _Staged(NamedTuple):
-    """A partition whose batch is on its way; `append_time` is -1 where the client's times count."""
+    """A partition with a staged batch; `append_time` is -1 if the client's timestamps count."""
 
     partition: Partition
     result: asyncio.Future[AppendResult]
@@ -82,7 +82,7 @@ _Outcome: TypeAlias = _Staged | Refusal | ErrorCode
 
 
 async def produce(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """The answer, or None with acks=0; raises CloseConnection for an error that acks=0 cannot be told."""
+    """The answer, or None with acks=0; raises CloseConnection for an error that has no answer then."""
     ask = request.payload
     questions = None if ask.transactional_id is None else Questions(context, request, ask.transactional_id)
     topics = [
@@ -174,7 +174,7 @@ def _beyond_majority(rules: _Rules, topic: Topic) -> int:
 
 
 def _judge(rest: Callable[[], None]) -> Refusal | None:
-    """In a thread: what is wrong with records that take long to look at."""
+    """Run the slow checks of records, in a thread; returns their refusal, or None."""
     try:
         rest()
     except InvalidBatch as invalid:
@@ -281,7 +281,7 @@ def with_append_time(records: bytes, header: BatchHeader, now: int) -> bytes:
 async def _all_done(
     loop: asyncio.AbstractEventLoop, results: list[asyncio.Future[AppendResult]], seconds: float | None
 ) -> None:
-    """Wait for all results, or for so long; what is not done by then goes on.
+    """Wait for all results, at most so long; the others go on after that.
 
     asyncio.wait does the same for three times the price, on the path of every produce request.
     """

@@ -28,7 +28,7 @@ from strandline.statemachine.kafka_errors import KafkaError
 log = logging.getLogger(__name__)
 
 _ABORTS_SINCE: Final = 11
-"""Clients of this version and later take TRANSACTION_ABORTABLE for what it says (KIP-1050)."""
+"""First version whose clients abort on TRANSACTION_ABORTABLE (KIP-1050)."""
 _ADDS_SINCE: Final = 12
 """Clients of this version and later leave it to the produce request to add partitions (KIP-890)."""
 _TRY_AGAIN: Final = (
@@ -40,7 +40,7 @@ _TRY_AGAIN: Final = (
 """Answers of a coordinator's that producers would not take for retriable, or would look for leaders on."""
 
 _Answers = dict[tuple[bytes, int], Verification]
-"""By topic id and partition: what its batches wait for."""
+"""Awaited verifications by topic id and partition."""
 
 
 class Questions:
@@ -58,7 +58,7 @@ class Questions:
     def transaction_of(
         self, partition: Partition, topic: Topic, number: int, header: BatchHeader
     ) -> int | Verification | Refusal:
-        """The number of a batch's transaction, or what will tell it; or why the batch goes nowhere."""
+        """The number of a batch's transaction, or its verification; or the refusal of the batch."""
         producer, epoch = header.producer_id, header.producer_epoch
         known = partition.transaction_of(producer, epoch)
         if known is not None:
@@ -84,8 +84,11 @@ class Questions:
             asking.add_done_callback(partial(_leave_none_waiting, answers))
 
     async def _answer(self, producer: int, epoch: int, answers: _Answers) -> None:
-        """An older client's batches are verified for their own partitions: one that is in no open transaction
-        is refused alone, as in Kafka. Which one it is, is asked only if it is not all of them."""
+        """Ask for all partitions of a producer at once, and set their answers.
+
+        An older client's batches are verified each for its own partition: one that is in no open transaction
+        is refused alone, as in Kafka. The single questions are asked only if not all partitions are in one.
+        """
         partitions = [*answers]
         found = [await self._verified(producer, epoch, partitions)]
         if len(partitions) > 1 and self._version < _ADDS_SINCE and _is_in_none(found[0]):

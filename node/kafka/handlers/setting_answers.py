@@ -112,8 +112,7 @@ class Limits(NamedTuple):
 
 
 def group_limits(groups: GroupsSection) -> tuple[Limits, Limits]:
-    """Of the session timeout and of the heartbeat interval of groups: Kafka's, and what brokers themselves
-    are set to is always allowed."""
+    """Bounds of a group's session timeout and heartbeat interval: Kafka's, widened to the brokers' values."""
     session, heartbeat = groups.consumer_session_seconds, groups.consumer_heartbeat_seconds
     return (
         Limits(min(_SESSION.shortest, session), max(_SESSION.longest, session)),

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader of a generation brings what it assigned, everybody gets what is assigned to them."""
+"""SyncGroup: the leader of a generation brings the assignments, and every member gets its own."""
 
 from __future__ import annotations
 

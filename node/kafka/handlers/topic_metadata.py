@@ -115,7 +115,7 @@ class EncodedTopics:
         return kept.whole
 
     def _catch_up(self, machine: Controller) -> None:
-        """Forget what a change of the cluster has made wrong: all if nodes came or went, or a topic's own."""
+        """Forget encoded topics that changed with the cluster; all of them if nodes came or went."""
         self._version = machine.version
         live = frozenset(node for node, registration in machine.nodes.items() if not registration.fenced)
         if live != self._live:
@@ -158,7 +158,7 @@ def partition_answer(
     leader: Leader | None,
     live: frozenset[int],
 ) -> Any:
-    """One partition, as an entity of the response's `version`; `live`: nodes that clients may be told of."""
+    """One partition, as an entity of the response's `version`; `live`: nodes that clients may be sent to."""
     replicas = partition.replicas
     alive = replicas if live.issuperset(replicas) else tuple(node for node in replicas if node in live)
     code = ErrorCode.none

@@ -24,7 +24,7 @@ from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMB
 
 _FIRST_THAT_ADDS: Final = 5
 _FIRST_THAT_ABORTS: Final = 4
-"""Clients of this version and later take TRANSACTION_ABORTABLE for what it says (KIP-1050)."""
+"""First version whose clients abort on TRANSACTION_ABORTABLE (KIP-1050)."""
 _FIRST_WITH_LOADING: Final = 2
 _NOBODY_KNOWS_YET: Final = (
     ErrorCode.not_coordinator,

@@ -66,8 +66,8 @@ class ApiKey(IntEnum):
 class Api:
     """One row of the table.
 
-    `first` to `last` are the versions spoken; those from `flexible` on have compact lengths and tagged
-    fields (KIP-482). `advertised` replaces `first` in what clients are told. `overlaps` says that consecutive
+    `first` to `last` are the supported versions; those from `flexible` on have compact lengths and tagged
+    fields (KIP-482). `advertised` replaces `first` in the answer to ApiVersions. `overlaps`: consecutive
     requests of this kind on one connection may be handled at the same time; every other request sees the
     effects of all that came before it.
     """

@@ -161,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
     # What the server calls.
 
     def take(self) -> None:
-        """Take up the frames that are complete and start what may start, as far as the bounds allow."""
+        """Take complete frames and start the requests that may start, as far as the bounds allow."""
         if self._taking or self._transport is None:
             return
         self._taking = True
@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_or_read()
 
     def drain(self) -> None:
-        """Take up nothing more, answer what was taken up, then close."""
+        """Take no more requests, answer those that were taken, then close."""
         self._no_more = True
         self.take()
 
@@ -234,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.admit(self, size)
 
     def _advance(self) -> None:
-        """Start the first waiting request, and those that overlap beside those of their kind under way."""
+        """Start the first waiting request, and those that overlap with requests of their kind in progress."""
         while self._waiting and not self._unsent_full and self._transport is not None:
             slot = self._waiting[0]
             # What was started and is not answered is all of one kind, so its first tells what may join.

@@ -1,8 +1,8 @@
-"""The batch that ends a transaction in a partition's log: what Kafka calls a marker, or control batch.
+"""The batch that ends a transaction in a partition's log: in Kafka's terms a marker, or control batch.
 
-A marker is a batch like any other in the log, so that consumers meet it at the place where the transaction
-ended, and only there may stop dropping (or keeping back) its records. Only leaders write such batches, and
-clients may not (`record_batch`), so the one form there is stands here.
+A marker is a batch like any other in the log, so consumers meet it at the place where the transaction ended,
+and only there may stop dropping (or keeping back) its records. Only leaders write such batches; clients may
+not (`record_batch`). So this module has the only form there is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Frames of Kafka's protocol: a big-endian i32 length, then that many bytes of request or response.
 
-No I/O happens here. The module exists so that a length is judged before anything is allocated for it, so
-that memory grows with the bytes that came and not with the bytes that were promised, and so that a large
-request is received straight into the buffer it is decoded from.
+No I/O happens here. The module checks a length before any memory is allocated for it. Memory grows with the
+bytes that came and not with the length that was announced, and a large request is received straight into the
+buffer it is decoded from.
 """
 
 from __future__ import annotations

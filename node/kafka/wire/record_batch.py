@@ -1,4 +1,4 @@
-"""Record batches of magic 2 as clients produce them: read, judged, and stamped on the way out.
+"""Record batches of magic 2 as clients produce them: read, validated, and stamped on the way out.
 
     base_offset i64, length i32, leader_epoch i32, magic i8, crc u32,
     attributes i16, last_offset_delta i32, base_timestamp i64, max_timestamp i64,
@@ -39,9 +39,9 @@ _VIEW_FROM_BYTES: Final = 8 * 1024
 _UNPACKED_AT_ONCE_BYTES: Final = 1024 * 1024
 """About a millisecond; more is unpacked in a thread."""
 _KEYS_AT_ONCE: Final = 2_000
-"""Records whose keys are looked for at once, about a millisecond; those of more, in a thread."""
+"""Records whose keys are checked at once, about a millisecond; more are checked in a thread."""
 MAX_NAMED_RECORDS: Final = 100
-"""Of the records that a batch is refused for, so many are told to its client: a batch may have millions."""
+"""Refused records that are named to the client; a batch may have millions."""
 
 NO_PRODUCER_ID: Final = -1
 
@@ -179,11 +179,11 @@ def validate_produced(
 def judged_at_once(
     records: Buffer | None, *, version: int, limits: BatchLimits
 ) -> tuple[BatchHeader, Callable[[], None] | None]:
-    """As `validate_produced` for one batch, but what would take long is left to the caller.
+    """As `validate_produced` for one batch, but slow checks are left to the caller.
 
     Eight kilobytes may unpack to the limit, and take a quarter of a second: an event loop that did it would
-    lose its leaderships to one client. The second value, if any, is that rest of the judgement, for a thread:
-    it raises InvalidBatch.
+    lose its leaderships to one client. The second value, if any, is the rest of the checks, for a thread: it
+    raises InvalidBatch.
     """
     view = memoryview(records or b"")
     if not view:

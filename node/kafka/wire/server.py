@@ -1,7 +1,7 @@
 """The listening side: every connection of one Kafka port, and the bounds they share.
 
-A connection alone is node/kafka/wire/connection.py. Here is what concerns all of them: how many there may be,
-how many bytes of requests they may hold together, and the one timer that ends those which are idle, slow to
+node/kafka/wire/connection.py has one connection. This module has the bound on their number, the bound on the
+bytes of requests that they hold together, and the one timer that ends connections which are idle, slow to
 send or slow to read; so a thousand idle connections cost a thousand small objects and nothing else.
 """
 
@@ -75,7 +75,7 @@ class KafkaServer:
             await self._listener.start_serving()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept and read nothing more, give answers under way `grace_seconds`, then end every connection."""
+        """Accept and read nothing more, give open requests `grace_seconds`, then end every connection."""
         if self._listener is not None:
             self._listener.close()
         if self._sweep is not None:
@@ -121,7 +121,7 @@ class KafkaServer:
         return True
 
     def release(self, size: int) -> None:
-        """Give back what `admit` reserved, and wake those that wait, in order, while there is room."""
+        """Give back bytes that `admit` reserved; wake waiting connections, in order, while there is room."""
         self.request_bytes -= size
         self._released = True
         if self._waking:
