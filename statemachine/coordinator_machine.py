@@ -1,12 +1,12 @@
-"""What the two coordinators' state machines have in common: entries, terms, snapshots, checkpoints.
+"""Base of the two coordinators' state machines: entries, terms, snapshots, checkpoints.
 
-A coordinator of groups and one of transactions differ in what they know, and in nothing of how their log
-is read. Here an entry is taken apart and held against its term, time is carried, and a checkpoint captures
-the state; a subclass brings handlers for its commands and its part of the snapshot. An entry holds one
-command: `[term, time, kind, *fields]`.
+The coordinators of groups and of transactions have different states, but read their logs in the same way.
+This module decodes an entry and checks its term, carries the time, and captures the state for a checkpoint. A
+subclass adds handlers for its commands and its part of the snapshot. An entry holds one command:
+`[term, time, kind, *fields]`.
 
-As everywhere, a command that lost a race is answered by value, and what no correct leader writes raises
-Corruption, which stops the replica.
+As everywhere, a command that lost a race is answered by value, and an entry that no correct leader writes
+raises Corruption, which stops the replica.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CoordinatorMachine:
     formats: ClassVar[tuple[int, ...]] = (1,)
     """Of snapshots: those that it reads, and last the one that it writes."""
     HANDLERS: ClassVar[Mapping[int, Callable[..., Any]]]
-    """By kind: an unbound method `(self, index, *fields)`; its result goes to whoever proposed the entry."""
+    """By kind: an unbound method `(self, index, *fields)`; its result goes to the entry's proposer."""
 
     def __init__(self, on_checkpoint: Callable[[int, Captured], None]) -> None:
         self.term = 0

@@ -14,7 +14,7 @@ from typing import Final
 GROUPS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final[frozenset[str]] = frozenset((GROUPS_TOPIC, TRANSACTIONS_TOPIC))
-"""Never to be iterated: its order is nobody's."""
+"""Names of the internal topics. Never iterate over the set: its order differs between processes."""
 
 GROUPS_KIND: Final = "groups"
 TRANSACTIONS_KIND: Final = "transactions"

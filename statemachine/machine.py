@@ -1,4 +1,4 @@
-"""What every replicated state machine offers the log that drives it.
+"""Interface of every replicated state machine for the log that drives it.
 
 A machine is pure: no clock, no randomness, no I/O. Time and ids arrive inside commands, so the same
 entries give the same state, byte for byte, on every replica. That is what lets a simulator, a property
@@ -18,11 +18,12 @@ while the machine goes on, and more than once."""
 
 
 class Rows(NamedTuple):
-    """A large part of a state: how many rows it has, and what gives them, now or later, as they are now.
+    """A large part of a state: its number of rows, and a function that gives their present content later.
 
-    For that a machine takes hold of what there is (a copy of a dictionary, not of what is in it), and from
-    then on replaces what it would change by a copy that it changes. Each thing that can be replaced bears the
-    `age` in which it was made, which is one more after each capture: what is of this age nobody else has.
+    To capture it, a machine copies the dictionary, but not its values. From then on it does not change a
+    captured value, but replaces it by a changed copy. Each value carries the `age` in which it was made, and
+    each capture raises the machine's age by one: so a value of the present age is in no capture, and may be
+    changed in place.
     """
 
     size: int
@@ -36,8 +37,8 @@ class Corruption(ValueError):
 class StateMachine(Protocol):
     """A deterministic function from log entries to state.
 
-    An exception out of any method means that the log holds something no correct leader writes: the
-    replica that meets it stops, rather than going on with a state nobody else has. A command that merely
+    An exception from any method means that the log has an entry that no correct leader writes. The replica
+    then stops, rather than go on with a state that differs from the other replicas'. A command that merely
     lost a race must be answered by value.
     """
 
@@ -48,7 +49,7 @@ class StateMachine(Protocol):
         """Apply the first entry of a term: `node` leads from log index `index` on."""
 
     def apply(self, index: int, term: int, command: bytes) -> Any:
-        """Apply one command, exactly once and in log order; the result goes to whoever proposed it."""
+        """Apply one command, exactly once and in log order; the result goes to the command's proposer."""
 
     def snapshot(self) -> bytes:
         """The whole state as canonical bytes: equal states give equal bytes."""

@@ -1,4 +1,4 @@
-"""What a level-zero object is called.
+"""Names of level-zero objects.
 
 The epoch comes first within a shard, zero-padded, so that listing order is epoch order and a collector can
 stop at the first name it must keep. A partition's state keeps the epoch as a number and the rest as a
@@ -38,7 +38,7 @@ def object_name(epoch: int, identity: bytes) -> str:
 
 
 def shard_prefix(shard: int) -> str:
-    """What every name of one shard starts with; listed, it gives the shard's objects in epoch order."""
+    """Prefix of every name of one shard; a listing of it gives the shard's objects in epoch order."""
     return f"{PREFIX}{shard:04x}/"
 
 

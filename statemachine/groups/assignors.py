@@ -29,15 +29,17 @@ class Subscriber(NamedTuple):
 
     member_id: str
     rank: str
-    """Where it stands among the others, all else being equal; static members keep theirs (KIP-345)."""
+    """Order of the members if all else is equal; a static member keeps its rank (KIP-345)."""
     topics: Sequence[bytes]
     """Ids of the topics it subscribes to, each of which exists."""
     target: Assignment
-    """What it was to have until now."""
+    """The member's present target assignment."""
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict[str, Assignment]]
-"""Targets of those who get any, of the subscribers and the partitions that each topic has."""
+"""Gives target assignments by member id, from the subscribers and the number of partitions of each topic.
+
+Members without a partition are left out."""
 
 
 def uniform(subscribers: Sequence[Subscriber], sizes: Mapping[bytes, int]) -> dict[str, Assignment]:
@@ -96,7 +98,7 @@ def _by_topic(ordered: Sequence[Subscriber]) -> dict[bytes, list[str]]:
 
 
 def _kept(ordered: Sequence[Subscriber], sizes: Mapping[bytes, int]) -> dict[str, list[Partition]]:
-    """What of the members' targets is still there and still subscribed to."""
+    """The partitions of the members' targets that still exist and are still subscribed to."""
     kept: dict[str, list[Partition]] = {}
     for subscriber in ordered:
         topics = frozenset(subscriber.topics)
@@ -142,7 +144,8 @@ def _filled(
 def _balanced(
     ordered: Sequence[Subscriber], kept: dict[str, list[Partition]], sizes: Mapping[bytes, int]
 ) -> dict[str, list[Partition]]:
-    """Subscriptions differ: hand out to whoever has least, then mend what that or the past left uneven."""
+    """Targets for differing subscriptions: each free partition goes to the subscriber with the fewest
+    partitions, then `_mend` evens out the loads."""
     members = _by_topic(ordered)
     place = {subscriber.member_id: number for number, subscriber in enumerate(ordered)}
     scarcest_first = sorted(members, key=lambda topic_id: (len(members[topic_id]), topic_id))
@@ -161,11 +164,11 @@ def _balanced(
 
 
 def _mend(held: dict[str, list[Partition]], members: Mapping[bytes, Sequence[str]], least: int) -> None:
-    """Move partitions from members that have too many along chains to members that have two less, or fewer;
-    no subscriber has less than `least`.
+    """Move partitions from members that have too many to members that have at least two fewer, along chains;
+    no subscriber has fewer than `least`.
 
-    A chain is needed where the two have no topic in common: a member between them passes one on for one it
-    gets. While such a chain exists the target is uneven, and when there is none it is as even as it can be
+    A chain is needed if the two members have no topic in common: a member between them gets one partition and
+    passes on another. While such a chain exists the target is uneven; without one it is as even as possible
     (semi-matchings: Harvey, Ladner, Lovász, Tamir, 2003).
     """
     by_topic: dict[str, dict[bytes, list[Partition]]] = {}
@@ -179,7 +182,7 @@ def _mend(held: dict[str, list[Partition]], members: Mapping[bytes, Sequence[str
     while moved and steps < MAX_STEPS:
         moved = False
         for member_id in sorted(load, key=lambda one: (-load[one], one)):
-            # It gives to who has two less; while partitions move, nobody comes to have less than the least.
+            # It gives to a member that has at least two fewer, so no member falls below `least`.
             while load[member_id] >= least + 2 and steps < MAX_STEPS:
                 chain, looks = _chain(member_id, by_topic, members, load, MAX_STEPS - steps)
                 steps += looks

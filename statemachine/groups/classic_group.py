@@ -1,8 +1,8 @@
-"""The members of a classic group: its generation, who is in it, and what each was assigned.
+"""The members of a classic group: its generation, its members, and the assignment of each.
 
-Only what a completed join or sync decided is here; who waits for whom is the coordinator's leader's. That is
-enough to fence commits by member, instance and generation where it counts, in the log (KIP-447), and for a
-new leader to go on with the generation as it is. The rules are Kafka's ClassicGroup's.
+The state has only the results of completed joins and syncs; the coordinator's leader keeps the waiting
+requests. That is enough to fence commits in the log by member, instance and generation (KIP-447), and for a
+new leader to go on with the present generation. The rules are those of Kafka's ClassicGroup.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ class ClassicGroup:
         self.protocol_name = protocol_name
         """The protocol that all members use, "" without members."""
         self.leader = leader
-        """The member id of who assigns. "" without members, and with members where the group was a consumer
-        group until now, and they have to join anew."""
+        """Member id of the member that assigns. "" without members, and also with members if the group was a
+        consumer group until now, so that they have to join again."""
         self.members: dict[str, Member] = {}
         """By member id, in the order they joined."""
         self.assignments: dict[str, bytes] | None = None
-        """By member id, of every member; None while the leader has not assigned, or nobody is to be."""
+        """By member id, of every member; None until the leader has assigned, and in a group without members
+        to assign to."""
         self._instances: dict[str, str] = {}
         """Member id by instance id."""
         self._since = since
@@ -93,7 +94,7 @@ class ClassicGroup:
         return None if member_id is None else self.members[member_id]
 
     def refuse_member(self, member_id: str, instance_id: str | None) -> KafkaError | None:
-        """Why this is no member; None when it is one (Kafka's validateMember)."""
+        """Error for a request under ids that are no member's; None for a member (Kafka's validateMember)."""
         if instance_id is not None:
             present = self.member_of_instance(instance_id)
             if present is None:
@@ -105,8 +106,8 @@ class ClassicGroup:
     def refuse_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
     ) -> KafkaError | None:
-        """See Membership. Who does not say who it is may commit while nobody is a member; in a transaction
-        always, as old clients do not say (KIP-447)."""
+        """See Membership. A commit without member id and generation is taken while the group has no members,
+        and always in a transaction, because old clients do not send them (KIP-447)."""
         if generation < 0 and self.is_empty:
             return None
         if generation > NO_GENERATION or member_id != NO_MEMBER or instance_id is not None:
@@ -175,7 +176,7 @@ class ClassicGroup:
 
     @classmethod
     def loaded(cls, fields: list[Any]) -> ClassicGroup:
-        """What `fields` gave; raises ValueError when its parts do not fit together."""
+        """The object that `fields` was taken from; raises ValueError if the fields contradict each other."""
         generation, protocol_type, protocol_name, leader, since, members, assignments = fields
         loaded = cls(generation, protocol_type, protocol_name, leader, since)
         loaded._take_members(members)

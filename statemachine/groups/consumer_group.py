@@ -45,15 +45,15 @@ class ConsumerGroup:
         """Names of topics by pattern, for each pattern a member subscribes by."""
         self.members: dict[str, ConsumerMember] = {}
         self.targets: dict[str, Assignment] = {}
-        """By member id; a member that is to have nothing does not stand here."""
+        """By member id, without the members whose target is empty."""
         self.owners: dict[tuple[bytes, int], str] = {}
-        """Member id by partition: whoever may own it, or has yet to let go of it."""
+        """Member id by partition: the member that may own it, or has yet to revoke it."""
         self.static: dict[str, str] = {}
         """Member id by instance id."""
         self.classic = 0
-        """How many members speak the classic protocol."""
+        """Number of members that speak the classic protocol."""
         self.supported: Counter[str] = Counter()
-        """How many of those have each protocol."""
+        """Number of those members that have each protocol, by its name."""
 
     @property
     def is_empty(self) -> bool:
@@ -62,9 +62,9 @@ class ConsumerGroup:
     def refuse_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
     ) -> KafkaError | None:
-        """Kafka's `ConsumerGroup.validateOffsetCommit`: who is named must be a member, in its present epoch.
+        """Kafka's `ConsumerGroup.validateOffsetCommit`: the named member must exist, in its present epoch.
 
-        Nobody needs to be named where there are no members, nor in a transaction (KIP-447).
+        A commit need not name a member if the group has none, nor in a transaction (KIP-447).
         """
         if generation < 0 and not self.members:
             return None
@@ -73,7 +73,7 @@ class ConsumerGroup:
         return self._refuse_epoch(member_id, generation)
 
     def refuse_fetch(self, member_id: str | None, generation: int) -> KafkaError | None:
-        """Kafka's `ConsumerGroup.validateOffsetFetch`: as for commits, but for whoever names nobody."""
+        """Kafka's `ConsumerGroup.validateOffsetFetch`: as for commits, but a fetch need not name a member."""
         if member_id is None and generation < 0:
             return None
         return self._refuse_epoch(member_id or NO_MEMBER, generation)

@@ -1,9 +1,10 @@
-"""The one command that changes a consumer group of KIP-848, and what it answers.
+"""The one command that changes a consumer group of KIP-848, and its results.
 
-A group's leader plans the next state of a group from its present one (who joins, who leaves, the target, what
-each member may own) and logs the difference. The plan is not made again at apply: an assignor that a later
-release improves must not give another state from the same log. What is decided again is whether the plan
-still holds: it names the version of the group it was made from, and another version refuses it whole.
+A group's leader plans the next state of a group from its present one (members that join or leave, the target,
+the partitions that each member may own) and logs the difference. The plan is not made again at apply: a later
+release may improve an assignor, and the same log must still give the same state. Apply only checks that the
+plan still holds: the plan names the version of the group it was made from, and a group of another version
+refuses it whole.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ NOTHING: Final[Assignment] = ()
 
 
 class ClassicMetadata(NamedTuple):
-    """What a member has besides that speaks the classic protocol; Kafka's ClassicMemberMetadata."""
+    """Additional fields of a member that speaks the classic protocol; Kafka's ClassicMemberMetadata."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """What it can use, the dearest first, each with its subscription. It is served by the first."""
+    """The member's protocols in order of preference, each with its subscription. The first one is used."""
 
     @property
     def names(self) -> Collection[str]:
-        """Of its protocols, each once."""
+        """Names of the protocols, each once."""
         return tuple(dict.fromkeys(name for name, _ in self.protocols))
 
 
@@ -59,11 +60,11 @@ class ConsumerMember(NamedTuple):
     previous_epoch: int
     state: int
     assigned: Assignment
-    """What it may own."""
+    """Partitions that the member may own."""
     revoking: Assignment
-    """What it may still own and has to let go of."""
+    """Partitions that the member may still own and has to revoke."""
     classic: ClassicMetadata | None = None
-    """Of one that speaks the classic protocol; its epoch is then what it takes for its generation."""
+    """Set for a member that speaks the classic protocol; the member takes its epoch for the generation."""
 
 
 class ConsumerGroupChanged(NamedTuple):
@@ -82,7 +83,7 @@ class Upgrade(NamedTuple):
     """The group is a classic one with members: make a consumer group of it first, and change that."""
 
     origin: bytes
-    """Which generation, with which members, the change was planned from; see `conversions.fingerprint`."""
+    """Digest (`conversions.fingerprint`) of the generation that the change was planned from."""
     topics: Sequence[tuple[str, bytes]]
     """Names and ids of the topics that its members have partitions of, those that are there."""
 
@@ -93,7 +94,7 @@ class Downgrade(NamedTuple):
     protocol: str
     """The protocol of its first generation."""
     rebalances: bool
-    """Whether they have to join anew: somebody left, or not everybody has what it is to have."""
+    """Whether the members have to join again: a member left, or some member does not own its target."""
     topics: Sequence[tuple[bytes, str]]
     """Ids and names of the topics in their targets, those that are there."""
 
@@ -102,11 +103,12 @@ class Downgrade(NamedTuple):
 class ChangeConsumerGroup:
     """Bring a group from `version` to the next one. Result: ConsumerGroupChanged or ConsumerGroupMoved.
 
-    Version 0 makes the group, also of an empty one of the classic protocol; where that one has members,
-    `upgrade` says which generation it was planned from: another is ConsumerGroupMoved, and without `upgrade`
-    the result is Refused with GROUP_ID_NOT_FOUND. `members` are those that are new or changed, `targets`
-    those that changed; who is `removed` loses both. `matches` is what the members' patterns match, whole, and
-    `metadata` a digest of the topics that the target was made of; None where they are as before.
+    Version 0 makes the group, also from an empty classic group. If the classic group has members, `upgrade`
+    names the generation that the change was planned from: for another generation the result is
+    ConsumerGroupMoved, and without `upgrade` it is Refused with GROUP_ID_NOT_FOUND. `members` are the new and
+    the changed members, `targets` the changed targets; a `removed` member loses both. `matches` has all
+    topics that the members' patterns match, and `metadata` is a digest of the topics that the target was made
+    of; each is None if it is as before.
     """
 
     kind: ClassVar[int] = CHANGE_CONSUMER_GROUP

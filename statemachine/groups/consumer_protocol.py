@@ -1,4 +1,4 @@
-"""What consumers of the classic protocol write into JoinGroup and are given by SyncGroup.
+"""Subscriptions in JoinGroup and assignments in SyncGroup, as consumers of the classic protocol write them.
 
 Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3. A later version is read
 as far as version 3 goes, as Kafka reads it.
@@ -24,20 +24,21 @@ Partitions = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Subscription(NamedTuple):
-    """What a consumer says of itself when it joins."""
+    """A consumer's subscription, which it sends when it joins."""
 
     topics: tuple[str, ...]
     owned: Partitions
-    """What it has while it joins; nothing before version 1, and nothing from one that gives up all first."""
+    """Partitions that the consumer owns while it joins; empty before version 1, and under the eager protocol,
+    whose members revoke all partitions before they join."""
     rack_id: str | None
 
 
 class Given(NamedTuple):
-    """What the leader of a classic group assigned to one member."""
+    """Assignment of one member by the leader of a classic group."""
 
     partitions: Partitions
     user_data: bytes
-    """What an assignor of its own says to its members; b"" for none."""
+    """Data that a custom assignor sends to its members; b"" for none."""
 
 
 def read_subscription(metadata: bytes) -> Subscription | None:
@@ -67,8 +68,10 @@ def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
 
 
 def read_assignment(assignment: bytes) -> Given | None:
-    """What a member was assigned; None when these bytes are no assignment, and nothing where they are none
-    at all: the member has not been assigned yet."""
+    """A member's assignment; None if these bytes are no assignment.
+
+    Empty bytes give an empty assignment: the member has not been assigned yet.
+    """
     if not assignment:
         return Given((), b"")
     try:

@@ -1,12 +1,13 @@
-"""How a group with members becomes one of the other protocol, and the command that changes a consumer group.
+"""Conversion of a group with members to the other protocol, and the command that changes a consumer group.
 
 Kafka's ConsumerGroup.fromClassicGroup and ClassicGroup.fromConsumerGroup. The generation becomes the group's
-epoch and the epoch of each member, and the epoch the generation again, so whatever was committed under
-before is judged by the same number after.
+epoch and the epoch of each member, and the epoch becomes the generation again. So a commit that was sent
+before a conversion is checked by the same number after it.
 
-Who may own a partition is known here more exactly than in Kafka. A member of the cooperative protocol has,
-until it joins again, also what it had when it joined last and was not assigned. Kafka takes that for free,
-and may give it to another at once; here it is the member's to let go of.
+This module knows the owners of partitions more exactly than Kafka. A member of the cooperative protocol
+keeps, until it joins again, also the partitions that it owned at its last join and that were not assigned to
+it again. Kafka treats them as free, and may give them to another member at once; here the member first has to
+revoke them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from strandline.statemachine.machine import Corruption
 
 
 class NotConvertible(Exception):
-    """The classic group cannot become a consumer group; the text goes to whoever asked."""
+    """The classic group cannot become a consumer group; the text goes to the client."""
 
 
 def fingerprint(classic: ClassicGroup) -> bytes:
@@ -89,9 +90,10 @@ def from_classic(classic: ClassicGroup, ids: Mapping[str, bytes]) -> ConsumerGro
 
 
 def to_classic(group: ConsumerGroup, downgrade: Downgrade, time: int) -> ClassicGroup:
-    """The classic group that a consumer group becomes whose members all speak the classic protocol.
+    """The classic group that a consumer group becomes if all its members speak the classic protocol.
 
-    They have what they are to have. Without a leader all have to join anew; see ClassicGroup.leader.
+    Each member is assigned its target. Without a leader all members have to join again; see
+    ClassicGroup.leader.
     """
     names = dict(downgrade.topics)
     members = {member_id: _member(group.members[member_id]) for member_id in sorted(group.members)}
@@ -123,7 +125,7 @@ def selected_protocol(members: Iterable[Sequence[tuple[str, bytes]]]) -> str | N
 
 
 def _given(classic: ClassicGroup) -> dict[str, Partitions]:
-    """What each member was assigned in this generation."""
+    """The assignment of each member in this generation; raises NotConvertible."""
     found: dict[str, Partitions] = {}
     for member_id in classic.members:
         given = read_assignment(b"" if classic.assignments is None else classic.assignments[member_id])
@@ -139,7 +141,7 @@ def _given(classic: ClassicGroup) -> dict[str, Partitions]:
 
 
 def _claims(classic: ClassicGroup) -> dict[str, Partitions]:
-    """What each member had when it joined this generation."""
+    """The partitions that each member owned when it joined this generation; raises NotConvertible."""
     found = {}
     for member_id, member in classic.members.items():
         subscription = read_subscription(dict(member.protocols).get(classic.protocol_name, b""))

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, NamedTuple
 from strandline.statemachine.kafka_errors import KafkaError
 
 NO_MEMBER = ""
-"""Member id of whoever is no member: an admin client, a consumer that assigns itself its partitions."""
+"""Member id of a client that is no member: an admin client, a consumer that assigns its partitions itself."""
 NO_GENERATION = -1
-"""Generation (or member epoch) of whoever is in none."""
+"""Generation (or member epoch) of a client that is no member."""
 NO_RETENTION = -1
 """The commit names no retention of its own: the cluster's holds."""
 
@@ -48,7 +48,7 @@ class Member(NamedTuple):
     session_timeout: int
     rebalance_timeout: int
     protocols: Sequence[tuple[str, bytes]]
-    """What it can use, the dearest first, each with the metadata that the group's leader assigns by."""
+    """Protocols in order of preference, each with the metadata that the group's leader assigns by."""
 
 
 class PartitionOffset(NamedTuple):
@@ -112,7 +112,7 @@ class AssignGeneration:
 class ReplaceStaticMember:
     """A static member is back under a new member id, within its generation and with its assignment (KIP-345).
 
-    Whoever commits under the old id is fenced from here on. The leader stays the leader, under its new id.
+    Commits under the old id are fenced from here on. The leader stays the leader, under its new id.
     Result: MemberReplaced, or Refused with ILLEGAL_GENERATION or UNKNOWN_MEMBER_ID (`old` no longer holds the
     instance id of `member`).
     """
@@ -131,8 +131,8 @@ class ReplaceStaticMember:
 class CommitOffsets:
     """Commit offsets, all or none. `generation` is the member epoch where the group is one of KIP-848.
 
-    Result: OffsetsCommitted, or Refused with the code of whoever holds the group's members; without a group,
-    GROUP_ID_NOT_FOUND unless the generation is NO_GENERATION: then the commit makes the group.
+    Result: OffsetsCommitted, or Refused with the code of the group's kind (classic or consumer). Without a
+    group, GROUP_ID_NOT_FOUND unless the generation is NO_GENERATION: then the commit makes the group.
     """
 
     kind: ClassVar[int] = GroupKind.COMMIT_OFFSETS
@@ -318,20 +318,20 @@ class TransactionEnded(NamedTuple):
 
 
 class GroupDeleted(NamedTuple):
-    """How many offsets went with it."""
+    """Number of offsets that were deleted with the group."""
 
     offsets: int
 
 
 class OffsetsDeleted(NamedTuple):
-    """How many offsets went; the topics that stayed as a member is subscribed to them, by id."""
+    """Number of deleted offsets, and ids of the topics that were kept because a member subscribes to them."""
 
     offsets: int
     subscribed: list[bytes]
 
 
 class Expired(NamedTuple):
-    """How many offsets went by time, which groups that left with nothing, and how many producers."""
+    """Expired offsets, groups that were deleted because nothing of them was left, and expired producers."""
 
     offsets: int
     groups: list[str]
@@ -339,6 +339,6 @@ class Expired(NamedTuple):
 
 
 class TopicsForgotten(NamedTuple):
-    """How many offsets went with their topics."""
+    """Number of offsets that were deleted with their topics."""
 
     offsets: int

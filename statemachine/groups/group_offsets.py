@@ -110,7 +110,10 @@ def _commit_transaction_offsets(
 
 
 def _refuse_transaction(state: GroupsState, producer_id: int, epoch: int, number: int) -> KafkaError | None:
-    """Why offsets must not become part of this transaction: a producer or a transaction that is over."""
+    """Error for offsets that must not join this transaction, else None.
+
+    The producer is fenced, the transaction has ended, or another one of the producer is open.
+    """
     known = state.producers.get(producer_id)
     if known is None:
         return None

@@ -1,8 +1,9 @@
-"""What a groups' coordinator keeps: groups of either kind, their offsets, and transactions open on them.
+"""State of a groups' coordinator: groups of either kind, their offsets, and transactions open on them.
 
-A group is a container: `membership` is who is in it, and of which kind it is (ClassicGroup, or ConsumerGroup
-of KIP-848; None: nobody ever was, somebody just committed offsets); the offsets are the same whatever the
-kind, and outlive a change of kind. The rules of each kind work on this state from modules of their own.
+A group is a container. Its `membership` has its members and its kind: a ClassicGroup, or a ConsumerGroup of
+KIP-848; None if the group never had a member, but only offsets that a client committed. The offsets are the
+same for each kind, and outlive a change of kind. The rules of each kind are in modules of their own, and work
+on this state.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
 
 GROUP_BYTES: Final = 128
-"""What a group counts besides its id and its offsets."""
+"""Bytes that a group counts besides its id and its offsets."""
 
 
 class Membership(Protocol):
-    """Who is in a group: what both kinds have in common for commits, deletion and expiry."""
+    """Members of a group: the interface of both kinds for commits, deletion and expiry."""
 
     protocol: ClassVar[str]
     """Kafka's name of the kind, ``"classic"`` or ``"consumer"``; it also marks the kind in snapshots."""
@@ -36,18 +37,18 @@ class Membership(Protocol):
     def refuse_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
     ) -> KafkaError | None:
-        """Why this commit must not be taken, None when it may; `generation` is what the client sent there.
+        """Error of a commit to refuse, None if it is accepted; `generation` is the client's number for it.
 
         A stale member epoch is STALE_MEMBER_EPOCH, whichever request it is.
         """
 
     def refuse_fetch(self, member_id: str | None, generation: int) -> KafkaError | None:
-        """Why its offsets must not be fetched under this member id and epoch; None when they may."""
+        """Error of a fetch of offsets under this member id and epoch; None if it is allowed."""
 
     def subscriptions(self) -> Callable[[str], bool] | None:
-        """What says of a topic whether a member is subscribed to it; None when that cannot be known.
+        """A test whether any member is subscribed to a topic; None if that cannot be known.
 
-        It may look at all members once, so that many topics cost no more than one.
+        The call may look at all members once, so that tests of many topics cost no more than one.
         """
 
     def copy(self) -> Self:
@@ -127,7 +128,10 @@ class GroupsState(CoordinatorMachine):
         return group.offsets
 
     def membership_of(self, group_id: str) -> Membership | None:
-        """Who is in a group that is there, to be changed; None when nobody ever was."""
+        """The membership of an existing group, to be changed: a copy if a snapshot has it.
+
+        None if the group never had a member.
+        """
         group = self.group_for(group_id)
         if group.membership is not None and group.membership_age != self.age:
             group.membership, group.membership_age = group.membership.copy(), self.age
@@ -151,5 +155,5 @@ class GroupsState(CoordinatorMachine):
 
 
 def size_of_group(group_id: str) -> int:
-    """What a group counts in `Totals.bytes` besides its offsets."""
+    """Bytes that a group counts in `Totals.bytes` besides its offsets."""
     return GROUP_BYTES + len(group_id.encode())

@@ -1,9 +1,9 @@
 """The offsets of a group, and the transactions they are pending in: plain state, with the rules of its keys.
 
-An offset belongs to a topic id, not a name: a topic deleted and created anew has none. What a transaction has
-committed is pending until its marker comes, and takes the place of a committed offset only if that was
-committed before it: the order is that of the commits in the log, not of the markers (Kafka's
-OffsetMetadataManager). A transaction's number says whether a message of it comes too late.
+An offset belongs to a topic id, not a name: a topic that is deleted and created again has none. A
+transaction's offsets are pending until its marker comes. Each then replaces a committed offset only if that
+was committed before it: the order is that of the commits in the log, not of the markers (Kafka's
+OffsetMetadataManager). A transaction's number shows whether a message of it comes too late.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from strandline.statemachine.machine import Rows
 NO_EXPIRY = -1
 """The offset has no time of its own to go at: the retention holds."""
 OFFSET_BYTES: Final = 64
-"""What an offset counts besides its metadata."""
+"""Bytes that an offset counts besides its metadata."""
 NAME_BYTES: Final = 64
-"""What a topic of a group counts besides its name."""
+"""Bytes that a topic of a group counts besides its name."""
 NOTHING_OPEN = 0
 """Number of the open transaction where none is; numbers begin at 1."""
 
@@ -44,7 +44,7 @@ Key = tuple[bytes, int]
 
 
 class Totals:
-    """What all groups of a coordinator have together. Derived: no part of a snapshot."""
+    """Totals of all groups of a coordinator. Derived from their state: no part of a snapshot."""
 
     __slots__ = ("bytes", "offsets", "topics")
 
@@ -54,7 +54,7 @@ class Totals:
         self.bytes = 0
         """Of ids, names and metadata, with OFFSET_BYTES for each offset and NAME_BYTES for each name."""
         self.topics: Counter[bytes] = Counter()
-        """By topic id, how many groups have offsets for it."""
+        """Number of groups that have offsets for a topic, by topic id."""
 
 
 class Offsets:
@@ -63,15 +63,15 @@ class Offsets:
     __slots__ = ("_totals", "committed", "names", "pending")
 
     def __init__(self, totals: Totals | None = None) -> None:
-        """What comes and goes here is counted in `totals`."""
+        """Count the offsets and names of this object in `totals`."""
         self._totals = totals or Totals()
         self.names: dict[bytes, str] = {}
-        """The name of every topic that something is here for."""
+        """Name of every topic that has a committed or pending offset."""
         self.committed: dict[bytes, dict[int, CommittedOffset]] = {}
         self.pending: dict[int, dict[Key, CommittedOffset]] = {}
 
     def copy(self) -> Offsets:
-        """What takes the place of this one, which then stays as it is: they are counted once."""
+        """A copy that replaces this object, which must not change any more: the two are counted once."""
         made = Offsets(self._totals)
         made.names = dict(self.names)
         made.committed = {topic_id: dict(partitions) for topic_id, partitions in self.committed.items()}
@@ -79,7 +79,7 @@ class Offsets:
         return made
 
     def uncount(self) -> None:
-        """They are gone, all of them: count them no more."""
+        """Subtract all offsets and names of this object from the totals: it is deleted."""
         for offset in self._all():
             self._count(-1, offset)
         for topic_id, name in self.names.items():
@@ -96,7 +96,7 @@ class Offsets:
             yield from pending.values()
 
     def __len__(self) -> int:
-        """How many are committed."""
+        """Number of committed offsets."""
         return sum(len(partitions) for partitions in self.committed.values())
 
     def get(self, topic_id: bytes, partition: int) -> CommittedOffset | None:
@@ -238,7 +238,7 @@ class Offsets:
 
     @classmethod
     def loaded(cls, fields: list[Any], totals: Totals | None = None) -> Offsets:
-        """What `fields` gave; raises ValueError when its parts do not fit together."""
+        """The object that `fields` was taken from; raises ValueError if the fields contradict each other."""
         names, committed, pending = fields
         loaded = cls(totals)
         loaded.names = dict(names)
@@ -264,17 +264,17 @@ class Offsets:
 
 
 def size_of_offset(metadata: str) -> int:
-    """What an offset with this metadata counts in `Totals.bytes`."""
+    """Bytes that an offset with this metadata counts in `Totals.bytes`."""
     return OFFSET_BYTES + len(metadata.encode())
 
 
 def size_of_name(topic: str) -> int:
-    """What a topic of a group counts there, besides its offsets."""
+    """Bytes that a topic of a group counts in `Totals.bytes` besides its offsets."""
     return NAME_BYTES + len(topic.encode())
 
 
 class TransactionalProducer:
-    """What a groups' coordinator knows of a producer id: how far its transactions are."""
+    """A groups' coordinator's state of a producer id: the progress of its transactions."""
 
     __slots__ = ("age", "coordinator_term", "ended", "epoch", "groups", "last_time", "open")
 
@@ -290,7 +290,7 @@ class TransactionalProducer:
         self.coordinator_term = -1
         """Of the coordinator that sent the last marker; -1: none came."""
         self.last_time = 0
-        """When it last did something here, in ms of the state machine."""
+        """Time of the producer's last command or marker here, in ms of the state machine."""
 
     def copy(self, age: int) -> TransactionalProducer:
         """One that can be changed while this stays as it is."""
@@ -311,7 +311,7 @@ class TransactionalProducer:
 
     @classmethod
     def loaded(cls, fields: list[Any]) -> TransactionalProducer:
-        """What `fields` gave."""
+        """The object that `fields` was taken from."""
         loaded = cls(0)
         loaded.epoch, loaded.ended, loaded.open, groups, loaded.coordinator_term, loaded.last_time = fields
         loaded.groups = dict.fromkeys(groups)
@@ -386,7 +386,7 @@ class TransactionalProducers:
 
     @classmethod
     def loaded(cls, fields: list[Any]) -> TransactionalProducers:
-        """What `fields` gave."""
+        """The object that `fields` was taken from."""
         loaded = cls()
         loaded._producers = {
             producer_id: TransactionalProducer.loaded(producer) for producer_id, *producer in fields

@@ -41,7 +41,7 @@ class ChunkPlace(NamedTuple):
     first_marker: int
     lowest_producer: int
     columns: tuple[tuple[int, int], ...]
-    """Where each column begins, and the bytes of a number there."""
+    """Position of each column, and the size of its numbers in bytes."""
     end: int
 
 
@@ -192,7 +192,7 @@ class AbortedTransactions:
 
     @classmethod
     def restored(cls, packed: bytes) -> AbortedTransactions:
-        """What `packed` gave, checked: raises ValueError for what it cannot have given."""
+        """The object that `packed` was taken from; raises ValueError for bytes that no such object gives."""
         chunks: list[bytes] = []
         markers: list[int] = []
         begins: list[int] = []
@@ -217,7 +217,7 @@ class AbortedTransactions:
 
 
 def chunk_places(packed: bytes) -> Iterator[tuple[int, ChunkPlace]]:
-    """Where each chunk begins, and what its header says; raises ValueError for a header that cannot be."""
+    """Position and decoded header of each chunk; raises ValueError for an invalid header."""
     at = 0
     while at < len(packed):
         place = place_of(packed, at)

@@ -1,13 +1,13 @@
-"""Which cluster epochs a partition accepts at this moment: the rule alone, without the lock around it.
+"""Window of the cluster epochs that a partition accepts at this moment: the rule, without the lock around it.
 
 A level-zero object is stamped with the cluster epoch when it is named, and a partition must never come to
 refer to an object that the collector may delete. So a partition's leader accepts a window of epochs, from
-`oldest` to `newest`, that only moves up; what a lagging node wrote under an epoch below it is refused. The
-window keeps the previous newest epoch as its lower end, so that requests in flight when a new epoch arrives
-still count.
+`oldest` to `newest`, that only moves up, and refuses objects that a lagging node wrote under an epoch below
+it. The window keeps the previous newest epoch as its lower end, so that requests in flight when a new epoch
+arrives are still accepted.
 
-The window is the leader's alone and belongs to one term: it is never replicated as state and never stands
-in a snapshot. What follows from it for the replicas travels inside commands (docs/partition.md).
+Only the leader has the window, for one term: it is never replicated as state and never part of a snapshot.
+Its consequences for the replicas travel inside commands (docs/partition.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What a window says to an epoch."""
+    """A window's answer to an epoch."""
 
     IN_WINDOW = "in_window"
     """Accepted as the window stands; shares it with all others in flight."""
@@ -37,7 +37,7 @@ class StaleClusterEpoch:
 
     @property
     def gap(self) -> int:
-        """How many epochs below the window it was, at least 1."""
+        """Distance of the refused epoch below the window, at least 1."""
         return self.oldest - self.epoch
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class EpochWindow:
 
     @property
     def size(self) -> int:
-        """How many epochs the window spans, skipped ones included; 0 when empty."""
+        """Number of epochs that the window spans, skipped ones included; 0 if it is empty."""
         if self.newest is None or self.oldest is None:
             return 0
         return self.newest - self.oldest + 1
@@ -102,9 +102,9 @@ class EpochWindow:
 
 @dataclass(slots=True)
 class WindowCounters:
-    """What happened at one partition's fence since the process started.
+    """Events at one partition's fence since the process started.
 
-    Counted when a request ends, not each time it is judged: one that waits is judged more than once.
+    A request is counted when it ends, not at each check: a request that waits is checked more than once.
     """
 
     slides: int = 0
@@ -112,7 +112,7 @@ class WindowCounters:
     same_epoch_fences: int = 0
     rejections: int = 0
     last_gap: int = 0
-    """How far below the window the last refused epoch was; 0 when none was refused."""
+    """Distance of the last refused epoch below the window; 0 if none was refused."""
 
     def slid(self) -> None:
         """The window moved; the request that moved it may yet be cancelled."""

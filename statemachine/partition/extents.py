@@ -1,8 +1,8 @@
-"""Where a partition's batches lie: one extent per batch, in offset order.
+"""Extents: the places of a partition's batches, one extent per batch, in offset order.
 
 An extent is a sum type: a byte range of a level-zero object, or the bytes themselves. A partition may hold
-hundreds of thousands, and all of them go into each snapshot. So they are kept as the very rows a snapshot
-holds, 69 bytes each, in chunks that know their newest timestamp and oldest epoch: a snapshot is a join, a
+hundreds of thousands, and all of them go into each snapshot. So they are kept in the format of a snapshot's
+rows, 69 bytes each, in chunks that know their newest timestamp and oldest epoch: a snapshot is a join, a
 lookup is two bisections, and neither makes an object per extent.
 """
 
@@ -259,7 +259,7 @@ class Extents:
 
     @classmethod
     def restored(cls, rows: bytes, inline: list[tuple[int, bytes]], end_offset: int) -> Extents:
-        """What `rows` and `inline` gave, checked: raises ValueError for what they cannot have given."""
+        """The extents that `rows` and `inline` were taken from; raises ValueError for invalid ones."""
         if len(rows) % ROW_BYTES:
             raise ValueError(f"{len(rows)} bytes of extents are not rows of {ROW_BYTES}")
         restored = cls()

@@ -1,4 +1,4 @@
-"""Which term wrote which offsets: the history that answers Kafka's OffsetForLeaderEpoch.
+"""Leader epochs: the offsets that each term wrote, as an answer to Kafka's OffsetForLeaderEpoch.
 
 A follower or consumer that read under an old leader asks where that leader's records end, to find out
 whether its own were truncated (KIP-101, KIP-320). Kafka's partition leader epoch is the term here.

@@ -1,12 +1,12 @@
-"""Where a partition's reconciled batches lie: one row per level-one object, in offset order.
+"""Level one: the places of a partition's reconciled batches, one row per level-one object, in offset order.
 
-A level-one object holds a run of one partition's batches and nothing else, so it is deleted as soon as the
-partition no longer names it and nobody who may read an older state does. Its name says which topic,
-partition and term it belongs to: a leader can tell by the name alone whether an object that no state names
+A level-one object holds a run of one partition's batches and nothing else. So it is deleted as soon as the
+partition no longer names it, and no older state that may still be read names it. Its name has the topic,
+partition and term it belongs to: by the name alone a leader can decide whether an object that no state names
 may still become named.
 
-Rows are kept as a snapshot holds them. An object is tens of megabytes, so a partition has few: a lookup by
-offset is a bisection, one by time or a removal goes over all rows.
+Rows are kept in a snapshot's format. An object is tens of megabytes, so a partition has few: a lookup by
+offset is a bisection, a lookup by time or a removal goes over all rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RemovedObject(NamedTuple):
 
 
 class LevelOneName(NamedTuple):
-    """What an object's name says."""
+    """Decoded name of a level-one object."""
 
     topic_id: bytes
     partition: int
@@ -66,14 +66,14 @@ class LevelOneName(NamedTuple):
 
 
 def topic_prefix(topic_id: bytes) -> str:
-    """What the names of a topic's level-one objects start with."""
+    """Prefix of the names of a topic's level-one objects."""
     if len(topic_id) != TOPIC_ID_BYTES:
         raise ValueError(f"a topic id has {TOPIC_ID_BYTES} bytes, not {len(topic_id)}")
     return f"{LEVEL_ONE_PREFIX}{topic_id.hex()}/"
 
 
 def partition_prefix(topic_id: bytes, partition: int) -> str:
-    """What the names of a partition's level-one objects start with; listed, they come by term."""
+    """Prefix of the names of a partition's level-one objects; its listing is in order of terms."""
     return f"{topic_prefix(topic_id)}{partition:010d}/"
 
 
@@ -188,7 +188,7 @@ class LevelOne:
 
     @classmethod
     def restored(cls, rows: bytes) -> LevelOne:
-        """What `rows` gave, checked: raises ValueError for what it cannot have given."""
+        """The object that `rows` was taken from; raises ValueError for invalid rows."""
         if len(rows) % _ROW_BYTES:
             raise ValueError(f"{len(rows)} bytes of level one are not rows of {_ROW_BYTES}")
         restored = cls()

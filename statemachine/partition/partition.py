@@ -298,7 +298,7 @@ class PartitionStateMachine(PartitionState):
         return RemovalAdvanced(removals.mtro, removals.mxro, removals.ripe_tombstones, removals.ripe_markers)
 
     def _are_of_an_earlier_term(self, objects: Sequence[LevelOneExtent]) -> bool:
-        """Whether one of them is: this term's leader may have deleted it, as an object nobody names."""
+        """Whether an object is of an earlier term: this term's leader may have deleted it as unnamed."""
         partition_invariants.objects_are_not_of_a_later_term(self, objects)
         return any(one.term < self.term for one in objects)
 

@@ -1,8 +1,8 @@
-"""The commands of a partition and their results, and how an entry of the log holds them.
+"""The commands of a partition and their results, and their encoding in an entry of the log.
 
 An entry is one msgpack array: `[term, time, [command, ...]]`. `term` is the one its fences were granted in,
 `time` the leader's clock in milliseconds; a command is `[kind, field, ...]`. Results travel by value, in
-memory only: they answer whoever proposed the entry.
+memory only: they go to the entry's proposer.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class Reconciled(NamedTuple):
 
 
 class LevelOneReplaced(NamedTuple):
-    """How many objects were replaced; they are removed objects now."""
+    """Number of objects that were replaced; they are removed objects now."""
 
     objects: int
 
@@ -316,7 +316,7 @@ class RemovalAdvanced(NamedTuple):
 
 
 class RemovedForgotten(NamedTuple):
-    """How many removed objects were forgotten."""
+    """Number of removed objects that were forgotten."""
 
     objects: int
 
@@ -335,9 +335,9 @@ CommandResult = (
     | TransactionEnded
     | Rejected
 )
-"""What one command gives; both kinds of Append give a list, with an answer for each batch."""
+"""Result of one command; both kinds of Append give a list, with an answer for each batch."""
 EntryResult = list[CommandResult] | Rejected
-"""What an entry gives: a result for each command, in order; or one rejection of them all (OLDER_TERM)."""
+"""Result of an entry: a result for each command, in order; or one rejection of them all (OLDER_TERM)."""
 
 
 def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:

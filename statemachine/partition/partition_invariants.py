@@ -1,7 +1,7 @@
-"""What always holds of a partition, one check a name: docs/partition.md says why each does.
+"""Invariants of a partition, one function each; docs/partition.md has the reasons why they hold.
 
-The first seven are about a state, and a restored one must pass them before it replaces anything. The others
-are about a command and the state it comes to. Each raises Corruption: no log that correct leaders wrote
+The first seven check a state, and a restored state must pass them before it replaces another. The others
+check a command against the state that it meets. Each raises Corruption: no log that correct leaders wrote
 leads there.
 """
 
@@ -50,7 +50,7 @@ def an_entry_brought_the_last_reconciled_offset(state: PartitionState) -> None:
 
 
 def removed_objects_are_not_named(state: PartitionState) -> None:
-    """What level one names is not among the removed objects, which are there once and in log order."""
+    """No removed object is named by level one; removed objects are unique and in log order."""
     for earlier, later in pairwise(state.removed):
         if later.log_index < earlier.log_index:
             raise Corruption(
@@ -64,8 +64,8 @@ def removed_objects_are_not_named(state: PartitionState) -> None:
 
 
 def transactions_lie_in_the_log(state: PartitionState) -> None:
-    """What producers wrote and what ended lies below the next offset; of the aborted transactions those are
-    known whose marker is still there."""
+    """The batches and markers of producers are below the next offset, and so are the markers of aborted
+    transactions; those of the aborted transactions are not below the start offset either."""
     written = state.producers.last_offset
     first, last = state.aborted.first_marker, state.aborted.last_marker
     if max(written, -1 if last is None else last) >= state.next_offset:
@@ -100,7 +100,7 @@ def removal_waits_for_level_one(state: PartitionState) -> None:
 
 
 def removals_rise(state: PartitionState) -> None:
-    """What waits to become ripe rises in offsets and time, from what is ripe to what is in force."""
+    """The waiting removals rise in offsets and time, from the ripe offsets to the ones in force."""
     ends = state.removals
     before = Removal(ends.ripe_tombstones, ends.ripe_markers, 0)
     for row in ends.waiting:

@@ -1,8 +1,7 @@
-"""What a partition knows: its batches on both levels, producers, transactions, epochs; and how a snapshot
-holds it.
+"""State of a partition: its batches on both levels, producers, transactions, epochs; and its snapshots.
 
-The log changes it in `partition`; here is what readers ask of it, and its form at rest. Equal states give
-equal bytes, so replicas can be compared by digest.
+The module `partition` changes the state by the log; this one has the readers' queries and the snapshot
+format. Equal states give equal bytes, so replicas can be compared by digest.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ SNAPSHOT_FIELDS = (
 _BIN_32 = struct.Struct(">BI")
 _BIN_32_MARK = 0xC6
 _EMPTY_BIN = b"\xc4\x00"
-"""What msgpack makes of no bytes."""
+"""Empty bytes, encoded by msgpack."""
 
 
 class PartitionState:
@@ -88,7 +87,7 @@ class PartitionState:
         self.level_one = LevelOne()
         """Up to the last reconciled offset."""
         self.removals = Removals()
-        """What compaction may remove for good."""
+        """Offsets below which compaction may remove tombstones and markers for good."""
         self.extents = Extents()
         """Level zero: what follows the last reconciled offset."""
 
@@ -166,7 +165,7 @@ class PartitionState:
         return self.extents.newest()
 
     def offset_for_leader_epoch(self, term: int) -> EpochEnd | None:
-        """Where the records of a term end; see LeaderEpochs.end_of."""
+        """End of the records of a term; see LeaderEpochs.end_of."""
         return self.leader_epochs.end_of(term, self.next_offset)
 
     # Snapshots.

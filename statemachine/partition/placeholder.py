@@ -1,4 +1,4 @@
-"""Placeholder: the entry of a log that says where a batch's bytes lie, and what the batch is."""
+"""Placeholder: a log entry with the place of a batch's bytes and the batch's description."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strandline.statemachine.partition.producers import NO_PRODUCER, NO_TRANSACT
 
 
 class Placeholder(NamedTuple):
-    """Where a batch lies, and what it is. Timestamps are milliseconds, lengths and positions bytes."""
+    """Place and description of a batch. Timestamps are milliseconds, lengths and positions bytes."""
 
     record_count: int
     max_timestamp: int
@@ -25,7 +25,7 @@ class Placeholder(NamedTuple):
 
 
 class InlineBatch(NamedTuple):
-    """A batch that travels in the entry itself, and what it is."""
+    """A batch that travels in the entry itself, and its description."""
 
     record_count: int
     max_timestamp: int

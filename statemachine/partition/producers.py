@@ -46,7 +46,7 @@ class OpenTransaction(NamedTuple):
 
 
 class ProducerDescription(NamedTuple):
-    """What DescribeProducers (KIP-664) tells of a producer; -1 for what there is not."""
+    """A producer's row in DescribeProducers (KIP-664); -1 for a missing value."""
 
     producer_id: int
     epoch: int
@@ -59,8 +59,8 @@ class ProducerDescription(NamedTuple):
 
 
 class Producer:
-    """What is remembered of one producer id: its newest epoch and that epoch's last batches, oldest first,
-    and which of its transactions have ended here."""
+    """State of one producer id: its newest epoch and that epoch's last batches, oldest first, and the
+    transactions that have ended here."""
 
     __slots__ = ("age", "batches", "coordinator_term", "ended", "epoch", "last_time", "marker_offset")
 
@@ -153,12 +153,12 @@ class Producers:
     def judge(
         self, producer_id: int, epoch: int, base_sequence: int, record_count: int, transaction: int
     ) -> Duplicate | Rejected | None:
-        """Why a batch must not be appended; None when it may.
+        """Duplicate or Rejected for a batch that must not be appended; None if it may be.
 
-        A producer nobody knows, or no longer, may start at any sequence: its state may have expired. A new
-        epoch of a known one starts at 0. What is remembered as appended is a duplicate even if its
-        transaction has ended meanwhile: it is in the log, and the marker decided on it. Raises ValueError
-        for numbers that no checked batch has.
+        An unknown producer may start at any sequence: its state may have expired. A new epoch of a known
+        producer starts at 0. A batch that is remembered as appended is a duplicate even if its transaction
+        has ended meanwhile: it is in the log, and the marker decided on it. Raises ValueError for numbers
+        that no checked batch has.
         """
         if not 0 <= base_sequence <= MAX_SEQUENCE or epoch < 0 or producer_id < 0:
             raise ValueError(f"producer {producer_id} with epoch {epoch} has no sequence {base_sequence}")
@@ -225,11 +225,11 @@ class Producers:
     # Markers.
 
     def judge_end(self, producer_id: int, epoch: int, transaction: int) -> Rejected | None:
-        """Why a marker must be passed over; None when it is newer than all before.
+        """Rejected for a marker that must be ignored; None if it is newer than all before it.
 
-        An open transaction says that the coordinator has ended all before it. A marker of one of those must
-        not come in between: readers would take it for the end of the open one. Raises ValueError for
-        numbers that no transaction has.
+        An open transaction shows that the coordinator has ended all transactions before it. A marker of an
+        earlier transaction must not be appended while this one is open: readers would take it for the end of
+        the open one. Raises ValueError for numbers that no transaction has.
         """
         if transaction < 1 or epoch < 0 or producer_id < 0:
             raise ValueError(f"producer {producer_id} has no transaction {transaction} with epoch {epoch}")
@@ -271,9 +271,9 @@ class Producers:
         return next(islice(self._producers.values(), older, None)).last_time
 
     def expire(self, before: int) -> int:
-        """Forget the producers whose last batch or marker is older than a time in ms; returns how many.
+        """Forget the producers whose last batch or marker is older than a time in ms; returns their number.
 
-        One whose transaction is open stays: forgotten, it would leave batches that nobody can end.
+        A producer with an open transaction stays: without it, the transaction's batches could never be ended.
         """
         expired = []
         for producer_id, producer in self._producers.items():
@@ -304,7 +304,7 @@ class Producers:
 
     @classmethod
     def restored(cls, captured: list[Any]) -> Producers:
-        """What `rows` gave; raises ValueError when it is out of order or contradicts itself."""
+        """The producers that `rows` was taken from; raises ValueError for rows that no producers give."""
         restored = cls()
         newest = (-1, 0)
         opened: list[tuple[int, int, OpenTransaction]] = []

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Rejection(Enum):
-    """Why a command changed nothing: it lost a race, or its producer is out of step."""
+    """Reason for which a command changed nothing: it lost a race, or its producer is out of sequence."""
 
     OLDER_TERM = "older_term"
     """The whole entry was made, or its level-one objects were written, in an earlier term; `current` is the

@@ -1,9 +1,9 @@
-"""What may be removed from a compacted partition for good: tombstones and markers, below rising offsets.
-
-Level one and each replica's own log are cleaned on their own. A tombstone may go from one of them only when
-all are clean past it: else a copy that still has an older value would serve it again, and never hear of its
-end. The leader learns from the replicas how far all of them are, and one entry of the log tells everybody: so
-removing follows the log, and a replica that replays it removes what the others did. docs/compaction.md.
+"""Removal: the rising offsets below which a compacted partition's tombstones and markers may be removed.
+Level one and each replica's own log are cleaned separately. A tombstone may be removed from one of them only
+when all are clean past it: otherwise a copy that still has an older value would serve it again, and never
+learn of its deletion. The leader learns the progress of all replicas, and sends it to them in one entry of
+the log. So removal follows the log, and a replica that replays it removes the same records as the others.
+docs/compaction.md.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ class Removals:
         self.ripe_markers = 0
         """Below it markers may go: the same of `mxro`."""
         self.waiting: list[Removal] = []
-        """What is not ripe yet, oldest first; the last is the present `mtro` and `mxro`."""
+        """Removals that are not ripe yet, oldest first; the last one has the present `mtro` and `mxro`."""
         self.level_one_clean = 0
         """Below it level one has no key twice."""
         self.level_one_settled = 0
         """Below it level one has no transactional data."""
 
     def advance(self, mtro: int, mxro: int, retention: int, time: int) -> bool:
-        """Raise the offsets as far as these are higher, and let ripen what waited for `retention` ms.
-
+        """Raise the offsets if these are higher; removals that have waited for `retention` ms become ripe.
         Returns whether anything has changed; `time` is the present one, in ms.
         """
         before = (self.mtro, self.mxro, self.ripe_tombstones, self.ripe_markers)
@@ -86,7 +85,8 @@ class Removals:
 
     @classmethod
     def restored(cls, fields: dict[str, Any]) -> Removals:
-        """What `fields` gave; ValueError for other names. What they say partition_invariants checks."""
+        """The object that `fields` was taken from; raises ValueError for other names. Their values are
+        checked by partition_invariants."""
         if tuple(fields) != cls.__slots__:
             raise ValueError(f"the fields of removal are {', '.join(map(str, fields))}")
         restored = cls()
