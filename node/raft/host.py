@@ -207,6 +207,7 @@ class RaftHost(GroupServices):
         rank: Rank = Rank.PARTITION,
     ) -> RaftGroup:
         """Take part in a group, with its stored state if there is any.
+
         `voters` bootstraps a group that no node has yet, the same on all of them; a node that joins an
         existing group gives none and learns the members from the leader. `first_leader`, one of the voters
         and the same on all nodes, leads a group that never had a leader without waiting for a time-out.

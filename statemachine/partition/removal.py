@@ -1,4 +1,5 @@
 """Removal: the rising offsets below which a compacted partition's tombstones and markers may be removed.
+
 Level one and each replica's own log are cleaned separately. A tombstone may be removed from one of them only
 when all are clean past it: otherwise a copy that still has an older value would serve it again, and never
 learn of its deletion. The leader learns the progress of all replicas, and sends it to them in one entry of
@@ -55,6 +56,7 @@ class Removals:
 
     def advance(self, mtro: int, mxro: int, retention: int, time: int) -> bool:
         """Raise the offsets if these are higher; removals that have waited for `retention` ms become ripe.
+
         Returns whether anything has changed; `time` is the present one, in ms.
         """
         before = (self.mtro, self.mxro, self.ripe_tombstones, self.ripe_markers)

@@ -92,6 +92,7 @@ class Following(Part):
 
     def commit_limit(self, leader_commit: int, proven: int) -> int:
         """Highest index that a follower may commit: never beyond what this message has proven to match.
+
         PySyncObj takes the end of its own log, which may hold entries the leader does not have.
         """
         return min(leader_commit, proven)
