@@ -53,7 +53,7 @@ def _locked(path: Path) -> IO[str] | None:
     lock = path.open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A command that made nothing takes the file away with it: a lock on that one keeps nobody out.
+        # A command that made nothing removes the lock file; a lock on the removed file excludes no process.
         if os.fstat(lock.fileno()).st_ino == path.stat().st_ino:
             return lock
     except (BlockingIOError, FileNotFoundError):

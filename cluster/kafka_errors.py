@@ -54,7 +54,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.05
 _LAST_PAUSE_SECONDS: Final = 0.5
 
 _STORED: Final = frozenset((KafkaError.KAFKA_STORAGE_ERROR, KafkaError.INVALID_MSG))
-"""The store takes or gives nothing; what it gives is not what was stored, or is gone."""
+"""Errors of the object store: it is unavailable, or a stored object is damaged or missing."""
 
 
 def reach(where: Target) -> None:

@@ -125,7 +125,8 @@ class LocalCluster:
             return [node.node for node in idle]
 
     def down(self, timeout: float = STOP_SECONDS, progress: Progress = quiet) -> list[int]:
-        """SIGTERM to every node, then wait; the nodes that ran. Who is still there is killed, and named."""
+        """Send SIGTERM to every node and wait; returns the nodes that ran. Nodes still alive then are killed,
+        and named."""
         with self._alone():
             found = self.description
             running = [node for node in found.nodes.values() if node.pid is not None]
@@ -244,7 +245,7 @@ class LocalCluster:
             found.save()
 
     def _stop(self, found: Description, nodes: Sequence[LocalNode], timeout: float) -> list[int]:
-        """SIGTERM, wait, SIGKILL to the rest; who needed that."""
+        """Send SIGTERM, wait, and send SIGKILL to the rest; returns those that needed it."""
         running = [(node, node.process) for node in nodes if node.process is not None]
         for _, process in running:
             process.signal(signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""The ports of a local cluster: the usual ones, or free ones, and who has one that is wanted.
+"""The ports of a local cluster: the usual ones, or free ones, and the process that occupies a wanted one.
 
-"Address in use" is the error everybody meets first; what helps is the name of the process that sits there.
+"Address in use" is the most common first error, and the name of the process on the port helps to solve it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nodes of any cluster by way of their HTTP ports: who answers, who is healthy, who is missing."""
+"""The nodes of any cluster by their HTTP ports: which of them answer, are healthy, or are missing."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _own_folder() -> Iterator[Path]:
     """A new folder, known to others as in use while this process lives, and removed after the block."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
-        # It has its name once it is locked, so that nobody finds it without its owner.
+        # The lock file gets its name once it is locked, so no process finds it without an owner.
         with (folder / f"{_OWNER}.new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             Path(lock.name).rename(folder / _OWNER)

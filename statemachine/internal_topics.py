@@ -1,9 +1,9 @@
-"""The two topics whose partitions are coordinators: what they are called, and which partition has which key.
+"""The two topics whose partitions are coordinators: their names, and the partition of each key.
 
-Everything that decides by it (who hosts what, which topics users may touch, where a client is sent) must
-decide alike, on every node and for ever: a key that changed its partition would lose its state. So the rule
-stands here once. It is Kafka's (`GroupMetadataManager.partitionFor`, `TransactionStateManager.partitionFor`),
-for tools that compute the partition themselves.
+Every decision that depends on it (the hosts of a coordinator, the topics that users may change, the node that
+a client is sent to) must be the same on every node and for ever: a key that changed its partition would lose
+its state. So the rule is only in this module. It is Kafka's (`GroupMetadataManager.partitionFor`,
+`TransactionStateManager.partitionFor`), for tools that compute the partition themselves.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class StateMachine(Protocol):
         state, and nothing may wait for it."""
 
     def restore(self, state: bytes) -> None:
-        """Replace the whole state by what `snapshot` gave; raises ValueError when it cannot be read."""
+        """Replace the whole state by that of a snapshot; raises ValueError if it cannot be read."""
 
 
 def packed(fields: Mapping[str, Any]) -> bytes:

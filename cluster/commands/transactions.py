@@ -161,7 +161,7 @@ def _ask(addresses: tuple[str, ...], filters: str) -> tuple[list[tuple[str, dict
     problems: list[str] = []
     count, led = 0, set[int]()
     for address in addresses:
-        # Of a leader that changes between two pages nobody has everything.
+        # If a leader changes between two pages, no node has listed all ids of its coordinator.
         here: set[int] | None = None
         try:
             for page in _pages(AdminClient(address), filters):

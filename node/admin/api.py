@@ -67,7 +67,7 @@ class Api:
             routes=[Route(path, answer, methods=[method]) for method, path, answer in routes],
             exception_handlers={HTTPException: _refused, Exception: _failed},
         )
-        # A redirection would repeat the Host header of whoever asks.
+        # A redirection would repeat the Host header of the request.
         app.router.redirect_slashes = False
         return app
 

@@ -57,7 +57,7 @@ class HeldLoop:
         Thread(target=self._watch, name="held-loop", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopped = True
         self._rung.set()
 

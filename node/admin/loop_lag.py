@@ -44,7 +44,7 @@ class LoopLag:
         self._timer = self._loop.call_later(INTERVAL, self._ring)
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,1 +1,1 @@
-"""Compacted topics: each replica's own log, of which what is superseded is removed. docs/compaction.md."""
+"""Compacted topics: each replica's own log, without its superseded records. docs/compaction.md."""

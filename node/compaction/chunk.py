@@ -22,7 +22,7 @@ from strandline.snapshot.record_fields import Longs, Spans, WrongRecords, read_f
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Of batches, decompressed, at which a chunk is closed: its arrays are about three times as large."""
 MAX_DECOMPRESSED_BYTES: Final = 1 << 30
-"""Of one batch. The broker has judged each by the topic's own limit; this one is against damage."""
+"""Bound on one batch. The broker has checked each by the topic's own limit; this bound is against damage."""
 COMPRESSION: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10

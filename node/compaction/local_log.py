@@ -47,7 +47,7 @@ class LocalLogDamaged(Exception):
 
 
 class LocalLogUnknown(Exception):
-    """An error came while the manifest was being replaced: what the disk has, the next open will tell."""
+    """An error while the manifest was being replaced: only the next open shows which one the disk has."""
 
 
 def log_folder(data_folder: str, topic_id: bytes, partition: int) -> str:

@@ -159,7 +159,7 @@ class ControllerClient:
             return False
         finally:
             if not future.done() or future.cancelled():
-                # A replica that stays behind must not collect those who gave up.
+                # Remove the entry, so that entries do not pile up while the replica stays behind.
                 self._waiting = [waiting for waiting in self._waiting if waiting[2] is not future]
                 heapq.heapify(self._waiting)
         return True

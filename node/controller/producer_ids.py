@@ -40,7 +40,7 @@ class ProducerIds:
                 self._end = self._next + size
                 self._following = None
                 break
-            # Shielded: a client that goes away must not take the block from those who wait with it.
+            # Shielded: a client that goes away must not cancel the block that other requests wait for.
             failed = await asyncio.shield(self._fetch())
             if failed is not None:
                 return failed

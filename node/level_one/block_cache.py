@@ -165,7 +165,7 @@ class BlockCache(Generic[T]):
             self.ahead_bytes -= self._ahead.pop(key, 0)
         else:
             self.put(key, loaded)
-        # By value: what was read ahead may have nobody to take an exception.
+        # By value, because a block that is read ahead may have no reader to take an exception.
         self._loading.pop(key).set_result(loaded)
 
 

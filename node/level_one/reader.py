@@ -199,7 +199,7 @@ class LevelOneReader:
         numbers = range(layout.chunk_of(first), layout.chunk_of(max(last - 1, first)) + 1)
         wanted = [self._want_chunk(layout, number) for number in numbers]
         if offset == block.base_offset:
-            # Whoever begins where a block begins came from the one before, or reads from the beginning.
+            # A reader at the start of a block came from the block before, or reads from the beginning.
             self._read_ahead(place, layout, numbers.stop, following)
         chunk = await arrived(wanted[0])
         chunk.sound_until(first, first + 1)

@@ -143,7 +143,7 @@ class TopicRetention:
         wanted = wanted_start(stretches_of(machine), before, total, keep, now_ms)
         if wanted == before:
             return
-        # Refused, or of unknown outcome: the next check decides anew, by the state of then.
+        # If it was refused, or its outcome is unknown, the next check decides by the state at that time.
         if isinstance(await replica.execute(SetStartOffset(wanted)), StartOffsetSet):
             self._measures.retention_moves += 1
             self._measures.retention_records += wanted - before

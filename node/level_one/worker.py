@@ -58,7 +58,7 @@ def main() -> int:
         return 2
     os.nice(NICENESS)
     _go_first()
-    # Who stops a node at a terminal sends this to its children, too; the node ends them in its own order.
+    # An interrupt at a terminal also goes to the node's children; the node ends them in its own order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_freed_memory(large=True)

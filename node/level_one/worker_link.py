@@ -229,7 +229,7 @@ class WorkerBuilder(LevelOneBuilder):
             if listening is not None:
                 listening.cancel()
         code = await process.wait()
-        # asyncio closes the pipes when it has read them to their end, and nobody reads these any more.
+        # asyncio closes a pipe only after it was read to its end, and these pipes have no reader any more.
         cast(Any, process)._transport.close()
         return code
 

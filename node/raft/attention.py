@@ -37,7 +37,7 @@ class Attention:
         return late
 
     def clock(self, now: float) -> float:
-        """A clock that stands still while the loop does; deadlines for what is to be heard are set on it."""
+        """A clock that stops while the loop is blocked; deadlines for messages from others are set on it."""
         return now - self._lost - max(now - self._last - self._allowed, 0.0)
 
     def since(self, moment: float, now: float) -> float:

@@ -27,7 +27,7 @@ class Cause(StrEnum):
     HANDED = "handed"
     """Its leader asked for it: it hands over, or steps down."""
     SILENCE = "silence"
-    """No leader was heard for a whole timeout, or the connection to it broke."""
+    """No leader was heard for a whole election timeout, or the connection to the leader broke."""
 
 
 class Campaigns:
@@ -43,7 +43,7 @@ class Campaigns:
     def admit(self, group: int, rank: Rank, now: float, *, late: bool) -> bool:
         """Whether a group may stand now; it keeps its place when it stands again.
 
-        `late`: the loop stood still just now.
+        `late`: the loop was blocked just now.
         """
         if rank is not Rank.PARTITION:
             return True

@@ -44,7 +44,7 @@ class HostClock:
         return seen
 
     def attentive(self) -> float:
-        """`now` on a clock that stands still while the loop does; see Attention."""
+        """`now` on a clock that stops while the loop is blocked; see Attention."""
         return self.attention.clock(self.now())
 
     def notice_gap(self, now: float) -> None:

@@ -33,7 +33,7 @@ class FolderError(Exception):
 
 
 class FolderKey(NamedTuple):
-    """One folder of a node: how many its node had, as the controller counts, and what it is called.
+    """One folder of a node: its generation, which the controller counts, and its identity.
 
     Generation 0 is that of a folder the controller has not registered.
     """
@@ -50,7 +50,7 @@ class Standing:
     incarnation: str = ""
     """Id of the cluster's incarnation that the folder has taken part in; "" before the first."""
     newcomer: bool = False
-    """It may have forgotten what it promised: it neither votes nor counts."""
+    """The folder may have forgotten its promises: it neither votes nor counts in a majority."""
 
 
 class Folder:
@@ -125,16 +125,16 @@ class Folder:
         )
 
     def meet(self, peer: int, claim: Standing) -> None:
-        """Keep the folder of a peer that `judges` let in. Raises OSError."""
+        """Keep the folder of a peer that `judges` accepted. Raises OSError."""
         known = self.known.get(peer)
         if known is None or claim.key.generation > known.generation:
             self.set_known({**self.known, peer: claim.key})
 
     def learn(self, said: dict[int, FolderKey]) -> None:
-        """The controller says which folders are in force; what it said before of a node counts no more.
+        """Take the folders in force from the controller; they replace what it said of a node before.
 
-        The state that says so may be an old one, as it is after a start: generations only grow, and within
-        one a folder that was let in stays so. Raises OSError.
+        That state may be an old one, as it is after a start. So generations only grow, and within one
+        generation an accepted folder stays accepted. Raises OSError.
         """
         known = dict(self.known)
         for peer, key in said.items():
@@ -180,7 +180,7 @@ class Folder:
         return Standing(FolderKey(self.generation, self.id), self.incarnation, self.newcomer)
 
     def _write(self) -> None:
-        """Whole or not at all: a new file, synced, takes the old one's name."""
+        """Write the file atomically: a new file, synced, takes the old one's name."""
         body = {
             "format": FORMAT,
             "node": self._node,

@@ -28,7 +28,7 @@ class DiskFile(Protocol):
     """An open file, read and written at given offsets (bytes)."""
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write all of `data` at `offset`, or raise; what was written of it before an error is unknown."""
+        """Write all of `data` at `offset`, or raise; after an error an unknown part of it was written."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""

@@ -127,7 +127,7 @@ class RaftHost(GroupServices):
         await self.mesh.start()
         self.clock.start()
         self.ticker.tick()
-        # Nobody stands for anything before this node can be heard; those that came before begin now.
+        # No group stands for election before this node is connected; groups created earlier begin now.
         for group in list(self.groups.values()):
             self.guard(group, group.timeouts.begin)
 

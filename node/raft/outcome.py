@@ -28,7 +28,7 @@ class NotLeader:
 
 @dataclass(frozen=True, slots=True)
 class Overloaded:
-    """Definitely rejected: a bound was hit; try again after what is under way has drained."""
+    """Definitely rejected because of a bound; try again after the commands in progress have ended."""
 
     reason: str
 

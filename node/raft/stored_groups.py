@@ -93,7 +93,7 @@ class StoredGroups:
         return GroupLog(RaftLog(record, recovered, 0), members, term)
 
     def forget(self, group: int) -> bool:
-        """Let go of a group; whether it was stored and unclaimed."""
+        """Forget a group; returns whether it was stored and unclaimed."""
         self._indices.pop(group, None)
         return self._logs.pop(group, None) is not None
 

@@ -70,7 +70,7 @@ class Ticker:
         self._first.pop(group_id, None)
 
     def late(self, now: float) -> bool:
-        """Whether the loop stood still just now."""
+        """Whether the loop was blocked just now."""
         return now < self._late_until
 
     def set_active(self, group: RaftGroup, active: bool) -> None:

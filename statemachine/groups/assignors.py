@@ -1,7 +1,7 @@
-"""The server-side assignors of KIP-848: who of a group is to have which partitions.
+"""The server-side assignors of KIP-848: they compute the target assignment of a group's members.
 
-Both are functions of what is given alone, so a test can hold them against their rule, and both start from the
-present target, as every partition that moves costs a consumer its state and its caches:
+Both depend on their arguments alone, so a test can check them against their rule. Both start from the present
+target, because every partition that moves costs a consumer its state and its caches:
 
 - `uniform` gives every member as many partitions as the subscriptions allow, and moves no more for it than it
   has to. It balances over all topics together.

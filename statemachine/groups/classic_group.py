@@ -140,7 +140,7 @@ class ClassicGroup:
         return names.__contains__
 
     def replace(self, old: str, member: Member) -> None:
-        """Put a static member in the place of its former self, `old`, whose instance id it has."""
+        """Replace the former member `old` of a static member, which has the same instance id."""
         # In its place: the order of the members is part of the state.
         self.members = {
             new.member_id: new
@@ -246,7 +246,7 @@ def _assign_generation(
     if not classic.awaits_assignment:
         return Refused(KafkaError.REBALANCE_IN_PROGRESS)
     assigned = dict(assignments)
-    # Who is no member may have been one when the command was made: a static member came back meanwhile.
+    # An assignment may name a former member, if a static member came back after the command was made.
     classic.assignments = {member_id: assigned.get(member_id, b"") for member_id in classic.members}
     return GenerationAssigned(generation)
 

@@ -1,8 +1,8 @@
-"""A consumer group of KIP-848 as its log says: members, epochs, target, and who owns which partition.
+"""A consumer group of KIP-848 by its log: members, epochs, target, and the owner of each partition.
 
-The rule all of it is there for is that no partition is ever owned by two members. So ownership is not only
-derived from the members but held, and a change that would break the rule stops the replica instead of
-letting two consumers read the same records.
+The main rule is that no partition is ever owned by two members. So owners are not only derived from the
+members but kept, and a change that would break the rule stops the replica instead of letting two consumers
+read the same records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandline.statemachine.machine import Corruption
 
 
 class ConsumerGroup:
-    """The membership of one group (group_state.Membership); anybody reads it, `change` alone changes it."""
+    """The membership of one group (group_state.Membership); only `change` changes it."""
 
     protocol: ClassVar[str] = "consumer"
 

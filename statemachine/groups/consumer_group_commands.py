@@ -17,9 +17,9 @@ CHANGE_CONSUMER_GROUP: Final = 32
 STABLE: Final = 0
 """It owns its target, as far as it follows it."""
 UNREVOKED: Final = 1
-"""It has yet to say that it let go of `revoking`; until then it stays in its epoch."""
+"""The member has yet to confirm that it revoked `revoking`; until then it stays in its epoch."""
 UNRELEASED: Final = 2
-"""It follows its target, and waits for partitions that others have not let go of."""
+"""The member follows its target, and waits for partitions that other members have yet to revoke."""
 LEFT_FOR_A_WHILE: Final = -2
 """Epoch of a static member that left for a while: it keeps what it owns until its session ends (KIP-345)."""
 

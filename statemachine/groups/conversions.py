@@ -52,7 +52,7 @@ class NotConvertible(Exception):
 
 
 def fingerprint(classic: ClassicGroup) -> bytes:
-    """Of a generation, whether it is assigned, and its members: what a conversion is planned from."""
+    """Digest of a generation, whether it is assigned, and its members: a conversion is planned from these."""
     hashed = blake2b(b"%d %d" % (classic.generation, classic.awaits_assignment), digest_size=8)
     for member_id in classic.members:
         hashed.update(b";%b" % member_id.encode())

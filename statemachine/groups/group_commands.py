@@ -92,7 +92,7 @@ class StartGeneration:
 
 @dataclass(frozen=True, slots=True)
 class AssignGeneration:
-    """The leader of the generation has assigned; who is not named has b"". The group is stable from now on.
+    """The leader of the generation has assigned; a member without an assignment has b"". The group is stable.
 
     Result: GenerationAssigned, or Refused with UNKNOWN_MEMBER_ID (no such group), ILLEGAL_GENERATION, or
     REBALANCE_IN_PROGRESS (this generation is assigned already).

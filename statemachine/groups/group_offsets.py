@@ -47,7 +47,7 @@ def _refuse_commit(
 ) -> KafkaError | None:
     group = state.groups.get(group_id)
     if group is None or group.membership is None:
-        # Nobody is a member: whoever assigns itself its partitions may commit, a member of old may not.
+        # Without members, a consumer that assigns its partitions itself may commit; a former member may not.
         if generation < 0:
             return None
         return KafkaError.GROUP_ID_NOT_FOUND if group is None else KafkaError.UNKNOWN_MEMBER_ID

@@ -146,7 +146,7 @@ class Offsets:
             del totals.topics[topic_id]
 
     def end(self, producer_id: int, *, commit: bool) -> int:
-        """End what is pending of a producer; returns how many became committed."""
+        """End a producer's pending offsets; returns the number that became committed."""
         ended = self.pending.pop(producer_id, {})
         taken = 0
         for (topic_id, partition), offset in ended.items():
@@ -181,7 +181,7 @@ class Offsets:
         return self.delete(topic_id, partitions)
 
     def expire(self, now: int, retention: int, empty_since: int) -> int:
-        """Forget those whose time is over and that no transaction is open for; returns how many."""
+        """Forget the expired offsets that no transaction is open for; returns their number."""
         expired = list(self._expired(now, retention, empty_since))
         for topic_id, partition in expired:
             self._drop_committed(topic_id, partition)
@@ -283,7 +283,7 @@ class TransactionalProducer:
         """See machine.Rows."""
         self.epoch = -1
         self.ended = NOTHING_OPEN
-        """The highest number whose marker came: a message of it, or of one before, comes too late."""
+        """Highest number whose marker came: a message of it, or of an earlier transaction, is too late."""
         self.open = NOTHING_OPEN
         self.groups: dict[str, None] = {}
         """Groups that the open transaction has offsets of, in the order they came."""

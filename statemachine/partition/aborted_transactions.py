@@ -1,4 +1,4 @@
-"""The aborted transactions of a partition: what a read-committed reader has to leave out.
+"""The aborted transactions of a partition, whose batches a read-committed reader has to leave out.
 
 A batch does not say how its transaction ended; its marker does, later in the log. So Fetch hands a reader
 the aborted transactions of what it reads (KIP-98), and a partition remembers them as long as it has one of
@@ -109,7 +109,7 @@ class AbortedTransactions:
         return taken
 
     def trim(self, start_offset: int) -> None:
-        """Forget those whose marker lies below an offset."""
+        """Forget the transactions whose marker is below an offset."""
         gone = bisect_left(self._markers, start_offset)
         chunks, begins, tail = self._chunks[gone:], self._begin[0][gone:], self._tail
         if not chunks:

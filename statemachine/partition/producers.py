@@ -199,7 +199,7 @@ class Producers:
         base_offset: int,
         time: int,
     ) -> None:
-        """Remember a batch that `judge` let through and that was appended; it may open its transaction."""
+        """Remember an appended batch that `judge` accepted; it may open its transaction."""
         batch = ProducerBatch(base_sequence, last_sequence(base_sequence, record_count), base_offset)
         known = self._taken(producer_id)
         if known is None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 MAX_REMOVALS: Final = 64
-"""Rows that wait to become ripe. A further one takes the last one's place, whose offsets wait longer then."""
+"""Most rows that wait to become ripe. A further row replaces the last one, whose offsets then wait longer."""
 
 
 class Removal(NamedTuple):

@@ -320,7 +320,7 @@ def _foreign(one: Transaction, producer_id: int, epoch: int) -> Refused | None:
     """The reason why this is not the producer of the transactional id; None if it is."""
     if producer_id != one.producer_id:
         return _UNKNOWN_PRODUCER
-    # The last epoch is nobody's: it was raised to against the producer that had the one before.
+    # No producer has the last epoch: it is only used to fence the producer that had the epoch before it.
     return _FENCED if epoch != one.epoch or epoch == LAST_EPOCH else None
 
 

@@ -18,7 +18,7 @@ from strandline.node.raft.mesh.problems import MeshProblem, Reason
 
 @dataclass(frozen=True)
 class Target:
-    """Whom to dial, and where."""
+    """A peer to dial, and its address."""
 
     node_id: int
     host: str

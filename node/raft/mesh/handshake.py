@@ -215,7 +215,7 @@ class Handshake:
         return (pack_frame([FrameKind.PROOF, self._mac(Role.DIALLER, FrameKind.PROOF)]),)
 
     def _parse_hello(self, fields: list[Any]) -> tuple[Identity, int, FolderKey]:
-        """Versions are judged before the rest, so that a later protocol may change the rest."""
+        """Check the versions before the rest, so that a later protocol may change the rest."""
         if len(fields) < 4 or fields[1] != MAGIC:
             raise GarbageFrame("the first frame is not the hello of a mesh node")
         low, high = fields[2:4]
@@ -282,7 +282,7 @@ class Handshake:
             )
 
     def _refused_by_peer(self, fields: list[Any]) -> Refused:
-        """Only a signed refusal can be fatal: anybody may sit at a wrong address and say no."""
+        """Take a refusal. Only a signed one can be fatal: any process may answer at a wrong address."""
         word, mac = fields[1:] if len(fields) == 3 else ("", b"")
         reason = next((known for known in _TOLD if known == word), None)
         if reason is None:

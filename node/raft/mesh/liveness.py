@@ -44,7 +44,8 @@ class Liveness:
             self._ticker.cancel()
 
     def _tick(self) -> None:
-        """Ping who was silent, give up who stays so; counted in turns, as a paused loop reads nothing."""
+        """Ping silent peers, and give up those that stay silent; counted in turns, as a paused loop reads
+        nothing."""
         self._ticker = self._loop.call_later(self._config.ping_seconds, self._tick)
         self._notice_alone()
         for peer in list(self._peers.values()):

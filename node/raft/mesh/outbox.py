@@ -28,7 +28,7 @@ class _Gathering:
 
 
 class Outbox:
-    """Frames in the making, bounded by what the mesh will take for each peer."""
+    """Frames that are being filled, bounded by the mesh's limit for each peer."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -61,7 +61,7 @@ class Outbox:
                 self._flush(peer, gathering)
 
     def drop(self, peer: int) -> None:
-        """The peer is gone, and what was meant for it too."""
+        """Drop the messages for a peer that is gone."""
         self._gathering.pop(peer, None)
 
     def _flush(self, peer: int, gathering: _Gathering) -> None:

@@ -1,4 +1,4 @@
-"""Applying what is committed, in order (Raft §5.3)."""
+"""Applies committed entries, in order (Raft §5.3)."""
 
 from __future__ import annotations
 

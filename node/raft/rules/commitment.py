@@ -1,4 +1,4 @@
-"""Commitment: what a majority holds durably, in the leader's own term (Raft §5.3, §5.4.2)."""
+"""Commitment of entries that a majority holds durably, in the leader's own term (Raft §5.3, §5.4.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Commitment(Part):
     __slots__ = ()
 
     def advance(self) -> None:
-        """Commit what a majority holds durably, if it is of the own term (Raft §5.3, §5.4.2)."""
+        """Commit entries that a majority holds durably, up to one of the own term (Raft §5.3, §5.4.2)."""
         state = self.state
         index = int(majority_of(self.matches()))
         if index > state.commit and self.may_commit(index):
@@ -34,7 +34,7 @@ class Commitment(Part):
         return progress.match if progress is not None and not self.host.is_newcomer(peer) else 0
 
     def own_match(self) -> int:
-        """The leader counts itself only for what its own disk has confirmed."""
+        """The leader counts itself only for entries that its own disk has confirmed."""
         return self.journal.synced
 
     def may_commit(self, index: int) -> bool:

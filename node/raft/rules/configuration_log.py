@@ -41,7 +41,7 @@ class ConfigurationLog(Part):
             self.changed()
 
     def at(self, index: int) -> Configuration:
-        """The members as of log index `index`, which is what a snapshot at that index must hold."""
+        """The members as of log index `index`; a snapshot at that index must hold them."""
         state = self.state
         for configuration in reversed(state.configurations):
             if configuration.index <= index:

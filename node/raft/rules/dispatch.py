@@ -139,7 +139,7 @@ class Dispatch(Part):
                 self.follower(peer, message)
 
     def follower(self, peer: int, message: Message) -> None:
-        """A follower does what its leader says, and counts the pre-votes it asked for."""
+        """Handle a message as a follower: obey its leader, and count the pre-votes it asked for."""
         match message:
             case Append():
                 self.following.on_append(peer, message)
@@ -157,7 +157,7 @@ class Dispatch(Part):
         return False
 
     def answer_stale(self, peer: int) -> None:
-        """Tell a leader of an earlier term what the term is."""
+        """Tell a leader of an earlier term the present term."""
         state = self.state
         reply = AppendReply(state.id, MessageKind.APPEND_REPLY, state.term, False, 0, 0, 0, 0.0)
         self.host.send_when_synced(peer, reply)

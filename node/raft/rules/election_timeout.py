@@ -87,7 +87,7 @@ class ElectionTimeout(Part):
             self.expired()
 
     def expired(self) -> None:
-        """No leader was heard for a whole timeout: find out whether an election could be won."""
+        """Start a pre-vote after a whole timeout without a leader, to learn if an election can be won."""
         state = self.state
         self.quiescence.leave()
         if not self.host.admit_campaign(state):

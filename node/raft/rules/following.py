@@ -98,7 +98,7 @@ class Following(Part):
         return min(leader_commit, proven)
 
     def accept(self, entries: Sequence[Entry], packed: bytes, proven: int) -> int:
-        """Add what is new, after dropping what conflicts; the index up to which the logs now match."""
+        """Append new entries after dropping conflicting ones; returns the last index that now matches."""
         if not entries:
             return proven
         last = entries[-1][1]
@@ -125,7 +125,7 @@ class Following(Part):
         return len(entries)
 
     def truncate(self, index: int) -> None:
-        """Delete from a conflicting entry on; never what is committed."""
+        """Delete the entries from a conflicting one on; never a committed entry."""
         state = self.state
         if index <= state.commit:
             raise SafetyViolation(

@@ -15,7 +15,7 @@ from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 
 
 class Clock(Protocol):
-    """The node's time, and what it knows of the times at which it did not run."""
+    """The node's time, and the gaps in which it did not run."""
 
     @property
     def attention(self) -> Attention: ...
@@ -25,14 +25,14 @@ class Clock(Protocol):
 
     def now(self) -> float: ...
     def attentive(self) -> float:
-        """`now` on a clock that stands still while the loop does: deadlines for what must be heard."""
+        """`now` on a clock that stops while the loop is blocked, for deadlines of messages from others."""
 
     def crowd_seconds(self) -> float:
         """Seconds to allow for what takes longer the more groups a node has."""
 
 
 class Peers(Protocol):
-    """The other nodes, and what they may be told."""
+    """The other nodes, and the messages to them."""
 
     def connected(self, peer: int) -> bool: ...
     def is_newcomer(self, peer: int) -> bool: ...
@@ -45,7 +45,7 @@ class Peers(Protocol):
 
 
 class Storage(Protocol):
-    """The disk: how it stands, and what is to follow a sync."""
+    """The disk: its state, and the actions that follow a sync."""
 
     def backlogged(self) -> bool: ...
     def disk_stalled(self) -> bool: ...

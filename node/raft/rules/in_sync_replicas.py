@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class InSyncReplicas(Part):
-    """The voters that are there, and those who wait for more of them than a majority."""
+    """The voters in sync, and the requests that wait for more of them than a majority."""
 
     __slots__ = ("commitment", "lease", "waits")
 
@@ -63,10 +63,10 @@ class InSyncReplicas(Part):
         return future
 
     def release(self) -> None:
-        """Tell those who wait for entries that enough voters hold by now."""
+        """Answer the requests that wait for entries that enough voters hold by now."""
         if self.waits:
             self.waits.release(self.commitment.matches())
 
     def give_up(self, in_sync: int = 0) -> None:
-        """Tell those who wait for more voters than these that they will not hold it soon, or never."""
+        """Answer False to requests that wait for more than `in_sync` voters."""
         self.waits.give_up(in_sync)

@@ -169,7 +169,7 @@ class MembershipChange(Part):
         self.change_index = self.propose((*state.voters, node), learners)
 
     def on_applied(self, index: int, term: int) -> None:
-        """A configuration is committed: the change is over, and who is no member any more is let go."""
+        """End a change whose configuration is committed, and forget nodes that are no members any more."""
         state = self.state
         if state.role != LEADER or index != state.configuration.index:
             return

@@ -93,7 +93,7 @@ class RequestPreVote(NamedTuple):
     last: int
     last_term: int
     asked_at: float
-    """When the round was asked: its name, which every answer bears."""
+    """Time at which the round was started: it names the round, and every answer carries it."""
 
 
 class PreVoteReply(NamedTuple):
@@ -167,7 +167,7 @@ class NeedSnapshot(NamedTuple):
 
 
 class ReplicaOpened(NamedTuple):
-    """A follower's process has the group from now on; what it was sent before is lost."""
+    """A follower's process has the group from now on; earlier messages to it are lost."""
 
     group: int
     kind: Literal[MessageKind.OPENED]

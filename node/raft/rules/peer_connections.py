@@ -1,4 +1,4 @@
-"""A peer's connection comes and goes: what was under way to it is lost."""
+"""Changes of a peer's connection: messages in flight to the peer are lost with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PeerConnections(Part):
         self.timeouts = timeouts
 
     def on_connect(self, peer: int) -> None:
-        """A peer is back: what was under way to it is lost, so start from what it is known to hold."""
+        """A peer is back: messages in flight are lost, so start from the entries it is known to hold."""
         state = self.state
         progress = state.progress.get(peer)
         if state.role == LEADER and progress is not None:
@@ -45,7 +45,7 @@ class PeerConnections(Part):
             self.timeouts.ask_first()
 
     def on_opened(self, peer: int) -> None:
-        """A follower's process has the group now: what it was asked before is lost, so ask at once."""
+        """A follower's process has the group now: earlier requests to it are lost, so ask at once."""
         state = self.state
         progress = state.progress.get(peer)
         if progress is not None and progress.phase is Phase.PROBE:

@@ -63,9 +63,9 @@ class PeerHeartbeat:
         """When the peer last said that its disk takes nothing, not even a vote."""
         self.groups_sent_at = NEVER
         self.ended: dict[int, int] = {}
-        """Groups, with their terms, that the heartbeat stands for no more; the peer is to be told."""
+        """Groups, with their terms, that the heartbeat no longer covers; the peer has yet to learn of it."""
         self.refused: dict[int, None] = {}
-        """Groups for which this node takes the peer's heartbeat no more, or did not; it is to be told."""
+        """Groups that this node does not accept the peer's heartbeat for; the peer has yet to learn of it."""
 
     def lead(self, group: int, term: int, now: float) -> None:
         """The peer is asked to take the shared heartbeat for this group."""

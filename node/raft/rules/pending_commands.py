@@ -18,7 +18,7 @@ class PendingCommands(Part):
     __slots__ = ()
 
     def end(self, index: int, outcome: Outcome) -> None:
-        """Give everyone who waits for `index` the same outcome."""
+        """Give all commands that wait for `index` the same outcome."""
         state = self.state
         for _, size, future in state.waiting.pop(index, ()):
             state.waiting_bytes -= size
@@ -37,7 +37,7 @@ class PendingCommands(Part):
             self.host.loop.call_later(self.settings.command_grace_seconds, self.give_up, state.term)
 
     def give_up(self, term: int) -> None:
-        """End what a deposed leader could not learn the fate of."""
+        """End the commands whose outcome a deposed leader could not learn."""
         state = self.state
         for index in list(state.waiting):
             later = [entry for entry in state.waiting[index] if entry[0] > term]

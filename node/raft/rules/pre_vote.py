@@ -64,7 +64,7 @@ class PreVote(Part):
             self.check()
 
     def is_of_this_round(self, asked: int, asked_at: float) -> bool:
-        """Whether an answer was given to what is asked now. One to an earlier round may come from a voter
+        """Whether an answer belongs to the present round. An answer to an earlier round may come from a voter
         that has heard a leader since, and would raise the term for nothing.
 
         A group's first election has had no leader that could have been heard, so any answer counts in it,

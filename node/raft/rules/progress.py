@@ -46,7 +46,7 @@ class Progress:
         self.next = next_index
         self.phase = Phase.PROBE
         self.acked_sent_at = NEVER
-        """Send time of the newest message the follower answered in this term: what a lease runs from."""
+        """Send time of the newest message that the follower answered in this term; a lease starts from it."""
         self.sent_at = NEVER
         self.probe_sent_at = NEVER
         self.probe_pause = 0.0
@@ -96,7 +96,7 @@ class Progress:
         return True
 
     def probe(self, next_index: int) -> None:
-        """Start over from what is proven: after a reconnect, or when something under way was lost."""
+        """Start over from the proven match, after a reconnect or the loss of a message."""
         self.phase = Phase.PROBE
         self.next = next_index
         self.probe_sent_at = NEVER

@@ -38,9 +38,9 @@ class Quiescence(Part):
         return settled and state.commit == last == state.applied and not state.readers and not state.waiting
 
     def may_begin(self, peer: int, progress: Progress, now: float) -> bool:
-        """The follower has everything, was heard just now, and nothing new came for a whole heartbeat.
+        """Whether a follower has every entry, was heard just now, and got nothing new for a whole heartbeat.
 
-        One that fell silent gets the group's own heartbeats, or the lost quorum would be noticed late.
+        A silent follower gets the group's own heartbeats; otherwise a lost quorum would be noticed late.
         """
         state = self.state
         return (

@@ -28,7 +28,7 @@ ReadyCallback = Callable[[int], None]
 
 
 class ReplicaState(SeamedSyncObj):
-    """One replica: its role and term, its log, its members, and those who wait for its answers.
+    """One replica: its role and term, its log, its members, and the requests that wait for its answers.
 
     PySyncObj keeps `role`, `term`, `vote`, `leader`, `commit`, `applied`, `journal` and `deadline`.
     """
@@ -82,7 +82,7 @@ class ReplicaState(SeamedSyncObj):
         self.pre_votes: set[int] | None = None
         """Nodes that would vote for this node (its pre-votes); None while it does not ask for them."""
         self.pre_votes_asked_at = NEVER
-        """When the newest round of pre-votes was asked. It is the round's name, and every answer bears it."""
+        """Start time of the newest round of pre-votes. It names the round, and every answer carries it."""
         self.lost_campaigns = 0
         """Consecutive elections in which this node stood and, as far as it knows, no node won; at most 4."""
 

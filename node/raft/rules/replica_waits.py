@@ -1,7 +1,7 @@
-"""Those who wait until more replicas than a majority hold an entry.
+"""Requests that wait until more replicas than a majority hold an entry.
 
-What is committed is on a majority's disks. A topic may want more before a record is acknowledged (Kafka's
-`min.insync.replicas`); nothing here has a part in what is committed.
+A committed entry is on a majority's disks. A topic may require more replicas before a record is acknowledged
+(Kafka's `min.insync.replicas`). This module has no influence on commitment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReplicaWaits:
         self._queues.setdefault(count, deque()).append((index, future))
 
     def release(self, matches: Iterable[int]) -> None:
-        """Tell those whose entries enough voters hold, given each voter's durable index."""
+        """Answer the requests whose entries enough voters hold, given each voter's durable index."""
         ordered = sorted(matches, reverse=True)
         for count, queue in list(self._queues.items()):
             level = ordered[count - 1] if count <= len(ordered) else -1
@@ -37,7 +37,7 @@ class ReplicaWaits:
                 del self._queues[count]
 
     def give_up(self, in_sync: int = 0) -> None:
-        """Tell False to all who wait for more voters than these: they will not hold it soon, or never."""
+        """Answer False to all requests that wait for more than `in_sync` voters."""
         for count in [count for count in self._queues if count > in_sync]:
             for _, future in self._queues.pop(count):
                 _tell(future, False)

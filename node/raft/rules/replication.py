@@ -42,7 +42,7 @@ class Replication(Part):
         self.sending = sending
 
     def pump(self) -> None:
-        """Send every follower what it lacks, as far as the bounds on what is under way allow."""
+        """Send every follower the entries it lacks, within the bounds on messages in flight."""
         now = self.host.now()
         for peer, progress in self.state.progress.items():
             if self.host.connected(peer):
@@ -98,9 +98,9 @@ class Replication(Part):
         return True
 
     def send_heartbeat(self, peer: int, progress: Progress, now: float) -> None:
-        """Tell a follower that its leader is there, and what is committed; it proves a match if it can.
+        """Send a follower a heartbeat with the commit index; it also proves a match if it can.
 
-        A follower that receives a snapshot is asked about the empty beginning, which always matches.
+        A follower that receives a snapshot is asked about the empty log, which always matches.
         """
         state = self.state
         if progress.phase is Phase.PROBE:

@@ -34,7 +34,7 @@ class Roles(Part):
         state.leader = None
 
     def step_down(self) -> None:
-        """Become a follower; what was proposed here ends soon, as applied, rejected or unknown."""
+        """Become a follower; commands proposed here end soon, as applied, rejected or unknown."""
         state = self.state
         self.quiescence.leave()
         was_leader = state.role == LEADER

@@ -15,7 +15,7 @@ class SnapshotTaker(Protocol):
         """Whether enough was applied since the last snapshot, or a follower waits for one."""
 
     def take(self) -> bool:
-        """Capture the state as of what is applied and store it off the loop; whether one was begun."""
+        """Capture the applied state and store it off the loop; returns whether a snapshot was begun."""
 
 
 class SnapshotSender(Protocol):

@@ -1,4 +1,4 @@
-"""Sending a snapshot to a follower that needs what is no longer in the log, or lost its state (Raft §7)."""
+"""Sends snapshots to followers that need entries no longer in the log, or lost their state (Raft §7)."""
 
 from __future__ import annotations
 

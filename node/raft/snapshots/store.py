@@ -31,7 +31,7 @@ class SnapshotStore:
         disk.sync_dir(folder)
 
     def save(self, document: SnapshotDocument) -> None:
-        """Make a snapshot durable; raises OSError, and leaves what was there before."""
+        """Make a snapshot durable; raises OSError, and leaves the earlier snapshot then."""
         head, state = document.parts()
         name = self._name(document.group, document.index)
         writing = self._path(name + _WRITING)

@@ -57,7 +57,7 @@ class SnapshotTaking(Part):
         )
 
     def take(self) -> bool:
-        """Capture the state as of what is applied and store it off the loop; whether one was begun."""
+        """Capture the applied state and store it off the loop; returns whether a snapshot was begun."""
         state = self.state
         fresh = state.applied > state.snapshot_index or (self.stored_is_bad and state.applied > 0)
         if self.saving or not fresh or state.damaged_below is not None:
@@ -128,7 +128,7 @@ class SnapshotTaking(Part):
         state.snapshot_members = Configuration(document.index, document.voters, document.learners)
 
     def drop_covered(self, index: int) -> None:
-        """Let go of the entries a snapshot stands for, but for a few that a slow follower may still need."""
+        """Drop the entries that a snapshot covers, except a few that a slow follower may still need."""
         state = self.state
         keep_from = index - self.settings.trailing_entries
         if self.journal.term_at(keep_from) is not None and keep_from > self.journal.base:

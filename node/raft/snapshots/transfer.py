@@ -57,7 +57,7 @@ class Sender:
             self.progress_at = now
 
     def rewind(self, now: float) -> None:
-        """Nothing was heard for too long: send again from what is acknowledged."""
+        """Send again from the acknowledged bytes on, because no answer came for too long."""
         self._sent = self._acknowledged
         self.progress_at = now
 
@@ -67,7 +67,7 @@ class Receiver:
 
     def __init__(self, key: tuple[int, int, int, bytes], file: DiskFile) -> None:
         self.key = key
-        """(index, term, total bytes, digest): what is being received."""
+        """(index, term, total bytes, digest) of the snapshot that is being received."""
         self.file = file
         self.expected = 0
         """Offset of the chunk that may come next."""

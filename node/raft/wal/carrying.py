@@ -20,8 +20,8 @@ from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.wal.raft_log import RaftLog
 
 LONGER: Final = 3
-"""By how often what is carried the log may be longer. Of a log with one part in three carried, one is written
-again each time round for two that are new."""
+"""The log may be longer by this many times the carried bytes. With one part in three carried, each pass over
+the log writes one carried part again for two new ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ Replay = Callable[[int, Kind, int, bytes], None]
 
 
 class WalError(Exception):
-    """The log cannot do what was asked; the message is one line with cause and cure."""
+    """The log cannot do an operation; the message is one line with cause and cure."""
 
 
 class WalCorruption(WalError):

@@ -19,7 +19,7 @@ _TEMPORARY: Final = re.compile(r"wal-\d{16}\.tmp")
 
 
 class WalFailed(WalError):
-    """The disk failed, or the log is closed: nothing more is written; what was not synced may be lost."""
+    """The disk failed, or the log is closed: nothing more is written; records not synced may be lost."""
 
 
 def segment_path(folder: str, sequence: int) -> str:

@@ -62,7 +62,7 @@ _Step = Callable[[], None]
 
 
 class WalFull(WalError):
-    """More entries are buffered than may be; the caller takes no more until some are synced."""
+    """Too many entries are buffered; the caller must take no more until some are synced."""
 
 
 class WalLocked(WalError):
@@ -226,7 +226,7 @@ class WriteAheadLog:
         return self._batches.tail.header.sequence
 
     def flush(self) -> None:
-        """Start writing what is buffered; what comes in while a write runs follows by itself."""
+        """Start writing the buffer; records that come in while a write runs follow automatically."""
         if not self._busy and not self._failed:
             self._start_next()
 
