@@ -25,7 +25,7 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer; `body` is what its JSON held, or the text when it was none."""
+    """One response; `body` is its decoded JSON, or its text if it was none."""
 
     status: int
     body: Any

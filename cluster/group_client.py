@@ -42,7 +42,7 @@ class Listed(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One member and what is assigned to it."""
+    """One member and its assignment."""
 
     member_id: str
     instance_id: str | None

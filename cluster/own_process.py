@@ -1,4 +1,4 @@
-"""The processes this command has started, told apart from all others that may have their number by now.
+"""The processes that this command has started, distinguished from others that may have their pid by now.
 
 A pid alone is a poor name: the kernel gives it to someone else once the process is gone, and a file that
 holds it outlives both. So a process is known by its pid, the boot of the machine, the moment it started and

@@ -31,7 +31,7 @@ _OWNER: Final = "owner.lock"
 _ATTEMPTS: Final = 3
 """Ports that are free when they are chosen may be another's when a node listens."""
 _SWEPT: Final = 100
-"""Folders that are looked at for what a killed process has left, at most."""
+"""Most folders that are checked for remains of a killed process."""
 _LOG_LINES: Final = 15
 
 Value: TypeAlias = str | int | float | bool | list[str]
@@ -185,7 +185,7 @@ def _own_folder() -> Iterator[Path]:
 
 
 def _sweep() -> None:
-    """Remove the folders of this user whose process is gone."""
+    """Remove folders of this user whose process has ended."""
     for _, folder in zip(range(_SWEPT), Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"), strict=False):
         with contextlib.suppress(OSError):  # another user's, or removed meanwhile
             if folder.lstat().st_uid == os.getuid() and (lock := _abandoned(folder / _OWNER)):

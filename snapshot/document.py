@@ -72,7 +72,7 @@ _EMPTY_BIN = b"\xc4\x00"
 
 
 def _bin_header(size: int) -> bytes:
-    """msgpack's shortest header of a byte string, which is what a packer writes."""
+    """msgpack's shortest header of a byte string, as packers write it."""
     if size < 1 << 8:
         return b"\xc4" + size.to_bytes(1, "big")
     if size < 1 << 16:

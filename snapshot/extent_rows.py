@@ -1,4 +1,4 @@
-"""A partition's references as numpy reads them out of a snapshot: one dtype each for all who read in bulk."""
+"""A partition's references as numpy reads them from a snapshot: one dtype each for all bulk readers."""
 
 from __future__ import annotations
 

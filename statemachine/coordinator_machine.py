@@ -132,7 +132,7 @@ class CoordinatorMachine:
         return partial(packed, {**common, **self.fields()})
 
     def restore(self, state: bytes) -> None:
-        """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
+        """Replace the whole state; raises ValueError, and changes nothing, for an invalid snapshot."""
         restored = type(self)(self._on_checkpoint)
         try:
             fields = msgpack.unpackb(state)

@@ -19,8 +19,8 @@ INTERNAL_TOPICS: Final[frozenset[str]] = frozenset((GROUPS_TOPIC, TRANSACTIONS_T
 GROUPS_KIND: Final = "groups"
 TRANSACTIONS_KIND: Final = "transactions"
 MAX_KEY_BYTES: Final = 2**15 - 1
-"""Of a group's or a transactional id: what a string of Kafka's older versions holds. In those from KIP-482 on
-a client could send more, which would be hashed, kept and sent around."""
+"""Longest group id or transactional id in bytes: the limit of a string in Kafka's older versions. From
+KIP-482 on a client could send a longer one, which would be hashed, kept and sent around."""
 _KINDS: Final = {GROUPS_TOPIC: GROUPS_KIND, TRANSACTIONS_TOPIC: TRANSACTIONS_KIND}
 
 

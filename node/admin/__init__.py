@@ -1,1 +1,1 @@
-"""The HTTP side of a node: its health, its metrics, what it knows. docs/operating.md tells the paths."""
+"""The HTTP API of a node: its health, its metrics, its state. docs/operating.md has the paths."""

@@ -26,7 +26,7 @@ from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 FAILING: Final = 20
-"""Partitions whose failures are told in detail."""
+"""Most partitions whose failures are reported in detail."""
 
 
 class CollectionApi:

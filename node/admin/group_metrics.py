@@ -15,7 +15,7 @@ from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource, PartitionSource
 
 MAX_OFFSETS: Final = 5_000
-"""Committed offsets that are told of a node's groups, in the order of the groups' names; two series each."""
+"""Most committed offsets of a node's groups in the metrics, by the groups' names; two series each."""
 
 
 class _Committed(NamedTuple):

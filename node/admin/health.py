@@ -40,7 +40,7 @@ REASONS: Final = {
     "collector_stopped": "the collector stopped because an invariant does not hold, and deletes nothing: read"
     " this node's log before `strandline gc reset`",
 }
-"""Each reason and what it means, in the order of their weight."""
+"""Each reason and its meaning, the most serious first."""
 
 DEGRADED: Final = frozenset(
     {"strangers", "node_replaced", "nodes_away", "replicas_away", "storage_not_cleaned", "collector_stopped"}

@@ -33,7 +33,7 @@ BODY_SECONDS: Final = 10.0
 MAX_BODY_BYTES: Final = 64 * 1024
 MAX_HEAD_BYTES: Final = 16 * 1024
 IDLE_SECONDS: Final = 30.0
-"""Time limit of a connection without a whole request, or without reading its answer."""
+"""Time limit of a connection that has not sent a complete request, or does not read its response."""
 _BUSY: Final = object()
 
 

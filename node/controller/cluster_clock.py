@@ -1,4 +1,4 @@
-"""A wall clock that a node whose own is far off can still go by: what most nodes of the cluster believe.
+"""A wall clock for nodes whose own clock is far off: the time that most nodes of the cluster agree on.
 
 Retention deletes by age, and leases end by time. A node that was started with its clock a year ahead would
 delete what everybody else means to keep. So each node says now and then what its own clock shows, and one
@@ -18,7 +18,7 @@ from statistics import median_low
 from typing import Final, NamedTuple
 
 FAR_MS: Final = 10_000
-"""Clocks that differ by no more than this are taken to show the same."""
+"""Largest difference of two clocks that count as equal."""
 SAMPLES: Final = 8
 """Words of one node that are remembered. A word that was late on its way makes its sender look slow, never
 fast, so the greatest of them is the nearest to the truth."""
@@ -45,7 +45,7 @@ class ClusterClock:
         self._wall_ms = wall_ms
         self._loop = loop
         self._heard: dict[int, deque[int]] = {}
-        """For each other node, what its clock showed when the loop's showed 0."""
+        """For each other node, the time of its clock when the loop's clock was 0."""
         self._near: int | None = None
         """As of the last word: own readings near this one need no second look."""
 
@@ -54,7 +54,7 @@ class ClusterClock:
         return self._wall_ms()
 
     def heard(self, node: int, wall_ms: int) -> None:
-        """Another node has just said what its own clock shows."""
+        """Take the time that another node's own clock has just shown."""
         if node == self._node:
             return
         self._heard.setdefault(node, deque(maxlen=SAMPLES)).append(wall_ms - self._loop_ms())
@@ -74,8 +74,8 @@ class ClusterClock:
 
     @property
     def trusted(self) -> bool:
-        """Whether `now_ms` may decide what is deleted. False where no majority of the nodes agrees on the
-        time: as long as too few were heard, and when the clocks of those that were contradict each other."""
+        """Whether deletions may depend on `now_ms`. False if no majority of the nodes agrees on the time: too
+        few were heard, or the clocks of those that were heard contradict each other."""
         return self.verdict().trusted
 
     def verdict(self) -> Verdict:

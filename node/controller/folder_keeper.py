@@ -203,7 +203,7 @@ class FolderKeeper:
     # The controller's log.
 
     def _follow(self) -> None:
-        """The controller said something new: keep what it says of folders."""
+        """Keep the folders that the controller's changed state names."""
         self._retry = None
         machine, host = self._controller.machine, self._host
         own = machine.folders.get(host.node_id)

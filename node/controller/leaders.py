@@ -55,12 +55,12 @@ class LeaderTable:
         self._closed = False
         self._peers: dict[int, None] = {}
         self._lost: dict[int, float] = {}
-        """Nodes whose connection broke, and until when they are not named."""
+        """Nodes whose connection broke, each with the time until which it is not named as a leader."""
         calls.serve(LED, self._on_led)
         host.watch_peers(self._on_connect, self._on_disconnect)
 
     def start(self) -> None:
-        """Begin to tell the others, every few seconds, what this node leads."""
+        """Begin to tell the other nodes, every few seconds, the groups that this node leads."""
         self._timer = self._loop.call_later(TELL_ALL_SECONDS, self._tell_all)
 
     def close(self) -> None:

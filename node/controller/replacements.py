@@ -40,16 +40,16 @@ class Replacements:
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
         self._phase: tuple[int, int, bool] | None = None
-        """Node, folder, and whether it is being left out: what the changes below are for."""
+        """Node, folder, and whether it is being removed; the changes below are for these."""
         self._changes: dict[int, asyncio.Task[bool]] = {}
-        """By group, the changes of members under way."""
+        """Membership changes in progress, by group."""
 
     def start(self) -> None:
         """Look, now and then, whether there is something to do."""
         self._task = self._loop.create_task(self._run())
 
     def close(self) -> None:
-        """Stop; what is under way goes on at the groups' next leaders."""
+        """Stop; the groups' next leaders go on with changes in progress."""
         self._turn_to(None)
         if self._task is not None:
             self._task.cancel()

@@ -49,7 +49,7 @@ class BlockCache(Generic[T]):
         self.bytes = 0
         self.hits = self.misses = 0
         self.joined = 0
-        """Of the misses, those whose load was under way already."""
+        """Number of misses whose block was being loaded already."""
         self.evicted = 0
         self.wasted = 0
         """Evicted entries that were read ahead and never requested."""

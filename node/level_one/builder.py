@@ -78,7 +78,7 @@ class LevelOneBuilder(Protocol):
     measures: BuilderMeasures
 
     async def build(self, outputs: Sequence[Output]) -> list[Built]:
-        """Write each output; the result says of each, in their order, what became of it.
+        """Write the outputs; returns the outcome of each, in their order.
 
         Takes the memory of all outputs together. Raises ValueError for extents with holes, or without any.
         """
@@ -87,7 +87,7 @@ class LevelOneBuilder(Protocol):
         """Write one object with the batches of all sources, small blocks joined. ValueError as above."""
 
     async def close(self) -> None:
-        """End what is under way; it fails. A closed builder fails everything."""
+        """End the jobs in progress; they fail. A closed builder fails all jobs."""
 
 
 @dataclass(frozen=True, slots=True)

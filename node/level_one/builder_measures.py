@@ -19,7 +19,7 @@ class BuilderMeasures:
     puts: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-    """Of whole objects, stored."""
+    """Bytes of completed objects that were stored."""
     cpu_seconds: float = 0.0
     """Of the worker process; 0 where there is none."""
     starts: int = 0

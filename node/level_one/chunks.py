@@ -1,4 +1,4 @@
-"""A level-one object as its reader sees it: what is where, and stretches of it that are in memory."""
+"""A level-one object for its reader: the layout, and the chunks of it that are in memory."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Chunk:
 
     @property
     def sound(self) -> bool:
-        """Whether all of it is what was stored."""
+        """Whether all its bytes are as they were stored."""
         return not self._bad
 
     @property

@@ -77,7 +77,7 @@ class LevelOneUpkeep:
         self._tasks = [create(part.run()) for part in (self.reconciler, self.retention, self.sweeper)]
 
     async def close(self) -> None:
-        """End what is under way. Objects that were being made are the next leaders' to sweep."""
+        """End the work in progress. The next leaders sweep the objects that were being made."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

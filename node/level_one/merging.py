@@ -37,7 +37,7 @@ def next_merge(objects: Sequence[LevelOneExtent], count: int, grain: Grain) -> S
 
 
 def _payload(one: LevelOneExtent) -> int:
-    """Bytes of its batches: what an object made of several has in sum."""
+    """Bytes of its batches; a merged object has the sum of its parts."""
     return one.size - one.index_bytes - HEADER.size
 
 

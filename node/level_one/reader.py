@@ -42,7 +42,7 @@ class LevelOneReaderConfig:
     """Bytes that are read ahead for a reader that continues from a block's start."""
 
     max_gets: int = 16
-    """Gets under way; more wait their turn."""
+    """Most gets in progress; further ones wait."""
 
     def __post_init__(self) -> None:
         if self.cache_bytes < 0 or self.chunk_bytes < 1 or self.ahead_bytes < 0 or self.max_gets < 1:
@@ -61,7 +61,7 @@ class LevelOneReaderMeasures:
     failed: int = 0
     """Gets that failed."""
     bad: int = 0
-    """Indexes and blocks that were not what was stored."""
+    """Number of indexes and blocks that differed from the stored bytes."""
     get_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
 
@@ -164,7 +164,7 @@ class LevelOneReader:
         return max(found, default=None)
 
     async def close(self) -> None:
-        """End the gets under way; their readers get an error."""
+        """End the gets in progress; their readers get an error."""
         await self.layouts.close()
         await self.chunks.close()
 

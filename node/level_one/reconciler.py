@@ -121,7 +121,7 @@ class Reconciler:
                     await asyncio.sleep(min(took, MAX_PAUSE_SECONDS))
 
     async def step(self) -> bool:
-        """Look once, and do what is due: a job, and then a merge if time allows; whether there was any."""
+        """Do one job if one is due, and then a merge if time allows; returns whether there was any work."""
         await self.look()
         now = self._context.loop.time()
         candidates = [

@@ -61,7 +61,7 @@ class Sweeper:
         return self._sweepings.get(replica.group.id)
 
     async def run(self) -> None:
-        """Delete what is due, for as long as the node lives."""
+        """Delete objects that are due, until the node stops."""
         while True:
             await asyncio.sleep(look_seconds(LOOK_SECONDS, len(self._context.partitions)))
             await self.step()

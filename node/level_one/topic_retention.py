@@ -48,7 +48,7 @@ def kept(configs: Configs) -> Kept:
 
 
 class Stretch(NamedTuple):
-    """A level-one object or a batch in level zero: what goes as a whole or stays."""
+    """A level-one object or a batch in level zero; retention removes it as a whole."""
 
     end_offset: int
     max_timestamp: int

@@ -41,8 +41,9 @@ from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 log = logging.getLogger(__name__)
 
 NICENESS: Final = 5
-"""A third of the node's own share of a busy processor. To lift what is produced takes a fifth to a quarter of
-what producing it takes; with much less, level zero would grow for as long as a machine is busy."""
+"""Niceness that gives a third of the node's own share of a busy processor. Moving records to level one takes
+a fifth to a quarter of the time of producing them; with much less, level zero would grow while a machine is
+busy."""
 OOM_SCORE_ADJ: Final = 1000
 """The highest there is (proc(5)): as if the process had all memory of the machine, or of its cgroup."""
 STORE_THREADS: Final = 12

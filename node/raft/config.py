@@ -39,7 +39,7 @@ class RaftConfig:
     """Entries in one append message; a single larger entry travels alone."""
 
     max_inflight_bytes: int = 8 * MIB
-    """Unacknowledged entries under way to one follower of one group."""
+    """Most bytes of unacknowledged entries in flight to one follower of one group."""
 
     max_inflight_messages: int = 256
     max_pending_commands: int = 65_536
@@ -58,7 +58,7 @@ class RaftConfig:
 
     snapshot_chunk_bytes: int = 512 * KIB
     snapshot_window: int = 4
-    """Chunks under way to a follower at a time."""
+    """Most chunks in flight to a follower."""
 
     max_wal_segments: int = 16
     """Above this many segments the groups that pin the oldest one are snapshotted."""

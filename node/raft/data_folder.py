@@ -160,7 +160,7 @@ class Folder:
                 raise
 
     def settle(self, *, votes: bool, generation: int = 0, incarnation: str = "") -> None:
-        """Note that this folder has a vote, and what the controller says of it. Raises OSError."""
+        """Record the folder's vote, and its generation and incarnation by the controller. Raises OSError."""
         before = self.votes, self.generation, self.incarnation
         after = (
             self.votes or votes,

@@ -143,7 +143,7 @@ class RaftHost(GroupServices):
         await self.wal.close()
 
     async def hand_over(self, seconds: float) -> None:
-        """Give away what this node leads, for up to so many seconds; it may be elected again afterwards.
+        """Transfer this node's leaderships, for up to so many seconds; it may be elected again afterwards.
 
         A part at a time: thousands of elections at once would take the other nodes' leaders down with them.
         """
@@ -246,7 +246,7 @@ class RaftHost(GroupServices):
         return self.stored.unclaimed()
 
     def remove_group(self, group_id: int) -> None:
-        """Leave a group, or let go of a stored one, and forget what is stored of it."""
+        """Leave a group, or drop a stored one, and forget its stored state."""
         group = self.groups.pop(group_id, None)
         if not self.stored.forget(group_id) and group is None:
             raise ValueError(f"there is no group {group_id} on this node")

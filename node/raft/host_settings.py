@@ -30,7 +30,7 @@ class HostSettings:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
-        """Raise ValueError when the log takes what the mesh, or the disk's buffer, could never pass on."""
+        """Raise ValueError if the log accepts entries that the mesh or the disk's buffer could never take."""
         raft = self.raft
         run = max(raft.max_entry_bytes, 3 * raft.max_append_bytes)
         needed = max(run, raft.snapshot_chunk_bytes, FRAME_BYTES) + _FRAMING_BYTES

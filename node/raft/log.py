@@ -9,7 +9,7 @@ from strandline.node.raft.entries import Entry
 
 
 class Log(Protocol):
-    """The entries above `base`, which a snapshot or the empty beginning stands for.
+    """The entries above `base`; a snapshot, or the empty start of the log, covers those up to it.
 
     What PySyncObj calls keeps its names and counts positions from the base; all else takes log indices.
     """
@@ -46,7 +46,7 @@ class Log(Protocol):
         """Entries above `index`, at most `count`."""
 
     def last_index_not_above(self, index: int, term: int) -> int:
-        """Largest index up to `index` whose term is at most `term`; the base's when all are above."""
+        """Largest index up to `index` whose term is at most `term`; the base if all terms are higher."""
 
     def run_after(self, index: int, max_bytes: int) -> tuple[int, bytes]:
         """(last index, packed entries) of a run that begins after `index`."""
@@ -66,7 +66,7 @@ class Log(Protocol):
     def record_snapshot(
         self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]
     ) -> int:
-        """Say that a durable snapshot stands for everything up to `index`."""
+        """Record that a durable snapshot covers all entries up to `index`."""
 
     def reset(self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]) -> int:
         """Forget every entry and begin after (`index`, `term`)."""

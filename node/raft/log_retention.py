@@ -101,7 +101,7 @@ class LogRetention:
         return log
 
     def _has_room(self) -> bool:
-        """Whether what is carried along leaves the others most of the buffer."""
+        """Whether carried entries leave most of the buffer to other groups."""
         return not self._host.half_backlogged()
 
     def _covered(self, group_id: int) -> int:

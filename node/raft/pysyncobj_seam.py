@@ -163,7 +163,7 @@ class SeamedSyncObj(SyncObj):
         self._SyncObj__setState(role)
 
     def set_others(self, nodes: tuple[int, ...]) -> None:
-        """Tell PySyncObj's own view of the cluster (its status) who the other members are."""
+        """Give the other members to PySyncObj's own view of the cluster (its status)."""
         self._SyncObj__otherNodes = {Node(str(node)) for node in nodes}
 
     def drop_from(self, index: int) -> None:

@@ -1,4 +1,4 @@
-"""From what a read sees of its partitions to what each Spark task reads.
+"""Plans the Spark tasks of a read, from the partitions' states that it sees.
 
 A level-zero object holds batches of many partitions, so tasks are cut along objects rather than partitions:
 each object is read by one task or two, whatever the number of partitions. A task costs tens of milliseconds

@@ -1,4 +1,4 @@
-"""The controller: one replicated state machine that knows what the cluster is made of.
+"""The controller: one replicated state machine with the cluster's metadata.
 
 Which nodes there are, which topics, where each partition's replicas lie and which Raft group replicates it,
 the cluster epoch, who may use which producer ids. Group 0 is its own. Every node that has a replica of it
@@ -117,7 +117,7 @@ class Controller:
         return lambda: state
 
     def restore(self, state: bytes) -> None:
-        """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
+        """Replace the whole state; raises ValueError, and changes nothing, for an invalid snapshot."""
         self._state = ControllerState.load(state)
 
     def _advance(self, index: int) -> None:

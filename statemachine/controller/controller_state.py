@@ -18,7 +18,7 @@ from strandline.statemachine.controller.settings import Configs
 SNAPSHOT_FORMAT = 4
 CONTROLLER_GROUP = 0
 REMEMBERED_DELETIONS = 1024
-"""Ids of deleted topics that are still told from new ones; what is older is refused by its `made_at`."""
+"""Most ids of deleted topics that are remembered; older commands are refused by their `made_at`."""
 
 
 class Partition(NamedTuple):

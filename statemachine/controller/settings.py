@@ -25,7 +25,7 @@ class InvalidConfig(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """One config: how its text is read, written and what it is when nothing is set."""
+    """One config: its parser, its text form, and its default."""
 
     name: str
     default: T

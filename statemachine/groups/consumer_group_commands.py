@@ -153,7 +153,7 @@ def partitions_of(assignment: Assignment) -> list[tuple[bytes, int]]:
 
 
 def assignment_from(row: Sequence[Any]) -> Assignment:
-    """An assignment of what msgpack makes of one; raises for what is none."""
+    """An assignment from its msgpack values; raises for values that are none."""
     read = tuple((bytes(topic_id), tuple(numbers)) for topic_id, numbers in row)
     if read != assignment(frozenset(partitions_of(read))):
         raise ValueError("an assignment is not in order")
@@ -161,7 +161,7 @@ def assignment_from(row: Sequence[Any]) -> Assignment:
 
 
 def member_from(row: Sequence[Any]) -> ConsumerMember:
-    """A member of what msgpack makes of one; raises for what is none."""
+    """A member from its msgpack values; raises for values that are none."""
     member = ConsumerMember(*row)
     return member._replace(
         topics=tuple(member.topics),
@@ -183,7 +183,7 @@ def member_row(member: ConsumerMember) -> Sequence[Any]:
 
 
 def change_from(row: Sequence[Any]) -> ChangeConsumerGroup:
-    """The command of what `fields` gave; raises for what is none."""
+    """The command that `fields` was taken from; raises for values that are none."""
     group, version, epoch, metadata, matches, removed, members, targets, *conversion = row
     upgrade, downgrade = conversion or (None, None)
     return ChangeConsumerGroup(

@@ -101,7 +101,7 @@ class GroupsState(CoordinatorMachine):
         self.producers = TransactionalProducers()
         self.age = 0
         self.totals = Totals()
-        """Of all groups' offsets and ids; what they have as members is bounded by those who lead."""
+        """Totals of all groups' offsets and ids; the leaders bound the groups' members."""
 
     def go_on_from(self, now: int) -> None:
         """See CoordinatorMachine."""

@@ -319,7 +319,7 @@ class TransactionalProducer:
 
 
 class TransactionalProducers:
-    """All producers that had transactions on offsets here, in the order of what they did last."""
+    """All producers that had transactions on offsets here, in the order of their last commands."""
 
     __slots__ = ("_age", "_producers")
 
@@ -350,7 +350,7 @@ class TransactionalProducers:
         return producer
 
     def newest_since(self, count: int) -> int | None:
-        """Since when, in ms, no more than the newest `count` did something; None when there are no more."""
+        """Time in ms after which only the newest `count` producers were active; None if there are no more."""
         older = len(self._producers) - count
         return None if older <= 0 else next(islice(self._producers.values(), older, None)).last_time
 
@@ -372,7 +372,7 @@ class TransactionalProducers:
         return any(producer.open == NOTHING_OPEN for producer in old)
 
     def not_after(self, time: int) -> None:
-        """Nothing was done later than this: what bears a later time bears this one from now on."""
+        """Lower every later time of a producer to this one, because the state's time went back."""
         later = takewhile(lambda one: one[1].last_time > time, reversed(self._producers.items()))
         for producer_id, producer in list(later):
             self._producers[producer_id] = clamped = producer.copy(self._age)

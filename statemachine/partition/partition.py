@@ -1,4 +1,4 @@
-"""The state machine of a partition: which batches it has, where they lie, and what may still be written.
+"""The state machine of a partition: its batches, their places, and the checks of new ones.
 
 It assigns Kafka offsets, recognises retries, keeps late batches and markers out of later transactions, and
 holds the epochs that bound what the collector may delete. The records themselves lie in object storage, but
@@ -65,7 +65,7 @@ class PartitionStateMachine(PartitionState):
         self._on_checkpoint = on_checkpoint
 
     def restore(self, state: bytes) -> None:
-        """Replace the whole state; raises ValueError and changes nothing when `snapshot` did not give it."""
+        """Replace the whole state; raises ValueError, and changes nothing, for an invalid snapshot."""
         try:
             restored = PartitionState.loaded(state)
             partition_invariants.check(restored)

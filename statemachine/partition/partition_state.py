@@ -70,7 +70,7 @@ class PartitionState:
         self.previous_applied_epoch = creation_epoch
         """Highest lower end of an applied window: no epoch below it will be accepted again."""
         self.max_applied_epoch = creation_epoch
-        """Highest upper end of an applied window: what a new leader's window starts from."""
+        """Highest upper end of an applied window; a new leader's window starts from it."""
         self.max_applied_epoch_index = 0
         """Log index of the entry that raised `max_applied_epoch`; 0 for the creation."""
         self.start_offset = 0
@@ -80,7 +80,7 @@ class PartitionState:
         self.leader_epochs = LeaderEpochs([])
         self.producers = Producers()
         self.aborted = AbortedTransactions()
-        """Those a reader of what the partition still has may meet."""
+        """Aborted transactions that a reader of the partition's present batches may meet."""
         self.checkpoints = Checkpoints([])
         self.removed: list[RemovedObject] = []
         """Level-one objects that are no longer named, in that order; they are deleted, then forgotten."""
@@ -89,7 +89,7 @@ class PartitionState:
         self.removals = Removals()
         """Offsets below which compaction may remove tombstones and markers for good."""
         self.extents = Extents()
-        """Level zero: what follows the last reconciled offset."""
+        """Level zero: the batches after the last reconciled offset."""
 
     @property
     def next_offset(self) -> int:

@@ -264,7 +264,7 @@ class Producers:
         self.first_open_offset = next((opened.first_offset for opened in self._open.values()), None)
 
     def newest_since(self, count: int) -> int | None:
-        """Since when, in ms, no more than the newest `count` producers wrote; None when there are no more."""
+        """Time in ms after which at most the newest `count` producers wrote; None if there are no more."""
         older = len(self._producers) - count
         if older <= 0:
             return None
@@ -286,7 +286,7 @@ class Producers:
         return len(expired)
 
     def not_after(self, time: int) -> None:
-        """Nothing was written later than this, in ms: what bears a later time bears this one from now on."""
+        """Lower every later time of a producer to this one, in ms, because the state's time went back."""
         later = takewhile(lambda one: one[1].last_time > time, reversed(self._producers.items()))
         for producer_id, producer in list(later):
             self._producers[producer_id] = clamped = producer.copy(self._age)

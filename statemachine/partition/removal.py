@@ -70,12 +70,12 @@ class Removals:
         return (self.mtro, self.mxro, self.ripe_tombstones, self.ripe_markers) != before
 
     def published(self, clean: int, settled: int) -> None:
-        """Level one was replaced by what is clean, and settled, up to these offsets."""
+        """Record that level one is clean, and settled, up to these offsets."""
         self.level_one_clean = max(self.level_one_clean, clean)
         self.level_one_settled = max(self.level_one_settled, settled)
 
     def not_after(self, time: int) -> None:
-        """The state's time went back to this, in ms: what bears a later one waits from now on."""
+        """Restart the wait of removals with a later time: the state's time went back to this one, in ms."""
         self.waiting = [one._replace(time=min(one.time, time)) for one in self.waiting]
 
     def fields(self) -> dict[str, Any]:

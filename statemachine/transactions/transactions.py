@@ -78,7 +78,7 @@ class TransactionsMachine(CoordinatorMachine):
 
     @property
     def prepared(self) -> list[Transaction]:
-        """Those whose markers have to be in their places before they are complete."""
+        """Transactions that are decided and not complete: their markers have yet to be written."""
         return [self._transactions[transactional_id] for transactional_id in self._prepared]
 
     def newest_prepared(self) -> Iterator[Transaction]:
@@ -95,7 +95,7 @@ class TransactionsMachine(CoordinatorMachine):
         return any(_is_expired(one, expiration_ms, now) for one in self._transactions.values())
 
     def newest_since(self, count: int) -> int | None:
-        """Since when, in ms, no more than the newest `count` ids were used; None when there are no more.
+        """Time in ms after which at most the newest `count` ids were used; None if there are no more.
 
         A sort, which takes up to 50 ms with 75,000 ids. To keep them in order would cost each transaction.
         """

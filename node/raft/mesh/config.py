@@ -45,7 +45,7 @@ class MeshConfig:
     """Time for a live connection to answer when another process claims the same node id."""
 
     linger_seconds: float = 1.0
-    """Time for what is already written to leave when a connection is closed."""
+    """Time to send bytes that were written already when a connection is closed."""
 
     problem_interval_seconds: float = 60.0
     """The same problem is reported at most once in this time, and counted always."""

@@ -137,7 +137,7 @@ class Link(asyncio.Protocol):
             self.closed.set_result(None)
 
     def write(self, frame: bytes) -> bool:
-        """Hand one whole frame to the transport; False when the link is down or its backlog full."""
+        """Pass one complete frame to the transport; False if the link is down or its backlog full."""
         transport = self._transport
         if not self.up or transport is None:
             return False
@@ -173,7 +173,7 @@ class Link(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Go down now, flush what was written for at most `linger_seconds`, then end the connection."""
+        """Go down now, flush written bytes for at most `linger_seconds`, then end the connection."""
         if self._closing:
             return
         self._closing = True

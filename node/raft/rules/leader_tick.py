@@ -1,4 +1,4 @@
-"""The leader's clock: heartbeats, check-quorum, quiescence, and changes that are under way."""
+"""The leader's timer: heartbeats, check-quorum, quiescence, and changes in progress."""
 
 from __future__ import annotations
 

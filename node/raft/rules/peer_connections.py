@@ -53,7 +53,7 @@ class PeerConnections(Part):
             self.host.wake(state)
 
     def on_disconnect(self, peer: int) -> None:
-        """A peer is gone: nothing stands for this group between us any more."""
+        """A peer is gone: no shared heartbeat with it covers this group any more."""
         state = self.state
         progress = state.progress.get(peer)
         if state.role == LEADER and progress is not None:

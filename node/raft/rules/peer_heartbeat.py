@@ -54,7 +54,7 @@ class PeerHeartbeat:
         self.led = QuiescedSet()
         self.followed = QuiescedSet()
         self.heard_at = NEVER
-        """When a heartbeat last came that named exactly what this node follows."""
+        """Time of the last heartbeat that named exactly the groups that this node follows."""
         self.acked_sent_at = NEVER
         """Send time of the newest heartbeat that the peer confirmed to match."""
         self.led_changed_at = NEVER
@@ -104,5 +104,5 @@ class PeerHeartbeat:
         return len(self.led.terms), self.led.digest
 
     def matches(self, count: int, digest: int) -> bool:
-        """Whether the sender leads quietly exactly what this node follows from it."""
+        """Whether the sender's quiet groups are exactly those that this node follows under it."""
         return count == len(self.followed.terms) and digest == self.followed.digest

@@ -52,7 +52,7 @@ class Progress:
         self.probe_pause = 0.0
         """Seconds until the next probe; grows with each that is not answered, 0 after an answer."""
         self.quiesced_since: float | None = None
-        """Since when the shared heartbeat of the pair stands for this group; None: it does not."""
+        """Time since which the shared heartbeat of the pair covers this group; None if it does not."""
         self.settled = NOTHING
         """Index of the last entry when the follower was last told that all is committed."""
         self._inflight: deque[tuple[int, int]] = deque()
@@ -63,7 +63,7 @@ class Progress:
         return len(self._inflight) < max_messages and self.inflight_bytes < max_bytes
 
     def sent(self, last: int, size: int) -> None:
-        """A message with entries up to `last` is under way."""
+        """Record that a message with entries up to `last` is in flight."""
         self._inflight.append((last, size))
         self.inflight_bytes += size
         self.next = last + 1

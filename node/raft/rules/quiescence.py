@@ -1,4 +1,4 @@
-"""Quiescence: an idle group sends nothing, and the shared heartbeat of a pair of nodes stands for it.
+"""Quiescence: an idle group sends nothing, and the shared heartbeat of a pair of nodes covers it.
 
 `peer_heartbeat.py` has the set of such groups that two nodes share, `shared_heartbeats.py` its heartbeat.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Quiescence(Part):
-    """Lets the shared heartbeat of a pair of nodes stand for a group, and ends that."""
+    """Begins and ends the time in which the shared heartbeat of a pair of nodes covers a group."""
 
     __slots__ = ("contact", "lease")
 

@@ -88,7 +88,7 @@ class ReplicaState(SeamedSyncObj):
 
         # A follower's.
         self.quiesced_under: int | None = None
-        """The leader whose shared heartbeat stands for this group, at a follower."""
+        """The leader whose shared heartbeat covers this group, at a follower."""
         self.heard_at = host.now() if journal.getCurrentTerm() else NEVER
         """When a leader was last heard. A restarted node cannot know, so it assumes: just now."""
 

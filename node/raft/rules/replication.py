@@ -77,7 +77,7 @@ class Replication(Part):
             )
 
     def send_run(self, peer: int, progress: Progress, now: float) -> bool:
-        """Send one append message with what follows `next`; false when it could not leave."""
+        """Send one append message with the entries from `next` on; False if it could not be sent."""
         state = self.state
         previous = progress.next - 1
         previous_term = self.journal.term_at(previous)

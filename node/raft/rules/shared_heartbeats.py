@@ -1,4 +1,4 @@
-"""Sending, answering and missing the one heartbeat that stands for all quiet groups of a pair of nodes.
+"""Sends, answers and misses the one heartbeat that covers all quiet groups of a pair of nodes.
 
 `peer_heartbeat.py` says what a heartbeat means. This module sends it, and wakes groups when it does not come
 or does not match. Both sides say at once which groups leave the set, so that the two stay equal; the digest
@@ -152,7 +152,7 @@ class SharedHeartbeats:
             raise BadMessage("list of groups holds something else")
 
     def accepts(self, pair: PeerHeartbeat, count: int, digest: int) -> bool:
-        """A heartbeat counts only if its sender leads exactly what this node follows from it."""
+        """Whether a heartbeat counts: only if it names exactly the groups that this node follows."""
         return pair.matches(count, digest)
 
     def _on_groups(self, peer: int, pair: PeerHeartbeat, led: dict[int, int]) -> None:

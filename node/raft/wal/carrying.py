@@ -26,7 +26,7 @@ the log writes one carried part again for two new ones."""
 
 @dataclass(frozen=True, slots=True)
 class GroupLog:
-    """The log of one group as it stands: `base` is what a durable snapshot, or the beginning, stands for."""
+    """The present log of one group: a durable snapshot, or the start of the log, covers all up to `base`."""
 
     journal: RaftLog
     base: Configuration

@@ -111,7 +111,7 @@ class RaftLog(Journal):
 
     @property
     def base(self) -> int:
-        """Index that the snapshot under this log stands for; entries begin after it."""
+        """Index up to which the snapshot under this log covers it; entries begin after it."""
         return self._entries[0][1]
 
     @property
@@ -147,7 +147,7 @@ class RaftLog(Journal):
         return self._entries[start:] if count is None else self._entries[start : start + count]
 
     def last_index_not_above(self, index: int, term: int) -> int:
-        """Largest index up to `index` whose term is at most `term`; the base's when all are above.
+        """Largest index up to `index` whose term is at most `term`; the base if all terms are higher.
 
         It lets a follower and its leader find where they part in a message or two (Raft §5.3, the
         optimisation at its end).
@@ -217,7 +217,7 @@ class RaftLog(Journal):
     def record_snapshot(
         self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]
     ) -> int:
-        """Say that a durable snapshot stands for everything up to `index`; returns the record's LSN."""
+        """Record that a durable snapshot covers all entries up to `index`; returns the record's LSN."""
         self.write()
         return self._record(Kind.SNAPSHOT, msgpack.packb([index, term, list(voters), list(learners)]))
 

@@ -1,4 +1,4 @@
-"""Opening a log after any crash: replay what is there, cut a torn tail, refuse what is damaged.
+"""Opening a log after any crash: replay its records, cut a torn tail, refuse a damaged log.
 
 Nothing on the disk changes before every segment was read and found whole (but a rewrite that an earlier
 opening began is finished), so a refusal leaves the evidence as it was. The rules, and
@@ -155,7 +155,7 @@ def _seal_again(disk: Disk, segment: _Segment, found: Scan) -> None:
 
 
 def _repair_tail(disk: Disk, last: _Segment, tail: Scan, first: int) -> Recovered:
-    """Make durable what was replayed, wipe what was not, and leave a sector's end to go on from.
+    """Sync the replayed records, wipe the bytes after them, and pad the log to the end of a sector.
 
     Each step is synced before the next: were the padding durable before the wiping, old bytes that happen to
     follow it could be read as records after another crash.

@@ -1,4 +1,4 @@
-"""One write-ahead log for all the groups of a node: what was reported synced survives every crash.
+"""One write-ahead log for all the groups of a node: records reported as synced survive every crash.
 
 Records are buffered in memory and go to disk in batches, one write and one `fdatasync` for all that came in
 meanwhile (group commit). The log lives on the event loop; its disk operations run in the executor, one at a
@@ -242,7 +242,7 @@ class WriteAheadLog:
             self.flush()
 
     async def close(self) -> None:
-        """Write what is buffered and close; what a full disk holds up, never reported synced, is given up."""
+        """Write the buffer and close; records that a full disk delays were never synced, and are dropped."""
         self.flush()
         self._refusal = self._refusal or "the log is closed"
         while self._busy and self._retry is None:

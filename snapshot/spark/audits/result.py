@@ -8,7 +8,7 @@ from typing import Any, Final
 
 Row = dict[str, str | int | None]
 SHOWN: Final = 5
-"""Findings of each audit that are told as text."""
+"""Most findings of each audit that are reported as text."""
 
 
 class Verdict(Enum):
