@@ -18,7 +18,7 @@ from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.gc.collector import PAGE, Collector
 from strandline.node.level_one.builder import BuilderConfig, Merge, Output
 from strandline.node.level_one.worker_link import WorkerBuilder
-from strandline.node.objectstore.local_store import LocalStore
+from strandline.node.objectstore.local_store import PARTIAL, LocalStore
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.raft.disk import RealDisk
@@ -53,6 +53,7 @@ def build(folder: Path, megabytes: float, batch_bytes: int) -> Result:
     them: the worker process, its link, and a folder. Twice, the second time with a warm worker."""
 
     async def measured() -> Result:
+        (folder / PARTIAL).mkdir(parents=True)
         outputs = level_zero(folder, int(megabytes * 1e6), batch_bytes)
         worker = WorkerBuilder(
             StorePlace(str(folder), {}, "bench"), BuilderConfig(), loop=asyncio.get_running_loop()

@@ -67,7 +67,7 @@ class Judge:
         try:
             validate_produced(records, version=version, limits=BatchLimits(max_decompressed_bytes=1 << 20))
         except InvalidBatch as error:
-            self._outcome.judged[error.refusal.reason.name] += 1
+            self._outcome.judged[error.refusal.reason.name.lower()] += 1
         else:
             self._outcome.judged["accepted"] += 1
 
