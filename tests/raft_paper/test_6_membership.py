@@ -48,6 +48,20 @@ def test_6_new_server_catches_up_without_a_vote() -> None:
     assert cluster[4].machine.registers == cluster[1].machine.registers
 
 
+def test_6_new_server_that_is_lost_while_it_catches_up_can_be_removed_at_once() -> None:
+    cluster = Cluster(others=(4,))
+    cluster.elect(1)
+    cluster.cut(4)
+    added = cluster[1].group.add_member(4)
+    cluster.advance(0.3)
+    assert not added.done()
+    removed = cluster[1].group.remove_member(4)
+    cluster.advance(0.3)
+    assert isinstance(added.result(), Unknown)
+    assert isinstance(removed.result(), Applied)
+    assert cluster[1].group.configuration.members == (1, 2, 3)
+
+
 def test_6_acknowledgement_of_a_learner_does_not_commit() -> None:
     replica = Replica(learners=(4,), terms=[1])
     replica.establish()

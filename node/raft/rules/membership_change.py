@@ -87,9 +87,15 @@ class MembershipChange(Part):
         return future
 
     def remove_member(self, node: int) -> asyncio.Future[Outcome]:
-        """Remove a voter or learner; a leader that removes itself steps down once that is committed."""
+        """Remove a voter or learner; a leader that removes itself steps down once that is committed.
+
+        A learner that is catching up can be removed at once: its addition ends as Unknown.
+        """
         state = self.state
         future: asyncio.Future[Outcome] = self.host.loop.create_future()
+        if state.joining == node and not self.change_index:
+            # It may have lost its disk meanwhile, and would then never be level.
+            self._end_change(Unknown(f"node {node} was removed before it was level"))
         rejection = self.refuses()
         if rejection is not None:
             future.set_result(rejection)
