@@ -41,7 +41,7 @@ class Operator:
     def change_membership(self) -> bool:
         """Begin to add or remove a member of some group."""
         free = [group for group in self.cluster.plan.groups if group not in self._busy]
-        if not free or self._damage is not None:
+        if not free or self._damage is not None or self.cluster.wiped:
             return False
         group = self._rng.choice(free)
         leader = self.cluster.leader(group)
