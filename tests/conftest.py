@@ -6,7 +6,6 @@ that share nothing come last and one by one, for the workers to end at the same 
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 
 import pytest
@@ -34,9 +33,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for path, took in recorded_seconds().items():
         seconds[unit_of(path)] += took
     items.sort(key=lambda item: (is_shared_out(item.nodeid), -seconds[unit_of(item.nodeid)]))
-
-
-@pytest.fixture(autouse=True)
-def _logs() -> None:
-    """Logging is on, also after a test that ran a program which turns it off, as the simulators do."""
-    logging.disable(logging.NOTSET)

@@ -113,9 +113,13 @@ def simulate(seeds: range, sabotage: str | None, jobs: int, kind: Kind) -> Itera
     """Reports of all seeds in order, each from a process of its own choosing."""
     work = [(seed, sabotage, kind) for seed in seeds]
     if jobs == 1 or len(work) == 1:
+        logs = logging.root.manager.disable
         _prepare()
-        yield from map(_simulate, work)
-        gc.enable()
+        try:
+            yield from map(_simulate, work)
+        finally:  # this process has other work, such as the next tests
+            gc.enable()
+            logging.disable(logs)
         return
     with multiprocessing.get_context("spawn").Pool(jobs, _prepare) as pool:
         yield from pool.imap(_simulate, work, chunksize=1 if sabotage else 4)
