@@ -16,6 +16,7 @@ from strandline.node.objectstore.storage_owner import (
     Owner,
     claim,
     draw_incarnation,
+    find_owner,
     read_owner,
 )
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound
@@ -32,6 +33,7 @@ class Shelf:
         self.objects = objects
         self.down = False
         self.replaced_by: bytes | None = None
+        self.comes_with_a_listing: dict[str, bytes] = {}
         self.puts = 0
         self.asked: list[str] = []
 
@@ -45,6 +47,12 @@ class Shelf:
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         self.puts += 1
         self.objects[key] = self.replaced_by or b"".join(parts)
+
+    async def list(self, prefix: str, after: str, limit: int) -> list[str]:
+        self.asked.append("list")
+        found = [key for key in self.objects if key.startswith(prefix)]
+        self.objects |= self.comes_with_a_listing
+        return found
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         async def answer(*_: object) -> str:
@@ -105,6 +113,49 @@ def test_something_else_of_that_name_is_refused_and_kept(said: bytes) -> None:
     assert shelf.objects == {KEY: said}
 
 
+@pytest.mark.parametrize("name", ["l0/0001/x", "l1/x", "snapshots/harbour/x"])
+def test_storage_with_a_clusters_objects_and_no_owner_belongs_to_no_new_cluster(name: str) -> None:
+    """The object that named the owner was deleted, and all folders are lost: this is the last copy."""
+    shelf = Shelf(**{name: b"x"})
+    for look in (find_owner(shelf), claim(shelf, HARBOUR)):
+        with pytest.raises(ForeignStorage, match=rf"such as '{name}'.* the object 'cluster' was deleted"):
+            asyncio.run(look)
+    assert shelf.objects == {name: b"x"}
+
+
+def test_founder_that_looked_before_the_first_object_sees_the_owner_that_came_with_it() -> None:
+    shelf = Shelf(**{"l0/0001/x": b"x"})
+    shelf.comes_with_a_listing = {KEY: HARBOUR.document().encode()}
+    assert asyncio.run(find_owner(shelf)) == HARBOUR
+    with pytest.raises(ForeignStorage, match="belongs to cluster 'harbour', incarnation first"):
+        claimed(shelf, Owner("harbour", "second"))
+    assert asyncio.run(read_owner(shelf)) == HARBOUR
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (Owner("inland", "first").document().encode(), "belongs to cluster 'inland', incarnation first now"),
+        (Owner("harbour", "second").document().encode(), "belongs to cluster 'harbour', incarnation second"),
+        (None, "names no owner now, and belonged to cluster 'harbour', incarnation first before"),
+        (b"{", "is damaged, or not one of Strandline's"),
+    ],
+)
+def test_nothing_is_deleted_where_the_storage_is_another_one_by_now(said: bytes | None, text: str) -> None:
+    shelf = Shelf(**{KEY: HARBOUR.document().encode()})
+    store = OwnedStore(shelf)
+    store.open_for(HARBOUR)
+    asyncio.run(store.delete_many(["l0/x"]))
+    assert shelf.asked == ["delete_many"]
+    if said is None:
+        del shelf.objects[KEY]
+    else:
+        shelf.objects[KEY] = said
+    with pytest.raises(NotDone, match=text):
+        asyncio.run(store.delete_many(["l0/x"]))
+    assert shelf.asked == ["delete_many"]
+
+
 @pytest.mark.parametrize("version", [1, 3])
 def test_another_format_is_refused(version: int) -> None:
     with pytest.raises(ForeignStorage, match=f"has format {version}, this release reads 2"):
@@ -144,6 +195,7 @@ def test_nothing_is_done_in_storage_whose_owner_was_not_seen() -> None:
         assert caught.value.retriable
     assert (shelf.asked, shelf.puts) == ([], 0)
     store.open_for(HARBOUR)
+    shelf.objects[KEY] = HARBOUR.document().encode()
     for call in calls.values():
         if call is not calls["get"]:
             asyncio.run(call())

@@ -20,9 +20,11 @@ from strandline.node.objectstore.storage_owner import (
     ForeignStorage,
     OwnedStore,
     Owner,
+    OwnerUnreadable,
     check_cluster,
     check_owner,
     claim,
+    find_owner,
     read_owner,
 )
 from strandline.node.objectstore.store import ObjectStore, StoreError
@@ -87,6 +89,7 @@ class FolderKeeper:
         """Follow the controller, and look at the storage now and then."""
         self._controller.on_change(self._follow)
         self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
         self._follow()
 
     def close(self) -> None:
@@ -95,6 +98,12 @@ class FolderKeeper:
             self._task.cancel()
         if self._retry is not None:
             self._retry.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Without these looks the node would go on in storage that may be another's by now."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_fatal(RuntimeError(f"looking at the storage's owner failed: {error!r}"))
 
     @property
     def may_register(self) -> bool:
@@ -175,11 +184,17 @@ class FolderKeeper:
     async def _look(self) -> None:
         folder, cluster = self._host.folder, self._host.cluster_id
         incarnation = folder.incarnation or self._controller.machine.incarnation
-        found = self.stored = await read_owner(self._store)
+        founds = folder.newcomer and not incarnation
+        try:
+            found = self.stored = await (find_owner if founds else read_owner)(self._store)
+        except OwnerUnreadable as error:
+            if folder.generation and incarnation:
+                raise ForeignStorage(f"{error}; {_damaged(Owner(cluster, incarnation))}") from error
+            raise
         if found is not None:
             check_cluster(found, cluster)
         if not incarnation:
-            if found is None and folder.newcomer:
+            if found is None and founds:
                 log.info(
                     "the storage belongs to nobody yet: this node is one of those that found the cluster"
                 )
@@ -187,10 +202,12 @@ class FolderKeeper:
             return
         if found is None:
             if folder.generation:
+                # Where the bucket itself is missing this raises: it may come back, and is nobody else's.
+                await self._store.list("", "", 1)
                 raise ForeignStorage(
                     f"storage.url: nothing there says that it belongs to cluster {cluster!r}, and this node"
                     " has served from storage that did: name the folder or prefix that the cluster was made"
-                    f" with, or bring the object {KEY!r} back there"
+                    f" with; {_damaged(Owner(cluster, incarnation))}"
                 )
             await claim(self._store, Owner(cluster, incarnation))
             found = self.stored = await read_owner(self._store)
@@ -234,3 +251,8 @@ class FolderKeeper:
             for node, folder in machine.folders.items()
             if node != self._host.node_id
         }
+
+
+def _damaged(owner: Owner) -> str:
+    """The cure for a storage that is the owner's, with objects and all, but for the object that says so."""
+    return f"or, if this cluster's objects are there, write this into the object {KEY!r}: {owner.document()}"

@@ -4,7 +4,8 @@ The names of level-zero objects do not tell their cluster, and a collector delet
 clusters on the same storage, the one with the higher epoch would take the other's objects for its own
 garbage. So would a cluster whose nodes lost their data folders and that starts over under the same id. So the
 storage names its owner, a cluster and the incarnation that its log holds too. Until this node has seen that
-they are the same, it reads, writes and deletes nothing there.
+they are the same, it reads, writes and deletes nothing there. And it looks again before each deletion, for a
+mount, a name or the document may have been exchanged since.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore
+from strandline.snapshot.names import PREFIX as SNAPSHOT_PREFIX
+from strandline.statemachine.object_names import PREFIX as LEVEL_ZERO_PREFIX
+from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX
 
 KEY: Final = "cluster"
 FORMAT: Final = 2
+_PREFIXES: Final = (LEVEL_ZERO_PREFIX, LEVEL_ONE_PREFIX, SNAPSHOT_PREFIX)
+"""Below these lies all that a cluster keeps; no object is put there before the storage names its owner."""
 
 
 class ForeignStorage(Exception):
     """The storage is another cluster's or incarnation's, or does not say; one line with the cure."""
+
+
+class OwnerUnreadable(ForeignStorage):
+    """The storage's object that names its owner has a content that this program never writes."""
 
 
 class Owner(NamedTuple):
@@ -35,6 +45,10 @@ class Owner(NamedTuple):
     def __str__(self) -> str:
         return f"cluster {self.cluster!r}, incarnation {self.incarnation}"
 
+    def document(self) -> str:
+        """Content of the object that names this owner."""
+        return json.dumps({"format": FORMAT, **self._asdict()})
+
 
 def draw_incarnation(now_ms: int, rng: random.Random) -> str:
     """A name for a life of the cluster: the time it began, in UTC by the clock of a node, and chance."""
@@ -45,7 +59,8 @@ def draw_incarnation(now_ms: int, rng: random.Random) -> str:
 async def read_owner(store: ObjectStore) -> Owner | None:
     """The storage's owner, None if it has none yet.
 
-    Raises ForeignStorage if the owner's document cannot be read, StoreError if the store does not answer.
+    Raises OwnerUnreadable if the owner's document is damaged, ForeignStorage if another release wrote it,
+    StoreError if the store does not answer.
     """
     try:
         data = bytes(await store.get(KEY))
@@ -57,14 +72,38 @@ async def read_owner(store: ObjectStore) -> Owner | None:
         if version == FORMAT:
             return Owner(str(said["cluster"]), str(said["incarnation"]))
     except (ValueError, KeyError, TypeError):
-        raise ForeignStorage(
-            f"storage.url: the object {KEY!r} there is not one of Strandline's: name a folder or prefix that "
-            "nothing else writes to"
+        raise OwnerUnreadable(
+            f"storage.url: the object {KEY!r} there is damaged, or not one of Strandline's: name a folder or"
+            " prefix that nothing else writes to"
         ) from None
     raise ForeignStorage(
         f"storage.url: the object {KEY!r} there has format {version}, this release reads {FORMAT}: start the"
         " release that wrote it, or name another folder or prefix"
     )
+
+
+async def find_owner(store: ObjectStore) -> Owner | None:
+    """The storage's owner, None if the storage is unused.
+
+    Raises what `read_owner` does, and ForeignStorage when objects of a cluster are there and no owner is
+    named: a new cluster would take them for its own garbage.
+    """
+    found = await read_owner(store)
+    if found is not None:
+        return found
+    for prefix in _PREFIXES:
+        names = await store.list(prefix, "", 1)
+        if names:
+            # Another founder may have named the owner, and its cluster have begun to write, since the look.
+            found = await read_owner(store)
+            if found is None:
+                raise ForeignStorage(
+                    f"storage.url: objects of a cluster are there, such as {names[0]!r}, and nothing there"
+                    f" says of which: the object {KEY!r} was deleted. Bring it back, or name an empty folder"
+                    " or prefix; nothing there was read, changed or deleted"
+                )
+            return found
+    return None
 
 
 def check_cluster(owner: Owner, cluster: str) -> None:
@@ -83,10 +122,9 @@ async def claim(store: ObjectStore, owner: Owner) -> None:
     incarnation writes the same bytes, so a write that comes late changes nothing. Two clusters that come at
     the very same moment may both find nothing: the one whose word was replaced finds out when it looks again.
     """
-    found = await read_owner(store)
+    found = await find_owner(store)
     if found is None:
-        body = {"format": FORMAT, **owner._asdict()}
-        await store.put(KEY, [json.dumps(body).encode()])
+        await store.put(KEY, [owner.document().encode()])
         found = await read_owner(store)
     if found is not None:
         check_owner(found, owner.cluster, owner.incarnation)
@@ -145,8 +183,21 @@ class OwnedStore(ObjectStore):
         return await self._store.list(prefix, after, limit)
 
     async def delete_many(self, keys: Sequence[str]) -> None:
+        """As ObjectStore, once the storage has said again whose it is: names do not tell their cluster."""
         self._check("delete", keys[0] if keys else "")
+        if keys:
+            await self._look_again(keys[0])
         await self._store.delete_many(keys)
+
+    async def _look_again(self, key: str) -> None:
+        try:
+            found = await read_owner(self._store)
+        except ForeignStorage as error:
+            raise NotDone("delete", key, str(error), retriable=False) from error
+        if found != self.owner:
+            said = "names no owner" if found is None else f"belongs to {found}"
+            reason = f"the storage {said} now, and belonged to {self.owner} before"
+            raise NotDone("delete", key, reason, retriable=False, cure="correct storage.url")
 
     async def close(self) -> None:
         await self._store.close()

@@ -81,15 +81,19 @@ class Brokers:
         self.world.nodes[node].start(self._main)
 
     def _main(self, sim: SimNode) -> None:
+        broker = self.brokers[sim.id] = self.made(sim)
+        broker.open()
+        sim.spawn(broker.start())
+
+    def made(self, sim: SimNode) -> Broker:
+        """A node's broker, on a machine that is on; it is not opened yet."""
         loop = sim.loop
-        broker = self.brokers[sim.id] = Broker(
+        return Broker(
             self.config(sim.id), loop=loop, disk=sim.disk, store=self.store.client(sim), wal_executor=None,
             snapshot_executor=sim.executor, rng=sim.rng("broker"), nonces=sim.rng("nonces"),
             boot_id=1 + sim.rng("boot").getrandbits(60), wall_ms=lambda: int(1000 * loop.time()),
             on_fatal=lambda error: self.fatal.__setitem__(sim.id, error), wal=WAL,
         )  # fmt: skip
-        broker.open()
-        sim.spawn(broker.start())
 
     def crash(self, node: int, kind: str = "kill") -> None:
         self.world.nodes[node].crash(kind)

@@ -23,6 +23,7 @@ from strandline.statemachine.controller.controller_commands import ReplaceNode
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Replacement
 from strandline.statemachine.kafka_errors import Refused
 from tests.node_controller.brokers import Brokers
+from tests.simulation.store import SimStoreClient
 
 
 def wipe(brokers: Brokers, *nodes: int) -> None:
@@ -258,6 +259,39 @@ def test_cluster_whose_folders_are_all_lost_serves_nothing_and_deletes_nothing()
         assert brokers.store.objects[KEY] == owner
 
 
+def test_what_is_left_of_a_cluster_is_kept_though_nothing_says_whose_it_is() -> None:
+    """Folders and owner are lost: new folders would found a cluster that takes the rest for its garbage."""
+    with Brokers() as brokers:
+        brokers.world.run(brokers.world.now + 2)
+        wipe(brokers, 1, 2, 3)
+        left = "l0/0001/00000000000000000001/1-" + 32 * "0"
+        brokers.store.objects = {left: b"of level zero", "l1/x": b"of level one"}
+        for node in brokers.nodes:
+            sim = brokers.world.nodes[node]
+            sim.start(lambda sim: None)
+            broker = brokers.made(sim)
+            broker.open()
+            with pytest.raises(ForeignStorage, match=f"such as '{left}'"):
+                brokers.run(node, broker.start())
+            assert not broker.host.folder.votes
+        assert brokers.store.objects == {left: b"of level zero", "l1/x": b"of level one"}
+
+
+def test_node_waits_for_a_bucket_that_is_gone_and_says_so() -> None:
+    """A bucket that is missing is not another cluster's, and the nodes need not be started again for it."""
+    missing = NotDone("list", "", "the bucket is missing", retriable=False)
+    with Brokers() as brokers:
+        brokers.world.run(brokers.world.now + 2)
+        gone, brokers.store.objects = brokers.store.objects, {}
+        with patch.object(SimStoreClient, "list", side_effect=missing):
+            brokers.world.run(brokers.world.now + 90)
+        assert not brokers.fatal
+        for broker in brokers.brokers.values():
+            assert "the bucket is missing" in str(broker.owned.trouble)
+        brokers.store.objects = gone
+        brokers.wait(lambda: all(b.owned.trouble is None for b in brokers.brokers.values()), 90.0)
+
+
 def test_new_node_that_comes_late_joins_and_gets_a_vote() -> None:
     with Brokers(start=False) as brokers:
         brokers.start(1)
@@ -296,8 +330,10 @@ def test_founders_that_crash_before_they_are_registered_found_the_cluster_all_th
             "this node's log is of incarnation",
         ),
         (b'{"format": 1, "cluster": "simulated"}', "has format 1, this release reads 2"),
-        (b"[]", "is not one of Strandline's"),
+        (b"[]", "is damaged, or not one of Strandline's"),
+        (b"", 'write this into the object \'cluster\': {"format": 2, "cluster": "simulated"'),
         (None, "nothing there says that it belongs to cluster 'simulated'"),
+        (None, 'write this into the object \'cluster\': {"format": 2, "cluster": "simulated"'),
     ],
 )
 def test_node_stops_when_its_storage_turns_out_to_be_of_another(said: bytes | None, text: str) -> None:
@@ -311,6 +347,13 @@ def test_node_stops_when_its_storage_turns_out_to_be_of_another(said: bytes | No
         for error in brokers.fatal.values():
             assert isinstance(error, ForeignStorage)
             assert text in str(error)
+
+
+def test_node_stops_when_it_cannot_look_at_its_storage_any_more() -> None:
+    with Brokers() as brokers:
+        with patch.object(SimStoreClient, "get", side_effect=RecursionError("so deep a document")):
+            brokers.wait(lambda: len(brokers.fatal) == 3, 90.0)
+        assert all("so deep a document" in str(error) for error in brokers.fatal.values())
 
 
 def test_what_keeps_the_owner_of_the_storage_from_being_seen_is_told_with_every_refusal() -> None:
