@@ -101,10 +101,13 @@ class ControllerLeader:
         self._since = now = self._loop.time()
         self._ready = True
         log.info("node %d leads the controller in term %d", machine.leader, term)
-        if machine.cluster_id != self._cluster_id:
-            await self._propose(term, Bootstrap(self._cluster_id, self._incarnation()))
         advance_at = now + self._epoch_seconds
+        named = machine.cluster_id == self._cluster_id
         while group.is_leader and group.term == term:
+            if not named:
+                # A disk that hangs, or a transfer that comes to nothing, refuses it without ending the term.
+                result = await self._propose(term, Bootstrap(self._cluster_id, self._incarnation()))
+                named = result is not None
             # A period may be shorter than a tick.
             await asyncio.sleep(max(0.0, min(TICK_SECONDS, advance_at - self._loop.time())))
             last, now = now, self._loop.time()

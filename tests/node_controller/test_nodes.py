@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 
-from strandline.node.controller.controller_leader import HEARTBEAT, LEAVING, SILENT_SECONDS
+from strandline.node.controller.controller_leader import (
+    HEARTBEAT,
+    LEAVING,
+    SILENT_SECONDS,
+    ControllerLeader,
+)
 from strandline.node.controller.registration import Displaced, Registration
 from strandline.node.kafka.handlers import cluster
-from strandline.statemachine.controller.controller_commands import RegisterNode
+from strandline.statemachine.controller.controller import Result
+from strandline.statemachine.controller.controller_commands import Bootstrap, Command, RegisterNode
 from strandline.statemachine.controller.controller_state import NodeRegistration
 from tests.node_controller.brokers import ADMIN_PORT, KAFKA_PORT, MESH_PORT, Brokers
 
@@ -230,3 +237,19 @@ def test_a_late_word_of_the_process_before_says_nothing_of_this_one(method: str)
             brokers.world.nodes[leader].spawn(controller_leader._on_heartbeat(node, [before]))
             brokers.world.run(brokers.world.now + 0.1)
             assert brokers.world.now < crashed + SILENT_SECONDS + 1
+
+
+def test_cluster_is_named_though_its_leader_was_refused_the_first_time() -> None:
+    """Its disk hung, or it was about to hand over and did not; no later term need come to name it."""
+    refused: list[int] = []
+    propose = ControllerLeader._propose
+
+    async def refuses_the_first(leader: ControllerLeader, term: int, command: Command) -> Result | None:
+        if isinstance(command, Bootstrap) and not refused:
+            refused.append(term)
+            return None
+        return await propose(leader, term, command)
+
+    with patch.object(ControllerLeader, "_propose", refuses_the_first), Brokers() as brokers:
+        assert refused
+        assert brokers.brokers[1].controller.machine.cluster_id == "simulated"
