@@ -32,6 +32,9 @@ REASONS: Final = {
     " and reach each other",
     "strangers": "processes use other nodes' ids with data folders that are not theirs, and are refused:"
     " restore those nodes' own folders, or accept the new folders with `strandline node replace`",
+    "acknowledged_lost": "nodes no longer hold what they had acknowledged to a leader here: their folders are"
+    " older copies, or their disks lost what was synced; stop each, empty its folder, start it, and accept it"
+    " with `strandline node replace`",
     "node_replaced": "another data folder is taking a node's place, group by group: wait",
     "nodes_away": "nodes of the cluster are down: start them before you stop others",
     "replicas_away": "replicas are on nodes that are down: their partitions have fewer copies of their log"
@@ -43,7 +46,15 @@ REASONS: Final = {
 """Each reason and its meaning, the most serious first."""
 
 DEGRADED: Final = frozenset(
-    {"strangers", "node_replaced", "nodes_away", "replicas_away", "storage_not_cleaned", "collector_stopped"}
+    {
+        "strangers",
+        "acknowledged_lost",
+        "node_replaced",
+        "nodes_away",
+        "replicas_away",
+        "storage_not_cleaned",
+        "collector_stopped",
+    }
 )
 """With none but these the node itself does its part: nothing is gained by taking clients away from it."""
 
@@ -111,6 +122,7 @@ def problems(source: AdminSource) -> list[Problem]:
             group.id for group in groups if _leaderless(group) and group.id != CONTROLLER_GROUP
         ),
         "strangers": _strangers(host),
+        "acknowledged_lost": _lost(groups),
         "node_replaced": _replacement(machine.replacement),
         "nodes_away": (len(away), (), _nodes(away) if away else None),
         "replicas_away": _replicas(source, away),
@@ -170,6 +182,13 @@ def _strangers(host: RaftHost) -> _Found:
     seen = list(host.mesh.strangers.knocking().items())
     told = (f"node {node} comes with data folder {each.folder:016x}" for node, each in seen[:EXAMPLES])
     return len(seen), (), "; ".join(told) or None
+
+
+def _lost(groups: Iterable[RaftGroup]) -> _Found:
+    found = [group for group in groups if group.is_leader and group.lost_acknowledged]
+    nodes = sorted({node for group in found for node in group.lost_acknowledged})
+    detail = f"node {', '.join(map(str, nodes[:EXAMPLES]))}" if nodes else None
+    return *_about(group.id for group in found)[:2], detail
 
 
 def _replacement(present: Replacement | None) -> _Found:

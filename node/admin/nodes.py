@@ -75,8 +75,8 @@ class NodesApi:
             return refusal(503, f"this is node {node} itself, and it takes another node to let its folder in")
         if (why := source.keeper.disowned() or source.keeper.waits_for()) is not None:
             return refusal(503, f"node {source.host.node_id} cannot let another in: {why}")
+        stranger = source.host.mesh.strangers.knocking().get(node)
         if folder is None:
-            stranger = source.host.mesh.strangers.knocking().get(node)
             if stranger is None:
                 return refusal(
                     409,
@@ -84,6 +84,12 @@ class NodesApi:
                     f" {node} with an empty data folder first",
                 )
             folder = f"{stranger.folder:016x}"
+        if stranger is not None and stranger.foreign and folder == f"{stranger.folder:016x}":
+            return refusal(
+                409,
+                f"data folder {folder} is of another incarnation of this cluster and cannot be let in: start"
+                f" node {node} with the folder that belongs here, or with an empty one",
+            )
         result = await source.controller.submit(ReplaceNode(node, int(folder, 16)), SUBMIT_SECONDS)
         if isinstance(result, Unavailable):
             return refusal(503, result.reason)

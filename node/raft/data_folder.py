@@ -100,12 +100,16 @@ class Folder:
         made._write()
         return made
 
+    def is_foreign(self, claim: Standing) -> bool:
+        """Whether a folder took part in another incarnation of the cluster: it is never let in here."""
+        return bool(self.incarnation and claim.incarnation) and self.incarnation != claim.incarnation
+
     def judges(self, peer: int, claim: Standing) -> str | None:
         """Reason to refuse a peer with this folder; None if the peer is accepted.
 
         A peer's folder is the one that was met first, until the controller names one of a higher generation.
         """
-        if self.incarnation and claim.incarnation and self.incarnation != claim.incarnation:
+        if self.is_foreign(claim):
             return (
                 f"its data folder is of another incarnation of this cluster ({claim.incarnation}, here"
                 f" {self.incarnation}): start it with the folder that belongs here"

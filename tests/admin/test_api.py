@@ -288,6 +288,11 @@ async def test_a_node_that_does_its_part_in_a_cluster_that_lacks_something_is_de
             }
         state.put_node(node.machine.nodes[2]._replace(fenced=False))
         assert await found() == {}
+        for group in node.host.groups.values():
+            group.lost_acknowledged.add(2)
+        assert await found() == {"acknowledged_lost": (len(node.host.groups), "node 2")}
+        for group in node.host.groups.values():
+            group.lost_acknowledged.clear()
 
 
 @on_loop
@@ -321,6 +326,10 @@ async def test_a_data_folder_is_let_in_while_its_process_comes_to_another_node(t
         mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time() - STRANGER_SECONDS)
         assert "no process comes to this node as node 2" in await ask({"node": 2}, 409), "it stopped coming"
         assert (await client.get("/api/nodes"))["strangers"] == []
+        mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time(), foreign=True)
+        for asked in ({"node": 2}, {"node": 2, "folder": f"{0xAB:016x}"}):
+            assert "is of another incarnation of this cluster" in await ask(asked, 409)
+        assert (await client.get("/api/nodes"))["replacement"] is None
         mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time())
         assert (await client.get("/api/nodes"))["strangers"] == [{"node": 2, "folder": f"{0xAB:016x}"}]
         answer = await client.ask("POST", "/api/nodes/replace", b'{"node": 2}')

@@ -20,6 +20,8 @@ class Stranger:
     folder: int
     at: float
     """When it came last, by the loop's clock."""
+    foreign: bool = False
+    """The folder is of another incarnation of the cluster: it cannot be let in."""
 
 
 class Strangers:
@@ -37,7 +39,8 @@ class Strangers:
         """Reason to refuse the other side's data folder; None if it is accepted."""
         why = self.folder.judges(link.peer, link.standing)
         if why is not None:
-            self.known[link.peer] = Stranger(link.standing.key.folder, self._time())
+            foreign = self.folder.is_foreign(link.standing)
+            self.known[link.peer] = Stranger(link.standing.key.folder, self._time(), foreign)
         return why
 
     def let_in(self, peer: int) -> None:

@@ -186,6 +186,7 @@ class MembershipChange(Part):
             self.quiescence.end_towards(peer, state.progress[peer])
             self.sending.end(peer)
             del state.progress[peer]
+            state.lost_acknowledged.discard(peer)
         if self.host.node_id not in state.voters:
             self.roles.step_down()
 

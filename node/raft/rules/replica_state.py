@@ -75,7 +75,8 @@ class ReplicaState(SeamedSyncObj):
         """By log index, (term, size, future) of the commands that were put there."""
         self.waiting_bytes = 0
         self.lost_acknowledged: set[int] = set()
-        """Followers that no longer hold entries they acknowledged: their disk was replaced."""
+        """Followers that no longer hold entries they acknowledged: their folder is an older copy, or their
+        disk lost what was synced. A snapshot makes it good, once the log begins above what they hold."""
 
         # A candidate's, and of those that may become one.
         self.votes: set[int] = set()

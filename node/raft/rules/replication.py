@@ -150,7 +150,14 @@ class Replication(Part):
         state = self.state
         index, hint = reply.log_index, reply.hint
         if progress.phase is Phase.PROBE and index == progress.match and index > 0 and hint < index:
-            state.lost_acknowledged.add(peer)
+            if peer not in state.lost_acknowledged:
+                state.lost_acknowledged.add(peer)
+                log.error(
+                    "group %d: node %d no longer holds entries up to %d, which it had acknowledged: its data"
+                    " folder is an older copy, or its disk lost what was synced: stop that node, empty its"
+                    " folder, start it, and let it in with `strandline node replace %d`",
+                    state.id, peer, index, peer,
+                )  # fmt: skip
             return
         self.quiescence.end_towards(peer, progress)
         if reply.hint_term:

@@ -68,6 +68,7 @@ class Roles(Part):
         state.leader = self.host.node_id
         state.leader_since = now
         state.lease_allowed = True
+        state.lost_acknowledged.clear()
         state.progress = {peer: Progress(self.journal.last + 1) for peer in state.peers}
         state.append(bytes([EntryKind.BEGIN_TERM]) + self.host.node_id.to_bytes(8, "big"))
         state.term_start = self.journal.last

@@ -219,6 +219,77 @@ def test_replica_that_knows_no_members_votes_for_nobody() -> None:
         assert not cluster.group(3).vote
 
 
+def put_back(cluster: SmallCluster, node: int, files: dict[str, bytes]) -> None:
+    """The node is down, and comes back with a copy of its folder."""
+    cluster.stop(node)
+    machine = cluster.world.nodes[node]
+    machine.replace_disk()
+    machine.disk.turn_on()
+    for path, data in files.items():
+        folder = path.rpartition("/")[0]
+        if not machine.disk.exists(folder):
+            machine.disk.mkdir(folder)
+        file = machine.disk.open(path, create=True)
+        file.write_durably([data])
+        file.close()
+        machine.disk.sync_dir(folder)
+    cluster.start(node)
+
+
+def test_leader_says_that_a_node_came_back_with_an_older_copy_of_its_folder(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The identity is the right one, and what it acknowledged since is gone: nothing else tells of that."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.load()
+        cluster.run(1.0)
+        leading, back = cluster.group(cluster.leader()), cluster.followers()[0]
+        copy = cluster.world.nodes[back].disk.snapshot()
+        cluster.run(0.5)
+        cluster.unload()
+        cluster.run(0.5)
+        held = leading.progress[back].match
+        put_back(cluster, back, copy)
+        cluster.run(5.0)
+        assert leading.is_leader
+        assert leading.lost_acknowledged == {back}
+        assert leading.in_sync() == 2
+        [told] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert f"node {back} no longer holds entries up to {held}, which it had acknowledged" in told
+        assert f"`strandline node replace {back}`" in told
+        # Once the log begins above that, a snapshot brings all of it back.
+        cluster.load()
+        cluster.run(5.0)
+        assert leading.is_leader
+        assert leading.lost_acknowledged == set()
+        assert leading.in_sync() == 3
+
+
+def test_node_that_left_the_group_has_lost_nothing_of_it_any_more() -> None:
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        leading, (other, _) = cluster.group(cluster.leader()), cluster.followers()
+        leading.lost_acknowledged.add(other)
+        removed = leading.host.loop.create_task(ended(leading.remove_member(other)))
+        assert cluster.world.run_until(removed.done, timeout=5.0)
+        assert leading.lost_acknowledged == set()
+
+
+def test_leader_of_a_later_term_says_nothing_of_what_an_earlier_one_found() -> None:
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        leading, (other, _) = cluster.group(cluster.leader()), cluster.followers()
+        leading.lost_acknowledged.add(other)
+        assert leading.transfer(other)
+        cluster.run(2.0)
+        assert cluster.leader() == other
+        assert cluster.group(other).transfer(leading.host.node_id)
+        cluster.run(2.0)
+        assert leading.is_leader
+        assert leading.lost_acknowledged == set()
+
+
 # The file.
 
 
