@@ -20,6 +20,9 @@ from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordin
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.checkpoints.recorders import CheckpointRecorders
+from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
+from strandline.node.compaction.compactor import Compactor
+from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.cluster_clock import ClusterClock
@@ -98,16 +101,20 @@ class Broker:
         on_fatal: Callable[[Exception], None],
         wal: WalConfig | None = None,
         level_one_builder: LevelOneBuilder | None = None,
+        compactor: Compactor | None = None,
     ) -> None:
         """`boot_id` is 1 or more and differs from that of every process before; `wall_ms` gives Unix ms.
 
-        Level-one objects are made on this loop, unless there is another builder.
+        Level-one objects are made on this loop, unless there is another builder; the local logs' segments in
+        `snapshot_executor`, unless there is another compactor.
         """
         self.config = config
         self.node_id = config.node.id
         self.loop = loop
         self.rng = rng
         self.work_executor = work_executor
+        self.disk = disk
+        self.log_executor = snapshot_executor
         self.store = store
         self._store_watch = (
             StoreWatch(store, self.node_id, loop=loop) if isinstance(store, RetryingStore) else None
@@ -219,6 +226,8 @@ class Broker:
         )
         self.replica_manager = ReplicaManager(self.host, self.controller, self.replicas, loop=loop)
         self.level_one = LevelOneUpkeep(self)
+        self.compactor = compactor or StoreCompactor(store, disk, loop=loop, executor=snapshot_executor)
+        self.compaction = CompactionUpkeep(self)
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)
         elect_leaders.serve(self)
@@ -306,6 +315,7 @@ class Broker:
         self.replica_manager.close()
         self.preferred_leaders.close()
         await self.level_one.close()
+        await self.compaction.close()
         self.idle_epochs.close()
         await self.collector.close()
         await self.gone_topics.close()
@@ -328,6 +338,7 @@ class Broker:
         await self.batcher.close()
         await self.reader.close()
         await self.level_one_builder.close()
+        await self.compactor.close()
         await self.level_one_reader.close()
         if self._store_watch is not None:
             await self._store_watch.close()
@@ -336,6 +347,7 @@ class Broker:
     def _on_owned(self) -> None:
         """The storage is this cluster's: what moves and deletes objects may begin."""
         self.level_one.start()
+        self.compaction.start()
         self.collector.start()
         self.gone_topics.start()
 

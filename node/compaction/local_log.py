@@ -1,10 +1,12 @@
 """One replica's own log of a compacted partition, on its disk: files that never change, and a manifest.
 
-A change writes its segments aside, syncs and renames them, then replaces the manifest in the same way. So a
-crash at any step leaves the log of before or of after, and files that no manifest names, which the next open
-removes. Whatever is wrong with a log, it is never mended: it was made of level one, and is made of it again.
+A change writes its segments aside, durably; then they are renamed, and the manifest is replaced in the same
+way. So a crash at any step leaves the log of before or of after, and files that no manifest names, which the
+next open removes. Whatever is wrong with a log, it is never mended: it was made of level one, and is made of
+it again.
 
-All of it blocks, and belongs to one process, which holds the node's lock file.
+All of it blocks. The log belongs to one process, which holds the node's lock file; another may make the bytes
+of a segment for it (`segment_files.write_made`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import contextlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from strandline.node.compaction.manifest import (
     LogIdentity,
@@ -23,66 +25,36 @@ from strandline.node.compaction.manifest import (
     encoded,
     parsed,
 )
-from strandline.node.raft.disk import Disk, DiskFile
-from strandline.snapshot.level_one_format import (
-    Block,
-    EncodedObject,
-    LevelOneFooter,
-    footer_bytes,
-    parse_footer,
-    verify_block,
+from strandline.node.compaction.segment_files import (
+    PART,
+    LocalLogDamaged,
+    OpenSegment,
+    discard,
+    file_name,
+    made_name,
+    number_of,
+    open_segment,
+    write_new,
 )
-from strandline.snapshot.object_frame import TAIL, BadObject, Buffer
-from strandline.statemachine.partition.level_one import UNIQUE_BYTES, level_one_name
+from strandline.node.raft.disk import Disk
 
 MANIFEST: Final = "manifest"
-SUFFIX: Final = ".seg"
-_PART: Final = ".part"
-_TERM: Final = 0
-"""Of a segment as a level-one object: no leader's."""
-
-
-class LocalLogDamaged(Exception):
-    """The log is missing or not what was written: it has to be reset. Says what is wrong."""
 
 
 class LocalLogUnknown(Exception):
     """An error while the manifest was being replaced: only the next open shows which one the disk has."""
 
 
+class Floors(NamedTuple):
+    """Offsets of the state that was applied when the log was last empty; see Manifest."""
+
+    tombstones: int
+    markers: int
+
+
 def log_folder(data_folder: str, topic_id: bytes, partition: int) -> str:
     """`<data>/compacted/<topic id, 32 hex>/<partition>`."""
     return os.path.join(data_folder, "compacted", topic_id.hex(), str(partition))
-
-
-def segment_unique(number: int) -> bytes:
-    """Unique part of a segment's identity as a level-one object, made from the segment's number."""
-    return number.to_bytes(UNIQUE_BYTES, "big")
-
-
-class OpenSegment:
-    """A segment with its index, open as long as a view has it."""
-
-    def __init__(self, segment: Segment, name: str, footer: LevelOneFooter, file: DiskFile) -> None:
-        self.segment = segment
-        self.footer = footer
-        self._name = name
-        self._file = file
-        self._views = 0
-
-    def read(self, block: Block) -> bytes:
-        """The batches of one block; raises BadObject where the file is damaged, and OSError."""
-        data = self._file.pread(block.length, block.position)
-        verify_block(self._name, block, data)
-        return data
-
-    def hold(self) -> None:
-        self._views += 1
-
-    def release(self) -> None:
-        self._views -= 1
-        if not self._views:
-            self._file.close()
 
 
 class View:
@@ -115,13 +87,30 @@ class View:
                 one.release()
 
 
-class LocalLog:
-    """An open log. `view` is what readers take hold of; every change puts another in its place."""
+class Change(NamedTuple):
+    """A change that is durable, and that readers do not see yet: for `LocalLog.take`."""
 
-    def __init__(self, disk: Disk, folder: str, manifest: Manifest, segments: Sequence[OpenSegment]) -> None:
+    manifest: Manifest
+    segments: Sequence[OpenSegment]
+    gone: tuple[int, ...]
+    """Numbers of the segments that are named no more."""
+
+
+class LocalLog:
+    """An open log. `view` is what readers take hold of; every change puts another in its place.
+
+    Readers' counts are not locked: `view` and its holders, `take` and `close` belong to the node's loop. The
+    other methods block.
+    """
+
+    def __init__(
+        self, disk: Disk, folder: str, maker: str, manifest: Manifest, segments: Sequence[OpenSegment]
+    ) -> None:
         """See `open_log` and `reset_log`."""
+        self.folder = folder
+        self.maker = maker
+        """Part of the names of the files that are made for this log."""
         self._disk = disk
-        self._folder = folder
         self._next_number = manifest.next_number
         self._unknown = False
         self.view = View(manifest, segments)
@@ -136,73 +125,111 @@ class LocalLog:
         self._next_number += 1
         return self._next_number - 1
 
-    def write_segment(self, number: int, made: EncodedObject) -> None:
-        """Make a segment's file durable, under its name; raises OSError, and leaves nothing then."""
-        self._usable()
-        _write_durably(self._disk, self._path(_file_name(number)), made.parts)
-        self._disk.sync_dir(self._folder)
+    def replace(self, segments: Sequence[Segment], clean_end: int) -> Change:
+        """Let the log be these segments, one or more, of those it has and those that were made for it.
 
-    def replace(self, segments: Sequence[Segment], clean_end: int) -> None:
-        """Let the log be these segments, of those it has and those that were written for it.
-
-        Durable when it returns. Raises OSError if nothing has changed: then what was written is removed.
-        Raises LocalLogUnknown if the disk does not say; the log is not to be used any more. LocalLogDamaged
-        if a segment that was written is not there as it should be. ValueError for what no log is like.
+        Durable when it returns; then `take` it. Raises OSError if nothing has changed: then what was made is
+        removed. LocalLogUnknown if the disk does not say; the log is not to be used any more. LocalLogDamaged
+        if a segment that was made is not there as it should be. ValueError for what no log is like.
         """
-        self._usable()
-        old = {one.segment.number: one for one in self.view.segments}
-        log_end = segments[-1].end_offset if segments else self.manifest.log_end
-        manifest = self.manifest._replace(
-            segments=tuple(segments), clean_end=clean_end, log_end=log_end, next_number=self._next_number
+        return self._change(
+            self.manifest._replace(
+                segments=tuple(segments),
+                clean_end=clean_end,
+                log_end=segments[-1].end_offset,
+                next_number=self._next_number,
+            )
         )
-        data = encoded(manifest)
-        opened: list[OpenSegment] = []
-        try:
-            for one in segments:
-                known = old.get(one.number)
-                if known is None:
-                    known = _open_segment(self._disk, self._folder, manifest.identity, one)
-                opened.append(known)
-            self._replace_manifest(data)
-        except OSError:
-            self._remove(one.number for one in segments if one.number not in old)
-            raise
-        before, self.view = self.view, View(manifest, opened)
+
+    def empty(self, start_offset: int, floors: Floors) -> Change:
+        """Let the log be empty and begin at an offset, with the floors of the state that is applied.
+
+        Durable when it returns; then `take` it. Raises what `replace` does.
+        """
+        return self._change(
+            self.manifest._replace(
+                segments=(),
+                floor=floors.tombstones,
+                floor_markers=floors.markers,
+                clean_end=start_offset,
+                log_end=start_offset,
+                next_number=self._next_number,
+            )
+        )
+
+    def take(self, change: Change) -> None:
+        """Let readers see a change. Does not block."""
+        before, self.view = self.view, View(change.manifest, change.segments)
         before.release()
-        self._remove(old.keys() - {one.number for one in segments})
+
+    def remove(self, change: Change) -> None:
+        """Remove the files that a change that was taken names no more, as far as the disk lets us."""
+        self._remove(change.gone)
+
+    def discard_made(self, numbers: Iterable[int]) -> None:
+        """Remove what was made for the log and is not wanted any more, as far as the disk lets us."""
+        for number in numbers:
+            discard(self._disk, self._path(made_name(number, self.maker)))
 
     def close(self) -> None:
         """No more changes; files are closed once the readers are through."""
         self._unknown = True
         self.view.release()
 
+    def _change(self, manifest: Manifest) -> Change:
+        self._usable()
+        old = {one.segment.number: one for one in self.view.segments}
+        new = [one.number for one in manifest.segments if one.number not in old]
+        data = encoded(manifest)
+        opened: list[OpenSegment] = []
+        try:
+            for number in new:
+                self._disk.rename(self._path(made_name(number, self.maker)), self._path(file_name(number)))
+            if new:
+                self._disk.sync_dir(self.folder)
+            for one in manifest.segments:
+                known = old.get(one.number)
+                if known is None:
+                    known = open_segment(self._disk, self.folder, manifest.identity, one)
+                opened.append(known)
+            self._replace_manifest(data)
+        except BaseException as error:
+            _close_new(opened, old)
+            if not isinstance(error, LocalLogUnknown):
+                self.discard_made(new)
+                self._remove(new)
+            raise
+        gone = old.keys() - {one.number for one in manifest.segments}
+        return Change(manifest, opened, tuple(sorted(gone)))
+
     def _replace_manifest(self, data: bytes) -> None:
         path = self._path(MANIFEST)
-        _write_aside(self._disk, path, [data])
+        write_new(self._disk, path + PART, [data])
         self._unknown = True
         try:
-            self._disk.rename(path + _PART, path)
-            self._disk.sync_dir(self._folder)
+            self._disk.rename(path + PART, path)
+            self._disk.sync_dir(self.folder)
         except OSError as error:
             raise LocalLogUnknown(f"{path}: {error}") from error
         self._unknown = False
 
     def _usable(self) -> None:
         if self._unknown:
-            raise LocalLogUnknown(f"{self._folder}: it is closed, or an earlier change of it failed half-way")
+            raise LocalLogUnknown(f"{self.folder}: it is closed, or an earlier change of it failed half-way")
 
     def _remove(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            # What stays is removed by the next open.
-            with contextlib.suppress(OSError):
-                self._disk.unlink(self._path(_file_name(number)))
+            discard(self._disk, self._path(file_name(number)))
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._folder, name)
+        return os.path.join(self.folder, name)
 
 
-def open_log(disk: Disk, folder: str, identity: LogIdentity) -> LocalLog:
-    """Open a log, and remove what its manifest does not name. Raises LocalLogDamaged, and OSError."""
+def open_log(disk: Disk, folder: str, identity: LogIdentity, maker: str = "made") -> LocalLog:
+    """Open a log, and remove what its manifest does not name. Raises LocalLogDamaged, and OSError.
+
+    `maker` must differ from that of every log for which a job may still be under way.
+    """
     if not disk.exists(os.path.join(folder, MANIFEST)):
         raise LocalLogDamaged(f"{folder} has no manifest")
     # A process that was killed may leave names that are seen and not durable; what is seen is relied on.
@@ -214,12 +241,12 @@ def open_log(disk: Disk, folder: str, identity: LogIdentity) -> LocalLog:
     opened: list[OpenSegment] = []
     try:
         for one in manifest.segments:
-            opened.append(_open_segment(disk, folder, identity, one))
+            opened.append(open_segment(disk, folder, identity, one))
         _sweep(disk, folder, manifest)
     except BaseException:
         View(manifest, opened).release()
         raise
-    return LocalLog(disk, folder, manifest, opened)
+    return LocalLog(disk, folder, maker, manifest, opened)
 
 
 def reset_log(
@@ -229,96 +256,75 @@ def reset_log(
     *,
     reset_index: int,
     start_offset: int,
-    floor: int,
-    floor_markers: int,
+    floors: Floors,
+    maker: str = "made",
 ) -> LocalLog:
     """Begin an empty log in place of whatever is there; durable when it returns. Raises OSError.
 
-    `floor` and `floor_markers` are those of the state that is applied: nothing is read into the log before.
+    `floors` are those of the state that is applied: nothing is read into the log before.
     """
     disk.mkdir(folder)
     # Files of before may still be there after a crash: no new one may have the name of one of them.
-    number = max((_number_of(name) for name in disk.listdir(folder)), default=-1) + 1
-    manifest = Manifest(
-        identity, reset_index, floor, floor_markers, start_offset, start_offset, number, segments=()
-    )
+    number = max((number_of(name) for name in disk.listdir(folder)), default=-1) + 1
+    manifest = Manifest(identity, reset_index, *floors, start_offset, start_offset, number, segments=())
     path = os.path.join(folder, MANIFEST)
-    _write_durably(disk, path, [encoded(manifest)])
+    write_new(disk, path + PART, [encoded(manifest)])
+    try:
+        disk.rename(path + PART, path)
+    except OSError:
+        discard(disk, path + PART)
+        raise
     disk.sync_dir(folder)
     _sweep(disk, folder, manifest)
-    return LocalLog(disk, folder, manifest, [])
+    return LocalLog(disk, folder, maker, manifest, [])
 
 
-def _open_segment(disk: Disk, folder: str, identity: LogIdentity, segment: Segment) -> OpenSegment:
-    """The file of a segment, its size and its index checked; raises LocalLogDamaged, and OSError."""
-    path = os.path.join(folder, _file_name(segment.number))
-    name = level_one_name(identity.topic_id, identity.partition, _TERM, segment_unique(segment.number))
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        raise LocalLogDamaged(f"{path} is not there") from None
-    try:
-        size = file.size()
-        if size != segment.size:
-            raise LocalLogDamaged(f"{path} has {size} bytes in place of {segment.size}")
-        tail = file.pread(TAIL.size, max(size - TAIL.size, 0))
-        length = footer_bytes(name, tail, size)
-        footer = parse_footer(name, file.pread(length, size - length), size)
-    except BadObject as error:
-        file.close()
-        raise LocalLogDamaged(f"{path}: {error.reason}") from error
-    except BaseException:
-        file.close()
-        raise
-    if (footer.base_offset, footer.end_offset) != (segment.base_offset, segment.end_offset):
-        file.close()
-        raise LocalLogDamaged(
-            f"{path} has offsets {footer.base_offset} to {footer.end_offset}, not {segment}"
-        )
-    return OpenSegment(segment, name, footer, file)
+def remove_log(disk: Disk, folder: str) -> None:
+    """Remove a log with its folder; fine if there is none. Raises OSError.
+
+    The manifest goes first, durably: a crash half-way leaves files that no log can be opened from.
+    """
+    if not disk.exists(folder):
+        return
+    names = disk.listdir(folder)
+    if MANIFEST in names:
+        disk.unlink(os.path.join(folder, MANIFEST))
+        disk.sync_dir(folder)
+    for name in names:
+        if name != MANIFEST:
+            disk.unlink(os.path.join(folder, name))
+    disk.rmdir(folder)
+    # Of the topic's folder its last partition's removal takes the rest.
+    with contextlib.suppress(OSError):
+        disk.rmdir(os.path.dirname(folder))
+
+
+def stored_logs(disk: Disk, data_folder: str) -> dict[tuple[bytes, int], str]:
+    """All logs' folders, by topic id and partition. Raises OSError."""
+    found: dict[tuple[bytes, int], str] = {}
+    root = os.path.join(data_folder, "compacted")
+    if not disk.exists(root):
+        return found
+    for topic in disk.listdir(root):
+        for number in disk.listdir(os.path.join(root, topic)):
+            try:
+                found[bytes.fromhex(topic), int(number)] = os.path.join(root, topic, number)
+            except ValueError:
+                continue  # not one of ours
+    return found
+
+
+def _close_new(opened: Sequence[OpenSegment], old: dict[int, OpenSegment]) -> None:
+    """Close the files that no view has got."""
+    for one in opened:
+        if one.segment.number not in old:
+            one.hold()
+            one.release()
 
 
 def _sweep(disk: Disk, folder: str, manifest: Manifest) -> None:
     """Remove every file that the manifest does not name."""
-    named = {MANIFEST, *(_file_name(one.number) for one in manifest.segments)}
+    named = {MANIFEST, *(file_name(one.number) for one in manifest.segments)}
     for name in disk.listdir(folder):
         if name not in named:
             disk.unlink(os.path.join(folder, name))
-
-
-def _write_durably(disk: Disk, path: str, parts: Sequence[Buffer]) -> None:
-    """A file under its name; durable but for the name. Raises OSError, and leaves what was there before."""
-    _write_aside(disk, path, parts)
-    try:
-        disk.rename(path + _PART, path)
-    except OSError:
-        _discard(disk, path + _PART)
-        raise
-
-
-def _write_aside(disk: Disk, path: str, parts: Sequence[Buffer]) -> None:
-    aside = path + _PART
-    _discard(disk, aside)
-    file = disk.open(aside, create=True)
-    try:
-        file.write_durably(parts)
-    except OSError:
-        _discard(disk, aside)
-        raise
-    finally:
-        file.close()
-
-
-def _discard(disk: Disk, path: str) -> None:
-    with contextlib.suppress(OSError):
-        disk.unlink(path)
-
-
-def _file_name(number: int) -> str:
-    return f"{number:020d}{SUFFIX}"
-
-
-def _number_of(name: str) -> int:
-    """The number of a segment's file, also of one that is being written; -1 for another name."""
-    number = name.removesuffix(_PART).removesuffix(SUFFIX)
-    return int(number) if number.isdecimal() else -1

@@ -43,11 +43,11 @@ class Segment(NamedTuple):
     """Bytes of the file."""
     records: int
     lowest_tombstone: int
-    """Offset of the first one, or NONE."""
+    """Offset of the first one, or NONE; known once a round has read the segment, NONE before."""
     lowest_marker: int
-    """Offset of the first one, or NONE."""
+    """The same of the first marker."""
     ingested_at: int
-    """When its oldest record came here, Unix milliseconds."""
+    """When its oldest record came here, or that record's own time if that is earlier, Unix milliseconds."""
 
 
 class Manifest(NamedTuple):

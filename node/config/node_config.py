@@ -136,6 +136,20 @@ class LevelOneSection:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionSection:
+    """Local logs of compacted topics. Sizes are bytes."""
+
+    map_bytes: int = 64 * MIB
+    """Memory of a round's keys, 32 bytes for each: a round with more keys ends before they are all in."""
+    segment_bytes: int = 64 * MIB
+    """Largest file of a local log, but for a larger batch."""
+    ingest_bytes: int = 4 * MIB
+    """So much of level one is taken into a local log at once."""
+    ingest_seconds: float = 60.0
+    """The longest that a record in level one waits to be taken into the local logs."""
+
+
+@dataclass(frozen=True, slots=True)
 class CollectorSection:
     """Garbage collection of level-zero objects."""
 
@@ -220,6 +234,7 @@ class NodeConfig:
     insecure: bool = False
     checkpoints: CheckpointsSection = CheckpointsSection()
     level_one: LevelOneSection = LevelOneSection()
+    compaction: CompactionSection = CompactionSection()
     collector: CollectorSection = CollectorSection()
     retention: RetentionSection = RetentionSection()
     coordinator: CoordinatorSection = CoordinatorSection()
@@ -412,6 +427,7 @@ def _build(given: _Given) -> NodeConfig:
         insecure,
         CheckpointsSection(**given.section("checkpoints")),
         level_one,
+        CompactionSection(**given.section("compaction")),
         CollectorSection(**given.section("collector")),
         RetentionSection(**given.section("retention")),
         CoordinatorSection(**given.section("coordinator")),

@@ -83,6 +83,9 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file; durable after `sync_dir`."""
 
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder; OSError(ENOTEMPTY) when it is not."""
+
     def sync_dir(self, path: str) -> None:
         """Make the names in a folder durable."""
 
@@ -196,7 +199,6 @@ class RealDisk(Disk):
         os.unlink(path)
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty folder; OSError(ENOTEMPTY) when it is not."""
         os.rmdir(path)
 
     def sync_dir(self, path: str) -> None:

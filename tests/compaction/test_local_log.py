@@ -16,15 +16,15 @@ import pytest
 from strandline.node.compaction import local_log, manifest
 from strandline.node.compaction.local_log import (
     MANIFEST,
+    Floors,
     LocalLog,
-    LocalLogDamaged,
     LocalLogUnknown,
     log_folder,
     open_log,
     reset_log,
-    segment_unique,
 )
 from strandline.node.compaction.manifest import NONE, LogIdentity, Manifest, ManifestDamaged, Segment
+from strandline.node.compaction.segment_files import LocalLogDamaged, segment_unique, write_made
 from strandline.node.raft.disk import RealDisk
 from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
@@ -80,7 +80,7 @@ class Run:
             self.log.close()
         self.doing = Manifest(WHOSE, 9, floor, floor, start, start, 0, ()), []
         self.log = reset_log(
-            self.disk, FOLDER, WHOSE, reset_index=9, start_offset=start, floor=floor, floor_markers=floor
+            self.disk, FOLDER, WHOSE, reset_index=9, start_offset=start, floors=Floors(floor, floor)
         )
         self.done = self.log.manifest, []
 
@@ -94,12 +94,14 @@ class Run:
         for base, end, kept in ranges:
             number = log.next_number()
             encoded, content = made(number, base, end, kept)
-            log.write_segment(number, encoded)
+            write_made(self.disk, FOLDER, number, log.maker, encoded.parts)
             segments.append(Segment(number, base, end, encoded.size, len(kept), NONE, NONE, 5))
             parts.append(content)
         log_end = segments[-1].end_offset if segments else old.log_end
         self.doing = old._replace(segments=tuple(segments), clean_end=clean_end, log_end=log_end), parts
-        log.replace(segments, clean_end)
+        change = log.replace(segments, clean_end)
+        log.take(change)
+        log.remove(change)
         self.done = log.manifest, parts
 
     def all(self) -> None:
@@ -187,7 +189,7 @@ def test_a_crash_at_any_operation_leaves_the_log_of_before_or_of_after() -> None
 def _unlinks_first(self: LocalLog, data: bytes) -> None:
     for one in self.view.segments:
         with contextlib.suppress(OSError):
-            self._disk.unlink(os.path.join(self._folder, f"{one.segment.number:020d}.seg"))
+            self._disk.unlink(os.path.join(self.folder, f"{one.segment.number:020d}.seg"))
     _replace_manifest(self, data)
 
 
@@ -204,16 +206,16 @@ SABOTAGES: dict[str, Callable[[], Any]] = {
     "does not sync segments": lambda: patch.object(SimFile, "datasync", _syncs_no_segment),
     "does not sync names": lambda: patch.object(SimDisk, "sync_dir", lambda self, path: None),
     "does not sweep": lambda: patch.object(local_log, "_sweep", lambda disk, folder, manifest: None),
-    "writes the manifest in place": lambda: patch.object(local_log, "_write_aside", _in_place),
+    "writes the manifest in place": lambda: patch.object(local_log, "write_new", _in_place),
 }
 
 
 def _in_place(disk: Any, path: str, parts: Any) -> None:
     """The bytes go to the name itself; the rename that follows has nothing to do."""
-    for name in (path, path + ".part"):
+    for name in (path, path.removesuffix(".part")):
         with contextlib.suppress(OSError):
             disk.unlink(name)
-    for name in (path + ".part", path):
+    for name in (path, path.removesuffix(".part")):
         file = disk.open(name, create=True)
         file.write_durably(parts)
         file.close()
@@ -262,7 +264,7 @@ def test_an_error_of_the_disk_changes_nothing_or_is_told_to_be_unknown(operation
             assert left >= named
         if unknown:
             with pytest.raises(LocalLogUnknown):
-                run.log.replace([], 10)
+                run.log.empty(10, Floors(0, 0))
         run.log.close()
         assert judged(run, disk) is None
 
@@ -422,11 +424,11 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
     disk = RealDisk()
     with pytest.raises(LocalLogDamaged, match="has no manifest"):
         open_log(disk, folder, WHOSE)
-    log = reset_log(disk, folder, WHOSE, reset_index=1, start_offset=0, floor=0, floor_markers=0)
+    log = reset_log(disk, folder, WHOSE, reset_index=1, start_offset=0, floors=Floors(0, 0))
     number = log.next_number()
     encoded, content = made(number, 0, 9, range(2, 9))
-    log.write_segment(number, encoded)
-    log.replace([Segment(number, 0, 9, encoded.size, 7, NONE, NONE, 0)], 0)
+    write_made(disk, folder, number, log.maker, encoded.parts)
+    log.take(log.replace([Segment(number, 0, 9, encoded.size, 7, NONE, NONE, 0)], 0))
     log.close()
     again = open_log(disk, folder, WHOSE)
     assert contents(again) == [content]

@@ -1,0 +1,332 @@
+"""Compaction on one node: its replicas' local logs are kept, filled and cleaned. One task, one job at a time.
+
+A round is long, so it goes step by step, and what is due for other logs comes between its steps. The task
+rests for as long as it worked, so that compaction takes half of one processor at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from strandline.node.compaction.cleaning_round import CleaningRound, RoundLimits
+from strandline.node.compaction.compaction_measures import CompactionMeasures
+from strandline.node.compaction.compactor import IngestJob, JobFailed, Why
+from strandline.node.compaction.context import CompactionContext, Replica, configs_of
+from strandline.node.compaction.due import Tally, newest_cleanable, overdue, round_is_due, tally
+from strandline.node.compaction.ingest_plan import Waiting, packed_rows, waiting
+from strandline.node.compaction.local_log import remove_log, stored_logs
+from strandline.node.compaction.manifest import Manifest
+from strandline.node.compaction.replica_log import ReplicaLog
+from strandline.node.level_one.plan import FirstSeen
+from strandline.node.runtime.slices import in_slices, look_seconds
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.controller.topic_config import MIN_COMPACTION_LAG_MS
+
+LOOK_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 5.0
+"""Longest rest after a step; one that took less is followed by as long a rest as it took."""
+
+log = logging.getLogger(__name__)
+
+
+class LogUpkeep:
+    """A log of this node, and what is known of its work."""
+
+    def __init__(self, replica_log: ReplicaLog, configs: Configs, ingest_seconds: float) -> None:
+        self.log = replica_log
+        self.configs = configs
+        self.seen = FirstSeen(ingest_seconds)
+        self.waiting: Waiting | None = None
+        """What there was to ingest at the last look."""
+        self._counted: tuple[Manifest, Tally] | None = None
+        self._futile: tuple[Manifest, tuple[int, int], int | None] | None = None
+        """The log, and the ripe offsets, for which a round did nothing; and until when, Unix milliseconds."""
+
+    @property
+    def ripe(self) -> tuple[int, int]:
+        """Offsets below which tombstones, and markers, may go."""
+        removals = self.log.replica.machine.removals
+        return removals.ripe_tombstones, removals.ripe_markers
+
+    def tally(self, manifest: Manifest) -> Tally:
+        """Of the log as it is; counted once for each change."""
+        if self._counted is None or self._counted[0] is not manifest:
+            self._counted = (manifest, tally(manifest))
+        return self._counted[1]
+
+    def note_futile(self, manifest: Manifest, young_ms: int | None) -> None:
+        """A round did nothing, and the next would not either, until this or the state has changed."""
+        until = None if young_ms is None else young_ms + MIN_COMPACTION_LAG_MS.of(self.configs)
+        self._futile = (manifest, self.ripe, until)
+
+    def urgency(self, now_ms: int) -> float | None:
+        """How much a round is due: the dirty ratio, and 1 more if a record waits for too long."""
+        if self.log.log is None:
+            return None
+        manifest = self.log.log.manifest
+        told = self.tally(manifest)
+        if not round_is_due(told, self.configs, self.ripe, now_ms):
+            return None
+        if self._futile is not None:
+            before, ripe, until = self._futile
+            if before is manifest and ripe == self.ripe and (until is None or now_ms <= until):
+                return None
+        return told.dirty_ratio + overdue(told, self.configs, now_ms)
+
+
+class CompactionUpkeep:
+    """One per node. Everything belongs on the context's loop."""
+
+    def __init__(self, context: CompactionContext) -> None:
+        self.measures = CompactionMeasures()
+        self._context = context
+        self._config = context.config.compaction
+        self._kept: dict[int, LogUpkeep] = {}
+        self._round: CleaningRound | None = None
+        self._rounds = itertools.count(1)
+        self._makers = itertools.count(1)
+        self._swept = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def logs(self) -> Mapping[int, ReplicaLog]:
+        """The local logs of the compacted replicas here, by group id."""
+        return {group: kept.log for group, kept in self._kept.items()}
+
+    def log_of(self, group: int) -> ReplicaLog | None:
+        """The local log of one replica; None if its topic is not compacted, or not known to be yet."""
+        kept = self._kept.get(group)
+        return None if kept is None else kept.log
+
+    def start(self) -> None:
+        """Begin; replicas may come and go from now on."""
+        self._task = self._context.loop.create_task(self.run())
+
+    async def close(self) -> None:
+        """End the work in progress. The next start finds each log as of its last change."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for kept in self._kept.values():
+            kept.log.close()
+
+    async def run(self) -> None:
+        """Look every second, and work, for as long as the node lives."""
+        loop = self._context.loop
+        worked = False
+        while True:
+            await asyncio.sleep(0 if worked else look_seconds(LOOK_SECONDS, len(self._kept)))
+            began = loop.time()
+            try:
+                worked = await self.step()
+            except Exception as error:
+                self._round = None
+                message = "compaction: a step failed in a way that was not foreseen"
+                loop.call_exception_handler({"message": message, "exception": error})
+                await asyncio.sleep(MAX_PAUSE_SECONDS)
+                worked = False
+            if worked:
+                took = loop.time() - began
+                self.measures.job_seconds.add(took)
+                await asyncio.sleep(min(took, MAX_PAUSE_SECONDS))
+
+    async def step(self) -> bool:
+        """Look, then do what is due: one ingest, and one step of a round; returns whether there was any."""
+        await self.look()
+        ingested = await self._ingest_one()
+        if self._round is None:
+            self._round = self._next_round()
+        if self._round is None:
+            return ingested
+        await self._round.step()
+        if self._round.ended:
+            self._round_ended(self._round)
+            self._round = None
+        return True
+
+    # Looking.
+
+    async def look(self) -> None:
+        """Take up the logs of replicas that came, remove those of replicas that went, and care for all."""
+        now, context = self._context.loop.time(), self._context
+        kept: dict[int, LogUpkeep] = {}
+        async for replica in in_slices(context.partitions):
+            configs = configs_of(context, replica.topic_id)
+            if configs is None:
+                continue
+            one = self._kept.get(replica.group.id)
+            if one is None or one.log.replica is not replica:
+                one = self._taken_up(replica, configs)
+            one.configs = configs
+            kept[replica.group.id] = one
+            self._note(one, now)
+        gone = [one for group, one in self._kept.items() if kept.get(group) is not one]
+        self._kept = kept
+        for one in gone:
+            await self._remove(one)
+        busy = None if self._round is None else self._round.replica_log
+        for one in [*kept.values()]:
+            # While a round is under way only a reset may change its log.
+            if one.log.wants_care and (one.log is not busy or not one.log.in_step()):
+                await one.log.care()
+        if context.registered and not self._swept:
+            await self._sweep()
+
+    def _taken_up(self, replica: Replica, configs: Configs) -> LogUpkeep:
+        made = ReplicaLog(self._context, replica, self.measures, self._makers)
+        return LogUpkeep(made, configs, self._config.ingest_seconds)
+
+    def _note(self, one: LogUpkeep, now: float) -> None:
+        """Note what there is to ingest, and since when."""
+        if one.log.log is None:
+            one.waiting = None
+            return
+        manifest, machine = one.log.log.manifest, one.log.replica.machine
+        one.waiting = waiting(manifest, machine, self._config.segment_bytes)
+        end = manifest.log_end if one.waiting is None else one.waiting.end_offset
+        one.seen.note(manifest.log_end, end, now)
+
+    async def _remove(self, one: LogUpkeep) -> None:
+        """The replica left this node, or its topic is not compacted any more."""
+        try:
+            await one.log.remove()
+        except OSError as error:
+            log.warning("the local log of %s, which is not needed any more, stays: %s", one.log, error)
+
+    async def _sweep(self) -> None:
+        """Remove the logs of partitions that this node has no compacted replica of, once after the start."""
+        self._swept = True
+        context = self._context
+
+        def needed(topic_id: bytes, number: int) -> bool:
+            configs = configs_of(context, topic_id)
+            topic = context.controller.machine.topic_by_id(topic_id)
+            return configs is not None and topic is not None and number < len(topic.partitions)
+
+        disk, executor = context.disk, context.log_executor
+        try:
+            found = await context.loop.run_in_executor(executor, stored_logs, disk, context.config.node.data)
+            for place, folder in found.items():
+                if not needed(*place):
+                    await context.loop.run_in_executor(executor, remove_log, disk, folder)
+        except OSError as error:
+            log.warning("local logs that are not needed any more stay: %s", error)
+
+    # Filling.
+
+    async def _ingest_one(self) -> bool:
+        """Ingest for the log that has waited for longest, of those that are due."""
+        now, most = self._context.loop.time(), self._config.ingest_seconds
+        due: list[tuple[float, LogUpkeep]] = []
+        for one in self._idle():
+            if one.waiting is not None:
+                age = one.seen.age(one.waiting.first_offset, now) / most
+                if age >= 1 or one.waiting.bytes >= self._config.ingest_bytes:
+                    due.append((age, one))
+        if not due:
+            return False
+        await self._ingest(max(due, key=lambda each: each[0])[1])
+        return True
+
+    def _idle(self) -> Iterator[LogUpkeep]:
+        """The logs that are open and not in the round."""
+        now = self._context.loop.time()
+        busy = None if self._round is None else self._round.replica_log
+        for one in self._kept.values():
+            if one.log.log is not None and one.log is not busy and one.log.backoff.retry_at <= now:
+                yield one
+
+    async def _ingest(self, one: LogUpkeep) -> None:
+        """Plan from one version of the state, have the segment made, and swap it in if all still holds."""
+        owner, machine = one.log, one.log.replica.machine
+        if not owner.in_step():
+            return
+        it = owner.log
+        assert it is not None, "only open logs are filled"
+        # The floors are durable before the first byte is read: what is read may lack what was removed by now.
+        if not it.manifest.segments and not await owner.raise_floors():
+            return
+        planned = waiting(it.manifest, machine, self._config.segment_bytes)
+        if planned is None or owner.log is not it or not owner.in_step():
+            return
+        removals, frozen = machine.removals, machine.aborted.frozen()
+        before = it.manifest.segments[-1:]
+        if before and (
+            before[0].size >= self._config.ingest_bytes or before[0].base_offset < it.manifest.clean_end
+        ):
+            before = ()
+        rows = await self._context.loop.run_in_executor(
+            self._context.log_executor, packed_rows, frozen, planned.first_offset, planned.end_offset
+        )
+        job = IngestJob(
+            owner.place,
+            it.next_number(),
+            before[0] if before else None,
+            planned.first_offset,
+            planned.end_offset,
+            planned.sources,
+            rows,
+            self._context.wall_ms(),
+            self._config.segment_bytes,
+            self._context.config.level_one.block_bytes,
+        )
+        made = await self._context.compactor.ingest(job)
+        if isinstance(made, JobFailed):
+            self._failed(owner, made)
+        elif owner.log is not it or machine.removals is not removals or not owner.in_step():
+            # A reset, or a snapshot of the state that was installed meanwhile.
+            self.measures.abandoned += 1
+        else:
+            segments = it.manifest.segments
+            kept = segments[:-1] if before else segments
+            if await owner.replace([*kept, made.segment], it.manifest.clean_end):
+                owner.backoff.over()
+                self.measures.ingests += 1
+                self.measures.ingested_bytes += made.read_bytes
+                self.measures.ingest_written_bytes += made.segment.size
+
+    def _failed(self, owner: ReplicaLog, failed: JobFailed) -> None:
+        self.measures.failed += 1
+        if failed.why is Why.DAMAGED:
+            owner.damaged(failed.reason)
+        elif failed.why is Why.GONE and owner.backoff.error is None:
+            # Level one was merged or published meanwhile; the next plan is by the state of then.
+            owner.backoff.failed(self._context.loop.time(), failed.reason, 0.0)
+        else:
+            owner.failed(f"level one cannot be read into the local log: {failed.reason}")
+
+    # Cleaning.
+
+    def _next_round(self) -> CleaningRound | None:
+        """A round of the dirtiest log of those that are due."""
+        now_ms = self._context.wall_ms()
+        due: list[tuple[float, LogUpkeep]] = []
+        for one in self._idle():
+            urgency = one.urgency(now_ms)
+            if urgency is not None and one.log.in_step():
+                due.append((urgency, one))
+        if not due:
+            return None
+        one = max(due, key=lambda each: each[0])[1]
+        limits = RoundLimits(
+            self._config.map_bytes, self._config.segment_bytes, self._context.config.level_one.block_bytes
+        )
+        return CleaningRound(
+            next(self._rounds),
+            one.log,
+            self._context.compactor,
+            self.measures,
+            limits,
+            newest_cleanable(one.configs, now_ms),
+        )
+
+    def _round_ended(self, ended: CleaningRound) -> None:
+        owner = ended.replica_log
+        owner.note_stuck(ended.problem)
+        one = self._kept.get(owner.replica.group.id)
+        if ended.futile and one is not None and owner.log is not None:
+            one.note_futile(owner.log.manifest, ended.young_ms)

@@ -1,0 +1,157 @@
+"""Work on local logs that blocks or takes processor time, as jobs: plain values that go to another process.
+
+The node plans each job from one version of a partition's state, and swaps the result in. A compactor reads
+level one and the log's files, and makes files of segments: it names nothing, so it may die, be late, and be
+asked again, without harm. docs/compaction.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from strandline.node.compaction.manifest import LogIdentity, Segment
+from strandline.statemachine.partition.level_one import LevelOneExtent
+
+
+class LogPlace(NamedTuple):
+    """A local log on this machine."""
+
+    identity: LogIdentity
+    folder: str
+    maker: str
+    """Part of the names of the files that are made; see `segment_files.made_name`."""
+
+
+class IngestJob(NamedTuple):
+    """Make one segment of what level one has from an offset on, settled."""
+
+    place: LogPlace
+    number: int
+    """The new segment's."""
+    before: Segment | None
+    """The log's last segment, if it is so small that it is written again in front of what is new."""
+    first_offset: int
+    """Where the log ends."""
+    end_offset: int
+    """At a batch: at most the last stable offset, and the end of level one."""
+    sources: Sequence[LevelOneExtent]
+    """The objects that hold these offsets."""
+    aborted: bytes
+    """Rows of `ABORTED_ROWS`: the aborted transactions with offsets in this range, of the same state."""
+    now_ms: int
+    """Unix milliseconds."""
+    segment_bytes: int
+    """The segment ends with the block that reaches this."""
+    block_bytes: int
+
+
+class MapJob(NamedTuple):
+    """Note the keys of one segment that is not clean; the segments of a round come in offset order."""
+
+    place: LogPlace
+    round: int
+    """A number of this round; the first job of another one forgets the keys of the one before."""
+    segment: Segment
+    is_last: bool
+    """Whether no later segment has a batch: then this one's last batch is not cleaned."""
+    newest_ms: int | None
+    """A batch with a later timestamp, Unix milliseconds, is not cleaned yet; None for any."""
+    map_bytes: int
+
+
+class FilterJob(NamedTuple):
+    """Make one segment of neighbours: their records below the round's bound that stay."""
+
+    place: LogPlace
+    round: int
+    segments: Sequence[Segment]
+    numbers: tuple[int, int]
+    """Of the clean segment, and of one with what lies from the bound on, if the last of these has any."""
+    bound: int
+    ripe_tombstones: int
+    ripe_markers: int
+    block_bytes: int
+
+
+class Why(Enum):
+    """Cause of a failed job; what is done about it differs."""
+
+    GONE = "gone"
+    """A source is not there any more: level one has changed since the plan."""
+    STORE = "store"
+    """The object store did not answer."""
+    SOURCE = "source"
+    """Level one has bytes that are wrong."""
+    DISK = "disk"
+    """The disk is full or fails."""
+    DAMAGED = "damaged"
+    """A segment of the log is not what was written: the log has to be reset."""
+    LOST = "lost"
+    """The compactor has forgotten the round, or died."""
+
+
+class JobFailed(NamedTuple):
+    """Nothing has changed, but that a file may have been made."""
+
+    why: Why
+    reason: str
+    """One line; of damage, the file or object and the bytes."""
+
+
+class Ingested(NamedTuple):
+    """The new segment, made aside."""
+
+    segment: Segment
+    read_bytes: int
+    """Of level one."""
+
+
+class Mapped(NamedTuple):
+    """The keys of a segment are in the map, at least up to `bound`."""
+
+    keys: int
+    """In the map, of all segments of the round so far."""
+    bound: int | None = None
+    """Base offset of the first batch that is not in: the round ends there. None if all are."""
+    young_ms: int | None = None
+    """If the bound is a batch that is too young: its newest timestamp."""
+    problem: str | None = None
+    """Why the round cannot come past the bound, where an operator has to act."""
+
+
+class Filtered(NamedTuple):
+    """The segments in place of those of the job: one or two, made aside; or the same file, of which nothing
+    goes."""
+
+    segments: tuple[Segment, ...]
+    read_bytes: int
+    written_bytes: int
+    removed_records: int
+
+
+@dataclass(slots=True)
+class CompactorMeasures:
+    """A compactor's counters since it was made."""
+
+    cpu_seconds: float = 0.0
+    """Of the worker process; 0 where there is none."""
+    starts: int = 0
+    """Of a worker process."""
+
+
+class Compactor(Protocol):
+    """One job at a time; further ones wait their turn."""
+
+    measures: CompactorMeasures
+
+    async def ingest(self, job: IngestJob) -> Ingested | JobFailed: ...
+
+    async def map(self, job: MapJob) -> Mapped | JobFailed: ...
+
+    async def filter(self, job: FilterJob) -> Filtered | JobFailed: ...
+
+    async def close(self) -> None:
+        """End the job in progress, which fails; all later ones fail."""

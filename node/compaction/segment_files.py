@@ -1,0 +1,149 @@
+"""Files of a local log's segments: their names, writing one aside, opening one.
+
+A segment's file is made under a name of its own, `<number>.<maker>.part`, and gets its final name from the
+log that it is for. So a process that was to make one and is late (its node was killed, and the next one runs)
+leaves a file that no log names, and never writes to one that a log has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from strandline.node.compaction.manifest import LogIdentity, Segment
+from strandline.node.raft.disk import Disk, DiskFile
+from strandline.snapshot.level_one_format import (
+    Block,
+    LevelOneFooter,
+    StoredSpan,
+    batches_of,
+    footer_bytes,
+    parse_footer,
+    verify_block,
+)
+from strandline.snapshot.object_frame import TAIL, BadObject, Buffer
+from strandline.statemachine.partition.level_one import UNIQUE_BYTES, level_one_name
+
+SUFFIX: Final = ".seg"
+PART: Final = ".part"
+TERM: Final = 0
+"""Of a segment as a level-one object: no leader's."""
+
+
+class LocalLogDamaged(Exception):
+    """The log is missing or not what was written: it has to be reset. Says what is wrong."""
+
+
+def segment_unique(number: int) -> bytes:
+    """Unique part of a segment's identity as a level-one object, made from the segment's number."""
+    return number.to_bytes(UNIQUE_BYTES, "big")
+
+
+def file_name(number: int) -> str:
+    """Name of a segment's file within its log's folder."""
+    return f"{number:020d}{SUFFIX}"
+
+
+def made_name(number: int, maker: str) -> str:
+    """Name of the file while it is made; `maker` is letters, digits and dashes, another for each open log."""
+    return f"{number:020d}.{maker}{PART}"
+
+
+def number_of(name: str) -> int:
+    """The number of a segment's file, also of one that is being made; -1 for another name."""
+    number = name.partition(".")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def segment_name(identity: LogIdentity, number: int) -> str:
+    """Name of a segment as a level-one object, which is part of its bytes."""
+    return level_one_name(identity.topic_id, identity.partition, TERM, segment_unique(number))
+
+
+def write_made(disk: Disk, folder: str, number: int, maker: str, parts: Sequence[Buffer]) -> None:
+    """Make the bytes of a segment durable under the name of its making. Raises OSError, and leaves nothing.
+
+    Only `LocalLog.replace` makes a segment of it.
+    """
+    write_new(disk, os.path.join(folder, made_name(number, maker)), parts)
+
+
+def write_new(disk: Disk, path: str, parts: Sequence[Buffer]) -> None:
+    """A file in place of any other of that name; durable but for the name. Raises OSError, leaves nothing."""
+    discard(disk, path)
+    file = disk.open(path, create=True)
+    try:
+        file.write_durably(parts)
+    except OSError:
+        discard(disk, path)
+        raise
+    finally:
+        file.close()
+
+
+def discard(disk: Disk, path: str) -> None:
+    """Remove a file if the disk lets us: what stays is removed by the next open."""
+    with contextlib.suppress(OSError):
+        disk.unlink(path)
+
+
+class OpenSegment:
+    """A segment with its index, open as long as a view has it."""
+
+    def __init__(self, segment: Segment, name: str, footer: LevelOneFooter, file: DiskFile) -> None:
+        self.segment = segment
+        """As it was opened: what later rounds learn of its records only the manifest says."""
+        self.footer = footer
+        self._name = name
+        self._file = file
+        self._views = 0
+
+    def read(self, block: Block) -> bytes:
+        """The batches of one block; raises BadObject where the file is damaged, and OSError."""
+        data = self._file.pread(block.length, block.position)
+        verify_block(self._name, block, data)
+        return data
+
+    def batches(self, block: Block) -> tuple[bytes, list[StoredSpan]]:
+        """The bytes of one block, and where its batches lie in the file; raises as `read`."""
+        data = self.read(block)
+        return data, list(batches_of(self._name, block, data, holes=True))
+
+    def hold(self) -> None:
+        self._views += 1
+
+    def release(self) -> None:
+        self._views -= 1
+        if not self._views:
+            self._file.close()
+
+
+def open_segment(disk: Disk, folder: str, identity: LogIdentity, segment: Segment) -> OpenSegment:
+    """The file of a segment, its size and its index checked; raises LocalLogDamaged, and OSError."""
+    path = os.path.join(folder, file_name(segment.number))
+    name = segment_name(identity, segment.number)
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        raise LocalLogDamaged(f"{path} is not there") from None
+    try:
+        size = file.size()
+        if size != segment.size:
+            raise LocalLogDamaged(f"{path} has {size} bytes in place of {segment.size}")
+        tail = file.pread(TAIL.size, max(size - TAIL.size, 0))
+        length = footer_bytes(name, tail, size)
+        footer = parse_footer(name, file.pread(length, size - length), size)
+    except BadObject as error:
+        file.close()
+        raise LocalLogDamaged(f"{path}: {error.reason}") from error
+    except BaseException:
+        file.close()
+        raise
+    if (footer.base_offset, footer.end_offset) != (segment.base_offset, segment.end_offset):
+        file.close()
+        raise LocalLogDamaged(
+            f"{path} has offsets {footer.base_offset} to {footer.end_offset}, not {segment}"
+        )
+    return OpenSegment(segment, name, footer, file)

@@ -1,0 +1,100 @@
+"""Does the jobs of compaction in this process: a worker, or a node whose store no other process sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from strandline.node.compaction.compactor import (
+    Compactor,
+    CompactorMeasures,
+    Filtered,
+    FilterJob,
+    Ingested,
+    IngestJob,
+    JobFailed,
+    MapJob,
+    Mapped,
+    Why,
+)
+from strandline.node.objectstore.store import ObjectStore
+from strandline.node.raft.disk import Disk
+
+if TYPE_CHECKING:
+    from strandline.node.compaction.segment_cleaning import SegmentCleaning
+
+T = TypeVar("T")
+
+
+class StoreCompactor(Compactor):
+    """Works in an executor; operations of `store` try again by themselves.
+
+    Its libraries are imported with the first job: they are 100 MB, and most nodes in one process need none.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        disk: Disk,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None,
+    ) -> None:
+        self.measures = CompactorMeasures()
+        self._store = store
+        self._disk = disk
+        self._loop = loop
+        self._executor = executor
+        self._cleaning: SegmentCleaning | None = None
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[Any] | None = None
+        self._closed = False
+
+    async def ingest(self, job: IngestJob) -> Ingested | JobFailed:
+        return await self._do(lambda: self._ingest(job))
+
+    async def map(self, job: MapJob) -> Mapped | JobFailed:
+        return await self._do(lambda: self._map(job))
+
+    async def filter(self, job: FilterJob) -> Filtered | JobFailed:
+        return await self._do(lambda: self._filter(job))
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _ingest(self, job: IngestJob) -> Ingested | JobFailed:
+        from strandline.node.compaction.ingest import ingest
+
+        return await ingest(job, store=self._store, disk=self._disk, loop=self._loop, executor=self._executor)
+
+    async def _map(self, job: MapJob) -> Mapped | JobFailed:
+        from strandline.node.compaction.segment_cleaning import SegmentCleaning
+
+        if self._cleaning is None:
+            self._cleaning = SegmentCleaning(self._disk)
+        return await self._loop.run_in_executor(self._executor, self._cleaning.map, job)
+
+    async def _filter(self, job: FilterJob) -> Filtered | JobFailed:
+        if self._cleaning is None:
+            return JobFailed(Why.LOST, f"round {job.round} is not known here")
+        return await self._loop.run_in_executor(self._executor, self._cleaning.filter, job)
+
+    async def _do(self, begin: Callable[[], Coroutine[Any, Any, T | JobFailed]]) -> T | JobFailed:
+        async with self._turn:
+            if self._closed:
+                return JobFailed(Why.LOST, "the node is stopping")
+            self._task = task = self._loop.create_task(begin())
+            try:
+                return await task
+            except asyncio.CancelledError:
+                if task.cancelled():  # by `close`
+                    return JobFailed(Why.LOST, "the node is stopping")
+                raise
+            finally:
+                task.cancel()
+                self._task = None

@@ -1,0 +1,263 @@
+"""A node with compacted partitions: real batches in real level-one objects, the upkeep of their local logs.
+
+The states do what a test says; the disk, the store and the executor are simulated, everything between is the
+production code.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
+from strandline.node.compaction.compactor import Compactor
+from strandline.node.compaction.replica_log import ReplicaLog
+from strandline.node.compaction.store_compactor import StoreCompactor
+from strandline.node.config.node_config import CompactionSection, NodeConfig
+from strandline.node.controller.client import ControllerClient
+from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.partition.level_one import level_one_name
+from strandline.statemachine.partition.partition_commands import (
+    AdvanceReconciled,
+    AppendInline,
+    EndTransaction,
+    ReplaceLevelOne,
+)
+from strandline.statemachine.partition.placeholder import InlineBatch
+from tests.compaction.logs import TIME, Plan, Written, bytes_of, read
+from tests.level_one.upkeep_harness import HandReplica
+from tests.level_zero.samples import run, started
+from tests.simulation.node import SimNode
+from tests.simulation.store import SimStore
+from tests.simulation.world import World
+
+T = TypeVar("T")
+KIB = 1024
+CONFIG = CompactionSection(
+    map_bytes=64 * KIB, segment_bytes=8 * KIB, ingest_bytes=2 * KIB, ingest_seconds=10.0
+)
+EAGER: Configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
+MARKER = Plan(())
+
+
+class Replica(HandReplica):
+    """A partition whose batches are real, and known to the test."""
+
+    def __init__(self, bucket: SimStore, group: int, topic_id: bytes, topic: str, number: int) -> None:
+        super().__init__(group, topic_id, topic, number)
+        self.group = cast(Any, self)
+        self.id = group
+        self.bucket = bucket
+        self.written: list[tuple[int, bytes, int | None]] = []
+        """Base offset, bytes and producer of each batch; the producer only of one of a transaction."""
+        self.aborted: list[tuple[int, int, int]] = []
+        """Producer, first offset and marker of each aborted transaction."""
+        self.opened: dict[int, tuple[int, int]] = {}
+        """First offset and number of each producer's open transaction."""
+        self._numbers: dict[int, int] = {}
+        self._uniques = 0
+        self.lifted = 0
+        """Batches of `written` that are in level one."""
+
+    @property
+    def applied(self) -> int:
+        return self.index
+
+    def put(self, plan: Plan, producer: int | None = None) -> int:
+        """Append a batch, of a producer's transaction if one is given; its base offset."""
+        base = self.machine.next_offset
+        data = bytes_of(plan._replace(transactional=producer is not None), base, producer or -1)
+        one = InlineBatch(len(plan.records), TIME, data)
+        if producer is not None:
+            if producer not in self.opened:
+                self._numbers[producer] = self._numbers.get(producer, 0) + 1
+                self.opened[producer] = (base, self._numbers[producer])
+            _, number = self.opened[producer]
+            one = one._replace(producer_id=producer, producer_epoch=0, base_sequence=-1, transaction=number)
+        [result] = self.apply(AppendInline([one]))
+        assert result == (base, False), result
+        self.written.append((base, data, producer))
+        return base
+
+    def end(self, producer: int, commit: bool) -> None:
+        """Commit or abort a producer's open transaction, with a marker."""
+        base = self.machine.next_offset
+        first, number = self.opened.pop(producer)
+        data = bytes_of(MARKER, base, producer, commit=commit)
+        self.apply(EndTransaction(producer, 0, number, commit, 3, TIME, data))
+        self.written.append((base, data, None))
+        if not commit:
+            self.aborted.append((producer, first, base))
+
+    def lift(self, count: int | None = None) -> None:
+        """Put the next batches into one level-one object, which the state comes to name."""
+        left = self.written[self.lifted :][:count]
+        if not left:
+            return
+        self._uniques += 1
+        unique = self._uniques.to_bytes(16, "big")
+        made = self.object_of([data for _, data, _ in left], unique)
+        self.apply(AdvanceReconciled(left[0][0], [made]))
+        self.lifted += len(left)
+
+    def object_of(self, batches: Sequence[bytes], unique: bytes, span: tuple[int, int] | None = None) -> Any:
+        """Store a level-one object of these batches; `span` for one with holes."""
+        writer = LevelOneWriter(self.topic_id, self.number, self.machine.term, unique, 400)
+        if span is not None:
+            writer.allow_holes(*span)
+        for data in batches:
+            base, last = struct.unpack_from(">q", data)[0], struct.unpack_from(">i", data, 23)[0]
+            writer.add(data, base, base + last + 1, self.machine.term, struct.unpack_from(">q", data, 35)[0])
+        made = writer.finish()
+        name = level_one_name(self.topic_id, self.number, self.machine.term, unique)
+        self.bucket.objects[name] = b"".join(bytes(part) for part in made.parts)
+        return made.extent
+
+    def merge(self, count: int = 2) -> list[str]:
+        """Replace the first objects by one; the names of those that are gone."""
+        old = list(self.machine.level_one)[:count]
+        if len(old) < 2:
+            return []
+        first, end = old[0].base_offset, old[-1].end_offset
+        self._uniques += 1
+        data = [data for base, data, _ in self.written if first <= base < end]
+        made = self.object_of(data, self._uniques.to_bytes(16, "big"))
+        self.apply(ReplaceLevelOne([(one.term, one.unique) for one in old], [made]))
+        return [level_one_name(self.topic_id, self.number, one.term, one.unique) for one in old]
+
+    def history(self) -> list[Written]:
+        """Every record and marker below the last stable offset that was not aborted."""
+        gone = {
+            base
+            for base, _, owner in self.written
+            for producer, first, marker in self.aborted
+            if owner == producer and first <= base < marker
+        }
+        below = self.machine.last_stable_offset
+        return read([data for base, data, _ in self.written if base < below and base not in gone])
+
+
+class Topics:
+    """The local replica of the controller, as far as it is asked."""
+
+    def __init__(self) -> None:
+        self.configs: dict[bytes, Configs] = {}
+
+    def topic_by_id(self, topic_id: bytes) -> Any:
+        configs = self.configs.get(topic_id)
+        return None if configs is None else SimpleNamespace(configs=configs, partitions=range(8))
+
+
+@dataclass
+class Node:
+    """What the upkeep needs of a node, and the upkeep."""
+
+    world: World
+    sim: SimNode
+    bucket: SimStore
+    config: NodeConfig
+    compactor: Compactor
+    boot_id: int = 1
+    topics: Topics = field(default_factory=Topics)
+    partitions: list[Replica] = field(default_factory=list)
+    now_ms: int = TIME
+    registered: bool = True
+
+    def __post_init__(self) -> None:
+        self.loop = self.sim.loop
+        self.disk = self.sim.disk
+        self.log_executor = self.sim.executor
+        self.controller = cast(ControllerClient, SimpleNamespace(machine=self.topics))
+        self.upkeep = CompactionUpkeep(cast(Any, self))
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def add(self, number: int = 0, configs: Configs = EAGER) -> Replica:
+        topic_id = bytes([number + 1]) * 16
+        made = Replica(self.bucket, number + 1, topic_id, f"t{number}", number)
+        self.topics.configs[topic_id] = configs
+        self.partitions.append(made)
+        return made
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return run(self.world, self.sim, coroutine)
+
+    def step(self, seconds: float = 11.0) -> bool:
+        """Let time pass, so that what waits is due, and do one step."""
+        self.world.run(self.world.now + seconds)
+        return self.run(self.upkeep.step())
+
+    def settle(self, limit: int = 60) -> None:
+        """Steps until there is nothing to do, in two of them: what the first one notes waits for a while."""
+        idle = 0
+        for _ in range(limit):
+            idle = 0 if self.step() else idle + 1
+            if idle == 2:
+                return
+        raise AssertionError("it never comes to an end")
+
+    def log(self, replica: Replica) -> ReplicaLog:
+        found = self.upkeep.log_of(replica.id)
+        assert found is not None
+        return found
+
+
+def contents(replica_log: ReplicaLog) -> list[Written]:
+    """Everything in a local log, by another library's reader."""
+    it = replica_log.log
+    assert it is not None, "it is open"
+    batches = []
+    for one in it.view.segments:
+        for block in one.footer.blocks:
+            data, spans = one.batches(block)
+            for span in spans:
+                at = span.position - block.position
+                batches.append(data[at : at + span.length])
+    return read(batches)
+
+
+def check(replica_log: ReplicaLog, ripe: tuple[int, int] = (0, 0)) -> None:
+    """C1 to C3 of docs/compaction.md by brute force, and that the log is settled. `clean_is_clean`."""
+    it, replica = replica_log.log, replica_log.replica
+    assert it is not None
+    assert isinstance(replica, Replica)
+    manifest, there = it.manifest, contents(replica_log)
+    start, end, clean = manifest.start_offset, manifest.log_end, manifest.clean_end
+    history = [one for one in replica.history() if start <= one.offset < end]
+    assert [one for one in there if one.offset >= clean] == [one for one in history if one.offset >= clean]
+    assert set(there) <= set(history), "what is left is as it was written"
+    assert there == sorted(there, key=lambda one: one.offset)
+    records = [one for one in there if one.offset < clean and not one.marker]
+    assert len({one.key for one in records}) == len(records), "C1"
+    assert None not in {one.key for one in records}, "C2"
+    last = {one.key: one for one in history if one.offset < clean and not one.marker}
+    for key, one in last.items():
+        if key is not None and not (one.value is None and one.offset < ripe[0]):
+            assert one in there, "C3"
+    for one in history:
+        if one.marker and one.offset >= ripe[1]:
+            assert one in there, "a marker waits until it is ripe"
+
+
+@contextmanager
+def compaction_node(config: CompactionSection = CONFIG, seed: int = 1) -> Iterator[Node]:
+    with World(seed) as world:
+        sim = started(world)
+        yield node_on(world, sim, SimStore(world), config)
+
+
+def node_on(world: World, sim: SimNode, bucket: SimStore, config: CompactionSection = CONFIG) -> Node:
+    compactor = StoreCompactor(bucket.client(sim), sim.disk, loop=sim.loop, executor=sim.executor)
+    whole = SimpleNamespace(
+        compaction=config,
+        level_one=SimpleNamespace(block_bytes=400),
+        node=SimpleNamespace(data="/data"),
+        cluster=SimpleNamespace(id="harbour"),
+    )
+    return Node(world, sim, bucket, cast(NodeConfig, whole), compactor)
