@@ -34,11 +34,12 @@ from kio.index import load_request_schema
 
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.broker.broker import Broker, CannotListen
+from strandline.node.compaction.worker_compactor import WorkerCompactor
 from strandline.node.config.node_config import ConfigError, NodeConfig, load
 from strandline.node.kafka.wire.apis import APIS
 from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.level_one.builder import BuilderConfig
-from strandline.node.level_one.worker_link import WorkerBuilder
+from strandline.node.level_one.worker_builder import WorkerBuilder
 from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.storage_owner import ForeignStorage
@@ -166,6 +167,7 @@ class _Process:
             wall_ms=lambda: time.time_ns() // 1_000_000,
             on_fatal=self._stop_for,
             level_one_builder=_level_one_builder(config, loop),
+            compactor=_compactor(config, loop),
         )
         admin = AdminServer(broker, config.admin.host, config.admin.port, config.admin.hosts)
         try:
@@ -258,6 +260,12 @@ def _level_one_builder(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> W
     place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}-level-one")
     builder = BuilderConfig(block_bytes=config.level_one.block_bytes)
     return WorkerBuilder(place, builder, loop=loop) if place.is_shared else None
+
+
+def _compactor(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> WorkerCompactor | None:
+    """As `_level_one_builder`."""
+    place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}-compaction")
+    return WorkerCompactor(place, loop=loop) if place.is_shared else None
 
 
 def _warm_up() -> None:

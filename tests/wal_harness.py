@@ -107,6 +107,9 @@ class FakeDisk(Disk):
         self.step(f"rename {src} {dst}")
         self.names[dst] = self.names.pop(src)
 
+    def rmdir(self, path: str) -> None:
+        raise NotImplementedError
+
     def unlink(self, path: str) -> None:
         self.step(f"unlink {path}")
         del self.names[path]

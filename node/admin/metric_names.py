@@ -362,6 +362,44 @@ LEVEL_ONE: Final = (
     Metric("strandline_retention_records_total", _C, "offsets", "Offsets deleted by these moves."),
 )
 
+COMPACTION: Final = (
+    Metric("strandline_compaction_ingests_total", _C, "segments", "Segments filled from level one."),
+    Metric("strandline_compaction_rounds_total", _C, "rounds", "Rounds of cleaning that came to their end."),
+    Metric(
+        "strandline_compaction_read_bytes_total",
+        _C,
+        "bytes",
+        "Bytes read, by work: ingest (of level one) or clean (of segments).",
+        ("work",),
+    ),
+    Metric(
+        "strandline_compaction_written_bytes_total",
+        _C,
+        "bytes",
+        "Bytes of the segments written for this.",
+        ("work",),
+    ),
+    Metric("strandline_compaction_removed_records_total", _C, "records", "Records removed by rounds."),
+    Metric(
+        "strandline_compaction_resets_total",
+        _C,
+        "resets",
+        "Local logs made anew: there was none, its files were damaged, or it was behind what was removed.",
+        ("reason",),
+    ),
+    Metric("strandline_compaction_failed_jobs_total", _C, "jobs", "Jobs that failed."),
+    Metric(
+        "strandline_compaction_abandoned_jobs_total",
+        _C,
+        "jobs",
+        "Jobs whose result was not used, as the log or the state had changed.",
+    ),
+    Metric("strandline_compaction_step_seconds", _H, "seconds", "Duration of ingests and steps of rounds."),
+    Metric("strandline_compaction_logs", _G, "logs", "Local logs, by state.", ("state",)),
+    Metric("strandline_compaction_worker_cpu_seconds_total", _C, "seconds", "Processor time of the worker."),
+    Metric("strandline_compaction_worker_starts_total", _C, "starts", "Starts of the worker process."),
+)
+
 COLLECTION: Final = (
     Metric(
         "strandline_storage_objects",
@@ -425,6 +463,7 @@ METRICS: Final = (
     *KAFKA,
     *LEVEL_ZERO,
     *LEVEL_ONE,
+    *COMPACTION,
     *COLLECTION,
     *RAFT,
     *CONTROLLER,

@@ -6,10 +6,12 @@ provides less than a whole node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from strandline.node.checkpoints.publisher import PublisherMeasures
+from strandline.node.compaction.compaction_measures import CompactionMeasures
+from strandline.node.compaction.compactor import CompactorMeasures
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import Verdict
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
@@ -181,6 +183,20 @@ class UpkeepSource(Protocol):
     def status(self) -> UpkeepStatus: ...
 
 
+class CompactionSource(Protocol):
+    """The upkeep of local logs."""
+
+    @property
+    def measures(self) -> CompactionMeasures: ...
+    def states(self) -> Mapping[str, int]: ...
+
+
+class CompactorSource(Protocol):
+    """The compactor, or the worker process for it."""
+
+    measures: CompactorMeasures
+
+
 class BuilderSource(Protocol):
     """The builder of level-one objects."""
 
@@ -263,6 +279,10 @@ class AdminSource(Protocol):
     def level_one_builder(self) -> BuilderSource: ...
     @property
     def level_one_reader(self) -> LevelOneReader: ...
+    @property
+    def compaction(self) -> CompactionSource: ...
+    @property
+    def compactor(self) -> CompactorSource: ...
     @property
     def collectable(self) -> CollectableSource: ...
     @property

@@ -45,7 +45,7 @@ class CleaningRound:
         self.young_ms: int | None = None
         """The newest timestamp of the batch that was too young, if that is where the round ended."""
         self.problem: str | None = None
-        """Why the round could not come further, where an operator has to act."""
+        """The cause that an operator has to remove for rounds to come further; None if there is none."""
         removals = replica_log.replica.machine.removals
         self._ripe = removals.ripe_tombstones, removals.ripe_markers
         self._removals = removals
@@ -131,12 +131,14 @@ class CleaningRound:
         made = await self._compactor.filter(job)
         if isinstance(made, JobFailed):
             self._fail(made)
+            await self.replica_log.discard(log, numbers)
             return
         self._measures.cleaned_read_bytes += made.read_bytes
         self._measures.cleaned_written_bytes += made.written_bytes
         if not self._stands():
             self._measures.abandoned += 1
             self.ended = True
+            await self.replica_log.discard(log, numbers)
             return
         segments = list(log.manifest.segments)
         at = segments.index(group[0])

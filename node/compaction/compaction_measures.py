@@ -9,7 +9,7 @@ from strandline.node.level_zero.measures import SECONDS, Histogram
 
 
 class Reset(Enum):
-    """Cause of a local log's reset: it is made of level one anew."""
+    """Cause of a local log's reset: it is made of level one once more."""
 
     NEW = "new"
     """There was none."""
@@ -39,5 +39,5 @@ class CompactionMeasures:
     failed: int = 0
     """Jobs that failed."""
     resets: dict[Reset, int] = field(default_factory=lambda: dict.fromkeys(Reset, 0))
-    job_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    step_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     """Of ingests, and of the steps of rounds."""

@@ -41,7 +41,7 @@ class LogUpkeep:
         self.configs = configs
         self.seen = FirstSeen(ingest_seconds)
         self.waiting: Waiting | None = None
-        """What there was to ingest at the last look."""
+        """The next ingest, as of the last look."""
         self._counted: tuple[Manifest, Tally] | None = None
         self._futile: tuple[Manifest, tuple[int, int], int | None] | None = None
         """The log, and the ripe offsets, for which a round did nothing; and until when, Unix milliseconds."""
@@ -64,7 +64,7 @@ class LogUpkeep:
         self._futile = (manifest, self.ripe, until)
 
     def urgency(self, now_ms: int) -> float | None:
-        """How much a round is due: the dirty ratio, and 1 more if a record waits for too long."""
+        """The dirty ratio if a round is due, and 1 more if a record waits for too long; None if not."""
         if self.log.log is None:
             return None
         manifest = self.log.log.manifest
@@ -102,6 +102,14 @@ class CompactionUpkeep:
         kept = self._kept.get(group)
         return None if kept is None else kept.log
 
+    def states(self) -> Mapping[str, int]:
+        """The number of logs that are open, not open, and open but not cleaned any further."""
+        states = {"open": 0, "closed": 0, "stuck": 0}
+        for kept in self._kept.values():
+            open_log = kept.log.log is not None
+            states["stuck" if open_log and kept.log.stuck else "open" if open_log else "closed"] += 1
+        return states
+
     def start(self) -> None:
         """Begin; replicas may come and go from now on."""
         self._task = self._context.loop.create_task(self.run())
@@ -131,7 +139,7 @@ class CompactionUpkeep:
                 worked = False
             if worked:
                 took = loop.time() - began
-                self.measures.job_seconds.add(took)
+                self.measures.step_seconds.add(took)
                 await asyncio.sleep(min(took, MAX_PAUSE_SECONDS))
 
     async def step(self) -> bool:
@@ -203,9 +211,10 @@ class CompactionUpkeep:
         context = self._context
 
         def needed(topic_id: bytes, number: int) -> bool:
-            configs = configs_of(context, topic_id)
             topic = context.controller.machine.topic_by_id(topic_id)
-            return configs is not None and topic is not None and number < len(topic.partitions)
+            if topic is None or configs_of(context, topic_id) is None or number >= len(topic.partitions):
+                return False
+            return context.config.node.id in topic.partitions[number].replicas
 
         disk, executor = context.disk, context.log_executor
         try:
@@ -237,21 +246,19 @@ class CompactionUpkeep:
         now = self._context.loop.time()
         busy = None if self._round is None else self._round.replica_log
         for one in self._kept.values():
-            if one.log.log is not None and one.log is not busy and one.log.backoff.retry_at <= now:
+            if one.log is not busy and one.log.backoff.retry_at <= now and one.log.in_step():
                 yield one
 
     async def _ingest(self, one: LogUpkeep) -> None:
         """Plan from one version of the state, have the segment made, and swap it in if all still holds."""
         owner, machine = one.log, one.log.replica.machine
-        if not owner.in_step():
-            return
         it = owner.log
         assert it is not None, "only open logs are filled"
         # The floors are durable before the first byte is read: what is read may lack what was removed by now.
         if not it.manifest.segments and not await owner.raise_floors():
             return
         planned = waiting(it.manifest, machine, self._config.segment_bytes)
-        if planned is None or owner.log is not it or not owner.in_step():
+        if planned is None or not owner.in_step():
             return
         removals, frozen = machine.removals, machine.aborted.frozen()
         before = it.manifest.segments[-1:]
@@ -277,9 +284,11 @@ class CompactionUpkeep:
         made = await self._context.compactor.ingest(job)
         if isinstance(made, JobFailed):
             self._failed(owner, made)
-        elif owner.log is not it or machine.removals is not removals or not owner.in_step():
-            # A reset, or a snapshot of the state that was installed meanwhile.
+            await owner.discard(it, [job.number])
+        elif machine.removals is not removals or not owner.in_step():
+            # A snapshot of the state was installed meanwhile, or the log has to be reset.
             self.measures.abandoned += 1
+            await owner.discard(it, [job.number])
         else:
             segments = it.manifest.segments
             kept = segments[:-1] if before else segments
@@ -307,7 +316,7 @@ class CompactionUpkeep:
         due: list[tuple[float, LogUpkeep]] = []
         for one in self._idle():
             urgency = one.urgency(now_ms)
-            if urgency is not None and one.log.in_step():
+            if urgency is not None:
                 due.append((urgency, one))
         if not due:
             return None

@@ -34,7 +34,7 @@ class IngestJob(NamedTuple):
     before: Segment | None
     """The log's last segment, if it is so small that it is written again in front of what is new."""
     first_offset: int
-    """Where the log ends."""
+    """The end of the log."""
     end_offset: int
     """At a batch: at most the last stable offset, and the end of level one."""
     sources: Sequence[LevelOneExtent]
@@ -119,7 +119,7 @@ class Mapped(NamedTuple):
     young_ms: int | None = None
     """If the bound is a batch that is too young: its newest timestamp."""
     problem: str | None = None
-    """Why the round cannot come past the bound, where an operator has to act."""
+    """The cause that an operator has to remove for rounds to come past the bound."""
 
 
 class Filtered(NamedTuple):

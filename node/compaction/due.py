@@ -14,7 +14,7 @@ from strandline.statemachine.controller.topic_config import (
 
 
 class Tally(NamedTuple):
-    """What the segments of a log come to."""
+    """Sums over the segments of a log."""
 
     clean_bytes: int
     dirty_bytes: int

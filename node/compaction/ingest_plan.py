@@ -18,7 +18,7 @@ MAX_SOURCES: Final = 256
 
 
 class Waiting(NamedTuple):
-    """What level one has and the local log has not: the offsets, and about how many bytes."""
+    """Offsets that level one has and the local log has not, and about how many bytes."""
 
     first_offset: int
     end_offset: int

@@ -2,7 +2,7 @@
 
 A log lags behind the state, never the other way round in what matters: whatever tombstone the state lets
 others remove, this log must have, or must never have had what the tombstone deleted. Where that does not
-hold, the log is made anew; docs/compaction.md.
+hold, the log is reset; docs/compaction.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Ends(NamedTuple):
-    """How far a replica's log is clean, and without transactional data: what the replica reports."""
+    """Offsets up to which a replica's log is clean, and without transactional data."""
 
     mcco: int
     """Maximum cleanly compacted offset."""
@@ -65,7 +65,7 @@ class ReplicaLog:
         self.backoff = RetryBackoff(FIRST_RETRY_SECONDS)
         """After errors of any kind; its error is for people."""
         self.stuck: str | None = None
-        """Why rounds cannot clean what lies behind an offset, where an operator has to act."""
+        """The cause that an operator has to remove for rounds to come further; None if there is none."""
         self.resets = 0
         self.reset_for: str | None = None
         """The cause of the last reset, or of the one that is due, in words; None before any."""
@@ -83,7 +83,7 @@ class ReplicaLog:
     # What others ask.
 
     def ends(self, machine: PartitionStateMachine) -> Ends | None:
-        """What this replica may report, from the durable manifest; None while it knows nothing."""
+        """The ends that this replica may report, by the durable manifest; None while it knows nothing."""
         if self.log is None or self._due is not None:
             return None
         manifest, start = self.log.manifest, machine.start_offset
@@ -119,7 +119,7 @@ class ReplicaLog:
 
     @property
     def place(self) -> LogPlace:
-        """Where a compactor finds the log, which is open."""
+        """The place of the log, which is open, for a compactor."""
         assert self.log is not None, "there is no log"
         return LogPlace(self.identity, self.folder, self.log.maker)
 
@@ -128,7 +128,7 @@ class ReplicaLog:
     @property
     def wants_care(self) -> bool:
         """Whether `care` would do anything now."""
-        if self.backoff.retry_at > self._context.loop.time() and self.log is None:
+        if self.backoff.retry_at > self._context.loop.time():
             return False
         return self.log is None or not self.in_step() or self._start_has_moved(self.log.manifest)
 
@@ -152,6 +152,10 @@ class ReplicaLog:
         """Change the log durably; False if it could not be, which is noted."""
         assert self.log is not None, "there is no log"
         return await self._change(self.log, lambda it: it.replace(segments, clean_end))
+
+    async def discard(self, it: LocalLog, numbers: Sequence[int]) -> None:
+        """Remove the files that a job made, or began to make, in vain."""
+        await self._off(it.discard_made, numbers)
 
     async def raise_floors(self) -> bool:
         """Let an empty log begin with the floors of the state as it is now; False if it could not."""

@@ -68,11 +68,13 @@ class StoreCompactor(Compactor):
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _ingest(self, job: IngestJob) -> Ingested | JobFailed:
+        await self._loop.run_in_executor(self._executor, _import)
         from strandline.node.compaction.ingest import ingest
 
         return await ingest(job, store=self._store, disk=self._disk, loop=self._loop, executor=self._executor)
 
     async def _map(self, job: MapJob) -> Mapped | JobFailed:
+        await self._loop.run_in_executor(self._executor, _import)
         from strandline.node.compaction.segment_cleaning import SegmentCleaning
 
         if self._cleaning is None:
@@ -98,3 +100,10 @@ class StoreCompactor(Compactor):
             finally:
                 task.cancel()
                 self._task = None
+
+
+def _import() -> None:
+    """Import the libraries, which takes a second the first time: not on the loop."""
+    from strandline.node.compaction import ingest, segment_cleaning
+
+    del ingest, segment_cleaning

@@ -406,6 +406,13 @@ def _build(given: _Given) -> NodeConfig:
             f"{', '.join(sorted(sources))}: level_one: block_bytes may not be above target_bytes, nor that "
             "above job_bytes: raise job_bytes, or lower the others"
         )
+    compaction = CompactionSection(**given.section("compaction"))
+    if compaction.ingest_bytes > compaction.segment_bytes:
+        sources = {given.source(key) for key in given.values if key.startswith("compaction.")}
+        raise ConfigError(
+            f"{', '.join(sorted(sources))}: compaction: ingest_bytes may not be above segment_bytes: lower "
+            "it, or raise the other"
+        )
     groups = GroupsSection(**given.section("groups"))
     if groups.min_session_seconds > groups.max_session_seconds:
         sources = {given.source(key) for key in given.values if key.startswith("groups.")}
@@ -427,7 +434,7 @@ def _build(given: _Given) -> NodeConfig:
         insecure,
         CheckpointsSection(**given.section("checkpoints")),
         level_one,
-        CompactionSection(**given.section("compaction")),
+        compaction,
         CollectorSection(**given.section("collector")),
         RetentionSection(**given.section("retention")),
         CoordinatorSection(**given.section("coordinator")),

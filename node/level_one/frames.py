@@ -1,4 +1,4 @@
-"""Messages between a node and its level-one worker: small frames of msgpack over a pipe.
+"""Jobs of the level-one worker as messages; `strandline.node.worker.worker_frames` has their frames.
 
 A job may have hundreds of thousands of extents. They go in slices, so that neither side holds a large frame
 and the node's loop is never busy with one for long.
@@ -6,11 +6,8 @@ and the node's loop is never busy with one for long.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
-
-import msgpack
 
 from strandline.node.level_one.builder import BuildFailed, Merge, Output
 from strandline.statemachine.object_names import OBJECT_ID_BYTES
@@ -24,43 +21,10 @@ from strandline.statemachine.partition.extents import (
 )
 from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW, LevelOneExtent
 
-LENGTH: Final = struct.Struct("<I")
-MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 EXTENTS_AT_A_TIME: Final = 1000
 INLINE_BYTES_AT_A_TIME: Final = 1024 * 1024
 """A frame of extents ends with the inline batch that reaches this."""
 _NO_OBJECT: Final = bytes(OBJECT_ID_BYTES)
-
-
-class BadFrame(Exception):
-    """The other side does not speak this protocol."""
-
-
-def framed(message: Sequence[Any]) -> bytes:
-    """A message as it goes over the pipe. Raises ValueError when it is too large."""
-    body = msgpack.packb(message)
-    if len(body) > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {len(body)} bytes is above {MAX_FRAME_BYTES}")
-    return LENGTH.pack(len(body)) + body
-
-
-def length_of(head: bytes | bytearray) -> int:
-    """Number of bytes behind the head of a frame; raises BadFrame."""
-    [length] = LENGTH.unpack(head)
-    if length > MAX_FRAME_BYTES:
-        raise BadFrame(f"a frame of {length} bytes is above {MAX_FRAME_BYTES}")
-    return int(length)
-
-
-def message_of(body: bytes) -> list[Any]:
-    """The message of a frame, a list that begins with its kind; raises BadFrame."""
-    try:
-        message = msgpack.unpackb(body)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise BadFrame(f"{len(body)} bytes are no message: {error}") from error
-    if not isinstance(message, list) or not message or not isinstance(message[0], str):
-        raise BadFrame(f"a message begins with its kind, this one is {str(message)[:80]}")
-    return message
 
 
 # Jobs, from the node.

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from strandline.node.admin.server import AdminServer
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
+from strandline.node.compaction.compaction_measures import CompactionMeasures
+from strandline.node.compaction.compactor import CompactorMeasures
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import Verdict
 from strandline.node.gc.collectable_epochs import Heard, HeldBack, Maximum
@@ -221,6 +223,21 @@ class FakeCollection:
 
 
 @dataclass
+class FakeCompaction:
+    """One log that is cleaned and one that waits."""
+
+    measures: CompactionMeasures = field(default_factory=CompactionMeasures)
+
+    def states(self) -> dict[str, int]:
+        return {"open": 1, "closed": 1, "stuck": 0}
+
+
+@dataclass
+class FakeCompactor:
+    measures: CompactorMeasures = field(default_factory=CompactorMeasures)
+
+
+@dataclass
 class FakeUpkeep:
     partitions: tuple[PartitionUpkeep, ...] = ()
     measures: UpkeepMeasures = field(default_factory=UpkeepMeasures)
@@ -291,6 +308,7 @@ class SmallNode:
         )
         self.level_one_reader = LevelOneReader(self.store, LevelOneReaderConfig(), loop=loop)
         self.level_one, self.level_one_builder = FakeUpkeep(), FakeBuilder()
+        self.compaction, self.compactor = FakeCompaction(), FakeCompactor()
         self.collectable = self.collector = self.gone_topics = self.clock = FakeCollection()
         self.unavailable: Unavailable | None = None
         self.kafka = KafkaServer(

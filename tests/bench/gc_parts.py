@@ -17,7 +17,7 @@ from strandline.node.config.node_config import CollectorSection
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.gc.collector import PAGE, Collector
 from strandline.node.level_one.builder import BuilderConfig, Merge, Output
-from strandline.node.level_one.worker_link import WorkerBuilder
+from strandline.node.level_one.worker_builder import WorkerBuilder
 from strandline.node.objectstore.local_store import PARTIAL, LocalStore
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy

@@ -3,37 +3,537 @@ say."""
 
 from __future__ import annotations
 
+import errno
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from crc32c import crc32c
+
 from strandline.node.compaction.compaction_measures import Reset
-from strandline.node.compaction.replica_log import Ends
-from tests.compaction.logs import Plan
-from tests.compaction.upkeep_harness import Node, check, compaction_node, contents
+from strandline.node.compaction.compactor import IngestJob
+from strandline.node.compaction.local_log import MANIFEST
+from strandline.node.compaction.manifest import Manifest
+from strandline.node.compaction.replica_log import Ends, ReplicaLog
+from strandline.statemachine.partition.partition_commands import ReplaceLevelOne, SetStartOffset
+from tests.compaction.logs import TIME, Plan
+from tests.compaction.upkeep_harness import (
+    CONFIG,
+    EAGER,
+    KIB,
+    Replica,
+    check,
+    compaction_node,
+    contents,
+)
 
 
-def fill(node: Node, count: int, keys: int = 5, number: int = 0) -> None:
+def fill(replica: Replica, count: int, keys: int = 5, start: int = 0) -> None:
     """Batches of one record each, in objects of ten."""
-    replica = node.partitions[number]
-    for each in range(count):
+    for each in range(start, start + count):
         replica.put(Plan(((b"key %d" % (each % keys), b"value %d" % each, each),)))
         if each % 10 == 9:
             replica.lift()
     replica.lift()
 
 
+def offsets(log: ReplicaLog) -> list[int]:
+    return [one.offset for one in contents(log)]
+
+
+def manifest_of(log: ReplicaLog) -> Manifest:
+    assert log.log is not None, "it is open"
+    return log.log.manifest
+
+
+def ends_of(log: ReplicaLog) -> Ends | None:
+    return log.ends(log.replica.machine)
+
+
+# Filling and cleaning.
+
+
 def test_a_log_is_filled_and_cleaned_up_to_its_last_batch() -> None:
     with compaction_node() as node:
         replica = node.add()
-        fill(node, 100)
+        fill(replica, 100)
         node.settle()
         log = node.log(replica)
-        assert log.log is not None
-        assert log.ends(replica.machine) == Ends(99, 100)
+        assert ends_of(log) == Ends(99, 100)
         check(log)
         # The last batch is not cleaned: its key's record before it stays.
-        assert [one.offset for one in contents(log)] == [94, 95, 96, 97, 98, 99]
-        assert node.upkeep.measures.resets[Reset.NEW] == 1
-        assert log.resets == 1
-        fill(node, 7)
+        assert offsets(log) == [94, 95, 96, 97, 98, 99]
+        assert node.upkeep.measures.resets[Reset.NEW] == log.resets == 1
+        fill(replica, 7)
         node.settle()
-        assert log.ends(replica.machine) == Ends(106, 107)
+        assert ends_of(log) == Ends(106, 107)
         check(log)
-        assert [one.offset for one in contents(log)] == [101, 102, 103, 104, 105, 106]
+        assert offsets(log) == [101, 102, 103, 104, 105, 106]
+        assert len(manifest_of(log).segments) == 3, "what was clean, what is, the rest: others are joined"
+        assert node.upkeep.states() == {"open": 1, "closed": 0, "stuck": 0}
+
+
+def test_a_log_ends_at_the_last_stable_offset_and_has_no_transactional_data() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        replica.put(Plan(((b"a", b"committed", 0),)), producer=7)
+        replica.put(Plan(((b"b", b"aborted", 0),)), producer=8)
+        replica.put(Plan(((b"c", b"plain", 0),)))
+        replica.end(7, commit=True)
+        replica.end(8, commit=False)
+        opened = replica.put(Plan(((b"c", b"open", 0),)), producer=7)
+        replica.put(Plan(((b"a", b"plain", 0),)))
+        replica.lift()
+        node.settle()
+        log = node.log(replica)
+        assert ends_of(log) == Ends(4, opened)
+        assert [(one.key, one.value) for one in contents(log) if not one.marker] == [
+            (b"a", b"committed"),
+            (b"c", b"plain"),
+        ]
+        check(log)
+        replica.end(7, commit=False)
+        replica.lift()
+        node.settle()
+        assert ends_of(log) == Ends(7, 8)
+        # The aborted value superseded nothing, and the committed one is superseded.
+        assert [(one.key, one.value) for one in contents(log) if not one.marker] == [
+            (b"c", b"plain"),
+            (b"a", b"plain"),
+        ]
+        check(log)
+        it = log.log
+        assert it is not None
+        for one in it.view.segments:
+            for block in one.footer.blocks:
+                data, spans = one.batches(block)
+                for span in spans:
+                    attributes = data[span.position - block.position + 22]
+                    assert attributes & 0x30 in (0x00, 0x30), "only markers have the bit"
+
+
+def test_small_amounts_wait_and_large_ones_do_not() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        node.step(0.1)
+        fill(replica, 3)
+        for _ in range(8):
+            assert not node.step(1.0)
+        assert node.step(3.0), "ten seconds"
+        assert manifest_of(node.log(replica)).log_end == 3
+        fill(replica, 40)
+        for _ in range(4):
+            node.step(0.1)
+        assert manifest_of(node.log(replica)).log_end > 3, "there is more than ingest_bytes"
+
+
+@pytest.mark.parametrize(
+    ("configs", "rounds"),
+    [
+        ({"min.cleanable.dirty.ratio": "0.9"}, [1, 1, 1]),
+        ({"min.cleanable.dirty.ratio": "0.2"}, [1, 2, 2]),
+        ({"min.cleanable.dirty.ratio": "1.0", "max.compaction.lag.ms": "60000"}, [1, 1, 2]),
+    ],
+)
+def test_a_round_is_due_by_ratio_or_by_age(configs: dict[str, str], rounds: list[int]) -> None:
+    """All of it is dirty at first; then a third of it is; then that is two minutes old."""
+    with compaction_node() as node:
+        replica = node.add(configs={**EAGER, **configs})
+        fill(replica, 40, keys=30)
+        node.settle()
+        found = [node.upkeep.measures.rounds]
+        node.now_ms += 30_000
+        for each in range(12):
+            replica.put(Plan(((b"key %d" % each, b"v", 30_000),)))
+        replica.lift()
+        node.settle()
+        found.append(node.upkeep.measures.rounds)
+        node.now_ms += 120_000
+        node.settle()
+        found.append(node.upkeep.measures.rounds)
+        assert found == rounds
+        check(node.log(replica))
+
+
+def test_what_is_too_young_is_not_cleaned_until_it_is_old_enough() -> None:
+    with compaction_node() as node:
+        replica = node.add(configs={**EAGER, "min.compaction.lag.ms": "60000"})
+        for each in range(10):
+            replica.put(Plan(((b"k", b"%d" % each, 10_000 * each),)))
+        replica.lift()
+        node.now_ms = TIME + 100_000
+        node.settle()
+        log = node.log(replica)
+        # 100 s - 60 s: records up to 40 s may go.
+        assert ends_of(log) == Ends(5, 10)
+        assert offsets(log) == [4, 5, 6, 7, 8, 9]
+        steps = node.upkeep.measures.rounds
+        node.settle()
+        assert node.upkeep.measures.rounds == steps, "it is not tried in vain"
+        node.now_ms += 20_001
+        node.settle()
+        assert ends_of(log) == Ends(7, 10)
+        check(log)
+
+
+def test_ripe_tombstones_and_markers_go_from_what_is_clean_already() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        replica.put(Plan(((b"a", b"v", 0),)))
+        replica.put(Plan(((b"a", None, 0),)))
+        replica.put(Plan(((b"b", b"v", 0),)), producer=7)
+        replica.end(7, commit=True)
+        replica.put(Plan(((b"b", b"w", 0),)))
+        replica.put(Plan(((b"c", b"w", 0),)))
+        replica.lift()
+        node.settle()
+        log = node.log(replica)
+        assert offsets(log) == [1, 3, 4, 5]
+        replica.removal(5, 5, ripe=False)
+        node.settle()
+        assert offsets(log) == [1, 3, 4, 5], "they wait"
+        replica.now_ms += 3_600_000
+        replica.removal(5, 6)
+        node.settle()
+        assert offsets(log) == [4, 5]
+        check(log, ripe=(5, 6))
+        assert node.upkeep.measures.resets == {Reset.NEW: 1, Reset.DAMAGED: 0, Reset.BEHIND: 0}
+
+
+def test_a_map_that_is_full_makes_several_rounds() -> None:
+    small = CONFIG.__class__(
+        map_bytes=4 * KIB, segment_bytes=8 * KIB, ingest_bytes=2 * KIB, ingest_seconds=10
+    )
+    with compaction_node(small) as node:
+        replica = node.add()
+        fill(replica, 600, keys=300)
+        node.settle(300)
+        log = node.log(replica)
+        assert ends_of(log) == Ends(599, 600)
+        assert node.upkeep.measures.rounds >= 600 // 127
+        check(log)
+
+
+# Logs that cannot be relied on.
+
+
+def test_damage_of_the_manifest_or_a_segment_is_a_reset_and_the_table_is_the_same() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 60)
+        node.settle()
+        expected = offsets(node.log(replica))
+        folder = node.log(replica).folder
+        node.disk.flip_bit(f"{folder}/{MANIFEST}", 30)
+        node = node.again()
+        node.settle()
+        log = node.log(replica)
+        assert offsets(log) == expected
+        assert node.upkeep.measures.resets == {Reset.NEW: 0, Reset.DAMAGED: 1, Reset.BEHIND: 0}
+        # A block, which only a job or a reader meets.
+        segment = manifest_of(log).segments[0]
+        node.disk.flip_bit(f"{folder}/{segment.number:020d}.seg", 40)
+        fill(replica, 20, start=60)
+        node.settle()
+        check(log)
+        assert ends_of(log) == Ends(79, 80)
+        assert node.upkeep.measures.resets[Reset.DAMAGED] == 2
+        assert log.reset_for is not None
+        assert f"{segment.number:020d}" in log.reset_for, "the file is named"
+
+
+def test_a_log_that_lacks_tombstones_which_are_gone_elsewhere_is_made_anew() -> None:
+    """It was away, and was left out: schedule 6 and 14 of the specification."""
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 20)
+        node.settle()
+        log = node.log(replica)
+        assert offsets(log)[0] == 14
+        # Key 0 is deleted; all others are clean past it, and level one has lost its deletion.
+        replica.put(Plan(((b"key 0", None, 0),)))
+        for each in range(20):
+            replica.put(Plan(((b"key %d" % (1 + each % 4), b"later", 0),)))
+        replica.lift()
+        kept = [data for base, data, _ in replica.written if base > 36]
+        clean = replica.object_of(kept, bytes([9]) * 16, (0, 41))
+        old = [(one.term, one.unique) for one in replica.machine.level_one]
+        replica.apply(ReplaceLevelOne(old, [clean], 40, 40, 40))
+        replica.removal(40, 40)
+        assert log.readable() is None, "it is not read from this moment on"
+        assert ends_of(log) == Ends(19, 20)
+        node.settle()
+        assert node.upkeep.measures.resets[Reset.BEHIND] == 1
+        assert offsets(log) == [37, 38, 39, 40]
+        assert manifest_of(log).floor == 40
+        assert ends_of(log) == Ends(40, 41)
+
+
+def test_the_floor_of_an_empty_log_is_that_of_the_state_before_anything_is_read() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        node.step()
+        log = node.log(replica)
+        assert (manifest_of(log).floor, ends_of(log)) == (0, Ends(0, 0))
+        fill(replica, 30)
+        replica.removal(20, 25, ripe=False)
+        asked: list[tuple[int, int]] = []
+        compactor = node.compactor
+        ingest = compactor.ingest
+
+        async def watched(job: IngestJob):  # type: ignore[no-untyped-def]
+            asked.append(manifest_of(log)[2:4])
+            return await ingest(job)
+
+        with patch.object(compactor, "ingest", watched):
+            node.settle()
+        assert asked[0] == (20, 25), "durable before the first byte"
+        replica.removal(25, 25, ripe=False)
+        node.settle()
+        assert manifest_of(log)[2:4] == (20, 25), "and never risen while the log holds something"
+
+
+# What comes between.
+
+
+def test_a_job_of_a_state_that_was_replaced_by_a_snapshot_is_dropped() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 20)
+        node.step()
+        compactor, ingest = node.compactor, node.compactor.ingest
+
+        async def meanwhile(job: IngestJob):  # type: ignore[no-untyped-def]
+            made = await ingest(job)
+            replica.machine.restore(replica.machine.snapshot())
+            return made
+
+        with patch.object(compactor, "ingest", meanwhile):
+            node.step()
+        assert node.upkeep.measures.abandoned == 1
+        log = node.log(replica)
+        assert manifest_of(log).log_end == 0
+        left = [name for name in node.disk.listdir(log.folder) if name != MANIFEST]
+        assert left == [], "what was made in vain is removed"
+        node.settle()
+        assert ends_of(log) == Ends(19, 20)
+
+
+def test_an_object_that_is_gone_when_it_is_read_is_planned_anew() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 20)
+        node.step()
+        compactor, ingest = node.compactor, node.compactor.ingest
+
+        async def merged(job: IngestJob):  # type: ignore[no-untyped-def]
+            for name in replica.merge():
+                del node.bucket.objects[name]
+            return await ingest(job)
+
+        with patch.object(compactor, "ingest", merged):
+            node.step()
+            node.step()
+        assert node.upkeep.measures.failed == 1
+        node.settle()
+        assert ends_of(node.log(replica)) == Ends(19, 20)
+        check(node.log(replica))
+        assert node.log(replica).backoff.error is None
+
+
+def test_the_start_moves_through_a_log_and_past_its_end() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 100, keys=90)
+        node.settle()
+        log = node.log(replica)
+        replica.apply(SetStartOffset(45))
+        node.settle()
+        assert manifest_of(log).start_offset <= 45
+        assert ends_of(log) == Ends(99, 100)
+        check(log)
+        replica.apply(SetStartOffset(100))
+        fill(replica, 10, start=100)
+        replica.apply(SetStartOffset(105))
+        replica.removal(105, 105)
+        assert log.in_step(), "below the start nothing is needed"
+        node.settle()
+        assert (manifest_of(log).start_offset, manifest_of(log).log_end) == (105, 110)
+        assert ends_of(log) == Ends(109, 110)
+        assert node.upkeep.measures.resets == {Reset.NEW: 1, Reset.DAMAGED: 0, Reset.BEHIND: 0}
+
+
+def test_the_start_moves_while_a_round_is_under_way() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 300, keys=280)
+        steps = 0
+        while node.upkeep._round is None or not node.upkeep._round._groups:
+            node.step()
+            steps += 1
+            assert steps < 50
+        replica.apply(SetStartOffset(250))
+        node.settle()
+        log = node.log(replica)
+        assert ends_of(log) == Ends(299, 300)
+        assert manifest_of(log).segments[0].end_offset > 250
+        check(log)
+
+
+def test_delete_then_compact_then_delete() -> None:
+    with compaction_node() as node:
+        replica = node.add(configs={"cleanup.policy": "delete"})
+        fill(replica, 20)
+        node.settle()
+        assert node.upkeep.log_of(replica.id) is None
+        assert not node.disk.exists("/data/compacted")
+        node.topics.configs[replica.topic_id] = EAGER
+        node.settle()
+        log = node.log(replica)
+        assert ends_of(log) == Ends(19, 20)
+        node.topics.configs[replica.topic_id] = {"cleanup.policy": "delete"}
+        node.step()
+        assert node.upkeep.logs == {}
+        assert not node.disk.exists(log.folder)
+        node.topics.configs[replica.topic_id] = {**EAGER, "cleanup.policy": "compact,delete"}
+        node.settle()
+        assert node.log(replica) is not log
+        assert ends_of(node.log(replica)) == Ends(19, 20)
+        assert node.upkeep.measures.resets[Reset.NEW] == 2
+
+
+def test_the_log_of_a_replica_that_leaves_goes_and_what_nobody_has_any_more_is_swept_at_the_start() -> None:
+    with compaction_node() as node:
+        replicas = [node.add(number) for number in range(3)]
+        for replica in replicas:
+            fill(replica, 10)
+        node.settle()
+        folders = [node.log(replica).folder for replica in replicas]
+        node.partitions.remove(replicas[0])
+        node.step()
+        assert [node.disk.exists(folder) for folder in folders] == [False, True, True]
+        del node.topics.configs[replicas[1].topic_id]
+        node.partitions.remove(replicas[1])
+        node = node.again()
+        node.step()
+        assert [node.disk.exists(folder) for folder in folders] == [False, False, True]
+        assert node.upkeep.measures.resets[Reset.NEW] == 0, "and the third goes on"
+
+
+# Disks and stores.
+
+
+def test_a_full_disk_stops_the_work_and_loses_nothing() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 60)
+        node.settle()
+        log = node.log(replica)
+        before = offsets(log)
+        fill(replica, 60, start=60)
+        node.disk.fill(100)
+        for _ in range(10):
+            node.step()
+        assert offsets(log) == before
+        assert "No space left" in str(log.backoff.error)
+        assert log.readable() is not None
+        node.disk.empty()
+        for _ in range(10):
+            node.step(60.0)
+        assert ends_of(log) == Ends(119, 120)
+        assert log.backoff.error is None
+        check(log)
+
+
+@pytest.mark.parametrize("operation", ["create", "datasync", "rename", "sync_dir", "open"])
+def test_an_error_of_the_disk_is_got_over(operation: str) -> None:
+    for nth in range(6):
+        with compaction_node() as node:
+            replica = node.add()
+            fill(replica, 40)
+            for _ in range(nth):
+                node.step()
+            node.disk.fail_next(operation, errno.EIO)
+            for _ in range(12):
+                node.step(70.0)
+            node.disk.forget_faults()
+            node.settle()
+            assert ends_of(node.log(replica)) == Ends(39, 40)
+            check(node.log(replica))
+            assert node.upkeep.measures.resets[Reset.DAMAGED] == 0
+
+
+def test_a_store_that_is_gone_for_an_hour_costs_the_hour() -> None:
+    with compaction_node() as node:
+        replica, other = node.add(0), node.add(1)
+        fill(replica, 20)
+        node.settle()
+        node.bucket.refused = 1.0
+        fill(replica, 20, start=20)
+        fill(other, 20)
+        for _ in range(60):
+            node.step(60.0)
+        assert ends_of(node.log(replica)) == Ends(19, 20)
+        assert node.upkeep.measures.failed < 150, "attempts are bounded"
+        node.bucket.refused = 0.0
+        for _ in range(10):
+            node.step(60.0)
+        assert ends_of(node.log(replica)) == Ends(39, 40)
+        assert ends_of(node.log(other)) == Ends(19, 20)
+
+
+# Records that are hard.
+
+
+def test_a_batch_that_cannot_be_read_ends_the_rounds_below_it_and_is_told() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 10)
+        base = replica.put(Plan(((b"key 1", b"v", 0),)))
+        bad = bytearray(replica.written[-1][1])
+        bad[22] |= 0x04  # it says zstd
+        bad[17:21] = crc32c(memoryview(bad)[21:]).to_bytes(4, "big")
+        replica.written[-1] = (base, bytes(bad), None)
+        fill(replica, 10, start=11)
+        node.settle()
+        log = node.log(replica)
+        assert ends_of(log) == Ends(base, 21)
+        assert log.stuck is not None
+        assert f"the batch of offset {base} cannot be read" in log.stuck
+        assert node.upkeep.states() == {"open": 0, "closed": 0, "stuck": 1}
+        done = node.upkeep.measures.rounds
+        node.settle()
+        assert node.upkeep.measures.rounds == done
+
+
+def test_a_batch_with_more_keys_than_the_map_is_told() -> None:
+    tiny = replace(CONFIG, map_bytes=KIB)
+    with compaction_node(tiny) as node:
+        replica = node.add()
+        fill(replica, 10)
+        replica.put(Plan(tuple((b"key %d" % each, b"v", 0) for each in range(50))))
+        fill(replica, 10, start=60)
+        node.settle()
+        log = node.log(replica)
+        assert ends_of(log) == Ends(10, 70)
+        assert log.stuck is not None
+        assert "has 50 records" in log.stuck
+        assert "compaction.map_bytes" in log.stuck
+
+
+def test_a_key_of_ten_megabytes() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        large = b"k" * 10_000_000
+        for value in (b"v", b"w", None):
+            replica.put(Plan(((large, value, 0),)))
+        replica.put(Plan(((large + b"!", b"other", 0),)))
+        fill(replica, 1)
+        node.settle()
+        log = node.log(replica)
+        assert ends_of(log) == Ends(4, 5)
+        assert [(len(one.key or b""), one.value) for one in contents(log)] == [
+            (10_000_000, None),
+            (10_000_001, b"other"),
+            (5, b"value 0"),
+        ]

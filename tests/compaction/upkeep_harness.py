@@ -24,6 +24,7 @@ from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.partition.level_one import level_one_name
 from strandline.statemachine.partition.partition_commands import (
     AdvanceReconciled,
+    AdvanceRemoval,
     AppendInline,
     EndTransaction,
     ReplaceLevelOne,
@@ -43,6 +44,7 @@ CONFIG = CompactionSection(
 )
 EAGER: Configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
 MARKER = Plan(())
+HERE = SimpleNamespace(replicas=(1,))
 
 
 class Replica(HandReplica):
@@ -60,6 +62,7 @@ class Replica(HandReplica):
         self.opened: dict[int, tuple[int, int]] = {}
         """First offset and number of each producer's open transaction."""
         self._numbers: dict[int, int] = {}
+        self._sequences: dict[int, int] = {}
         self._uniques = 0
         self.lifted = 0
         """Batches of `written` that are in level one."""
@@ -78,7 +81,11 @@ class Replica(HandReplica):
                 self._numbers[producer] = self._numbers.get(producer, 0) + 1
                 self.opened[producer] = (base, self._numbers[producer])
             _, number = self.opened[producer]
-            one = one._replace(producer_id=producer, producer_epoch=0, base_sequence=-1, transaction=number)
+            sequence = self._sequences.get(producer, 0)
+            self._sequences[producer] = sequence + len(plan.records)
+            one = one._replace(
+                producer_id=producer, producer_epoch=0, base_sequence=sequence, transaction=number
+            )
         [result] = self.apply(AppendInline([one]))
         assert result == (base, False), result
         self.written.append((base, data, producer))
@@ -130,6 +137,11 @@ class Replica(HandReplica):
         self.apply(ReplaceLevelOne([(one.term, one.unique) for one in old], [made]))
         return [level_one_name(self.topic_id, self.number, one.term, one.unique) for one in old]
 
+    def removal(self, mtro: int, mxro: int, *, ripe: bool = True) -> None:
+        """All copies are clean, and settled, up to there; `ripe` at once, or not before an hour."""
+        self.apply(ReplaceLevelOne([], [], mtro, mtro, max(mtro, mxro)))
+        self.apply(AdvanceRemoval(mtro, mxro, 0 if ripe else 3_600_000))
+
     def history(self) -> list[Written]:
         """Every record and marker below the last stable offset that was not aborted."""
         gone = {
@@ -150,7 +162,7 @@ class Topics:
 
     def topic_by_id(self, topic_id: bytes) -> Any:
         configs = self.configs.get(topic_id)
-        return None if configs is None else SimpleNamespace(configs=configs, partitions=range(8))
+        return None if configs is None else SimpleNamespace(configs=configs, partitions=[HERE] * 8)
 
 
 @dataclass
@@ -194,13 +206,31 @@ class Node:
         return self.run(self.upkeep.step())
 
     def settle(self, limit: int = 60) -> None:
-        """Steps until there is nothing to do, in two of them: what the first one notes waits for a while."""
+        """Steps until there is nothing to do: one opens a log, the next notes what waits, for a while."""
         idle = 0
         for _ in range(limit):
             idle = 0 if self.step() else idle + 1
-            if idle == 2:
+            if idle == 3:
                 return
         raise AssertionError("it never comes to an end")
+
+    def step_or_crash(self, seconds: float = 11.0) -> bool | None:
+        """As `step`; None if the machine crashed meanwhile."""
+        self.world.run(self.world.now + seconds)
+        task = self.sim.spawn(self.upkeep.step())
+        assert self.world.run_until(lambda: task.done() or not self.sim.alive, timeout=300.0, step=0.001)
+        return task.result() if self.sim.alive else None
+
+    def again(self) -> Node:
+        """The node after a restart, on the same disk, with the same partitions."""
+        if self.sim.alive:
+            self.sim.crash("kill")
+        self.sim.start(lambda _: None)
+        self.world.run(self.world.now)
+        made = node_on(self.world, self.sim, self.bucket, self.config.compaction)
+        made.boot_id, made.partitions, made.now_ms = self.boot_id + 1, self.partitions, self.now_ms
+        made.topics.configs = self.topics.configs
+        return made
 
     def log(self, replica: Replica) -> ReplicaLog:
         found = self.upkeep.log_of(replica.id)
@@ -257,7 +287,7 @@ def node_on(world: World, sim: SimNode, bucket: SimStore, config: CompactionSect
     whole = SimpleNamespace(
         compaction=config,
         level_one=SimpleNamespace(block_bytes=400),
-        node=SimpleNamespace(data="/data"),
+        node=SimpleNamespace(id=1, data="/data"),
         cluster=SimpleNamespace(id="harbour"),
     )
     return Node(world, sim, bucket, cast(NodeConfig, whole), compactor)

@@ -11,18 +11,21 @@ from strandline.node.level_one import frames
 from strandline.node.level_one.builder import BuildFailed, Merge, Output
 from strandline.node.level_one.frames import (
     EXTENTS_AT_A_TIME,
+    OutputsGathering,
+    build_messages,
+    merge_message,
+    merge_of,
+    plain,
+    result_of,
+)
+from strandline.node.worker import worker_frames
+from strandline.node.worker.worker_frames import (
     LENGTH,
     MAX_FRAME_BYTES,
     BadFrame,
-    OutputsGathering,
-    build_messages,
     framed,
     length_of,
-    merge_message,
-    merge_of,
     message_of,
-    plain,
-    result_of,
 )
 from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent
@@ -96,7 +99,7 @@ def test_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadFrame, match=f"is above {MAX_FRAME_BYTES}"):
         length_of(LENGTH.pack(MAX_FRAME_BYTES + 1))
     assert length_of(LENGTH.pack(MAX_FRAME_BYTES)) == MAX_FRAME_BYTES
-    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 100)
+    monkeypatch.setattr(worker_frames, "MAX_FRAME_BYTES", 100)
     framed(["x" * 90])
     with pytest.raises(ValueError, match="is above 100"):
         framed(["x" * 100])

@@ -18,11 +18,13 @@ from typing import Any, TypeVar
 import pytest
 
 from strandline.node.level_one.builder import BuilderConfig, BuildFailed, Built, Merge, Output
-from strandline.node.level_one.worker import NICENESS, OOM_SCORE_ADJ
-from strandline.node.level_one.worker_link import PROGRAM, WorkerBuilder, WorkerLimits
+from strandline.node.level_one.worker import NICENESS
+from strandline.node.level_one.worker_builder import PROGRAM, WorkerBuilder
 from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.runtime.disk_threads import NodeLoop
+from strandline.node.worker.worker_link import WorkerLimits
+from strandline.node.worker.worker_process import OOM_SCORE_ADJ
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.level_zero_format import Batch, encode
 from strandline.statemachine.object_names import object_id, object_name
@@ -244,7 +246,7 @@ def test_a_worker_whose_input_is_closed_is_a_failed_job(tmp_path: Path) -> None:
         lifted = extents(tmp_path)
         worker = builder(tmp_path)
         await worker.build([Output(TOPIC, 0, 3, unique(1), lifted)])
-        process = worker._process
+        process = worker._link._process
         assert process is not None
         assert process.stdin is not None
         process.stdin.close()

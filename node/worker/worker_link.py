@@ -1,4 +1,4 @@
-"""A node's end of its level-one worker: starts the process, hands it jobs, and outlives its death.
+"""A node's end of a worker: starts the process, hands it jobs, and outlives its death.
 
 The worker is started for the first job and ended when none came for a while, so a node without much to do
 has no second process. Whatever goes wrong with it (it dies, says nonsense, takes for ever) is a failed job
@@ -12,39 +12,26 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from strandline import node
-from strandline.node.level_one.builder import (
-    BuilderConfig,
-    BuildFailed,
-    Built,
-    LevelOneBuilder,
-    Merge,
-    Output,
-)
-from strandline.node.level_one.builder_measures import BuilderMeasures
-from strandline.node.level_one.frames import (
-    LENGTH,
-    BadFrame,
-    build_messages,
-    framed,
-    length_of,
-    merge_message,
-    message_of,
-    result_of,
-)
 from strandline.node.objectstore.opening import StorePlace
+from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, length_of, message_of
 
 log = logging.getLogger(__name__)
 
-PROGRAM: Final = (sys.executable, "-P", "-m", "strandline.node.level_one.worker")
 END_SECONDS: Final = 5.0
 """Seconds that a process has to end after it was asked to."""
 MAX_SAID_BYTES: Final = 64 * 1024
 """Of what one process writes to its standard error, so much gets into the log."""
+STOPPING: Final = "the node is stopping"
+
+
+def program(module: str) -> Sequence[str]:
+    """The command line of a worker."""
+    return (sys.executable, "-P", "-m", module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +45,38 @@ class WorkerLimits:
     """Above what the store may take in all, with its own attempts and timeouts."""
 
 
+LIMITS: Final = WorkerLimits()
+
+
+class WorkerFailed(Exception):
+    """There is no answer to a job; `str()` is the reason in one line. The same job may be tried again."""
+
+
 class _Ended(Exception):
     """The worker cannot go on; why, in a few words."""
 
 
-class WorkerBuilder(LevelOneBuilder):
-    """Builds in a process of its own. Does nothing, and has no process, until it is asked to."""
+class WorkerLink:
+    """One worker process, or none: there is none until it is asked, and after it was not for a while."""
 
     def __init__(
         self,
+        name: str,
+        command: Sequence[str],
         place: StorePlace,
-        config: BuilderConfig,
+        settings: Sequence[Any],
         *,
         loop: asyncio.AbstractEventLoop,
-        limits: WorkerLimits = WorkerLimits(),
-        program: Sequence[str] = PROGRAM,
+        limits: WorkerLimits,
+        on_start: Callable[[], None],
     ) -> None:
-        self.measures = BuilderMeasures()
-        self._place = place
-        self._config = config
+        """`name` is for the log. The process opens the store of `place` and is told its `settings`."""
+        self._name = name
+        self._command = command
+        self._start = ["start", place.url, dict(place.options), place.owner, list(settings)]
         self._loop = loop
         self._limits = limits
-        self._program = program
+        self._on_start = on_start
         self._turn = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -92,21 +89,37 @@ class WorkerBuilder(LevelOneBuilder):
         """Of the worker, while there is one."""
         return None if self._process is None else self._process.pid
 
-    async def build(self, outputs: Sequence[Output]) -> list[Built]:
-        results = await self._job(build_messages(outputs))
-        if isinstance(results, BuildFailed):
-            self.measures.failed += len(outputs)
-            return [results] * len(outputs)
-        return results
+    async def ask(self, messages: Iterable[Sequence[Any]], kind: str) -> list[Any]:
+        """Have a job done; what the answer of this kind tells.
 
-    async def merge(self, merge: Merge) -> Built:
-        results = await self._job([merge_message(merge)])
-        if isinstance(results, BuildFailed):
-            self.measures.failed += 1
-            return results
-        return results[0]
+        Raises WorkerFailed, and ValueError with what the worker says if it refuses the job. A caller that is
+        cancelled takes the process with it.
+        """
+        async with self._turn:
+            self._rest()
+            if self._closed:
+                raise WorkerFailed(STOPPING)
+            try:
+                async with asyncio.timeout(self._limits.start_seconds):
+                    process = await self._started()
+                async with asyncio.timeout(self._limits.job_seconds):
+                    answered, *told = await self._exchange(process, messages)
+                if answered not in (kind, "invalid"):
+                    raise BadFrame(f"an answer of kind {answered!r}")
+            except (_Ended, BadFrame, OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+                raise WorkerFailed(await self._failed(error)) from error
+            except BaseException:
+                await self._end(by_force=True)
+                raise
+            finally:
+                if self._process is not None and not self._closed:
+                    self._idle = self._loop.call_later(self._limits.idle_seconds, self._tired)
+        if answered == "invalid":
+            raise ValueError(told[0])
+        return told
 
     async def close(self) -> None:
+        """End the process, and the job in progress, which fails; all later ones fail."""
         self._closed = True
         self._rest()
         if self._process is not None and self._process.returncode is None:
@@ -114,47 +127,18 @@ class WorkerBuilder(LevelOneBuilder):
         async with self._turn:
             await self._end()
 
-    async def _job(self, messages: Iterable[list[Any]]) -> list[Built] | BuildFailed:
-        async with self._turn:
-            self._rest()
-            if self._closed:
-                return BuildFailed("the node is stopping", retriable=True)
-            try:
-                async with asyncio.timeout(self._limits.start_seconds):
-                    process = await self._started()
-                async with asyncio.timeout(self._limits.job_seconds):
-                    kind, *told = await self._ask(process, messages)
-                if kind == "built":
-                    return self._built(*told)
-                if kind != "invalid":
-                    raise BadFrame(f"an answer of kind {kind!r}")
-            except (_Ended, BadFrame, OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-                return await self._failed(error)
-            except BaseException:
-                await self._end(by_force=True)
-                raise
-            finally:
-                if self._process is not None and not self._closed:
-                    self._idle = self._loop.call_later(self._limits.idle_seconds, self._tired)
-            raise ValueError(told[0])
-
-    def _built(self, results: list[list[Any]], measures: list[Any]) -> list[Built]:
-        for name, value in zip(fields(BuilderMeasures), measures, strict=True):
-            setattr(self.measures, name.name, getattr(self.measures, name.name) + value)
-        return [result_of(values) for values in results]
-
-    async def _failed(self, error: Exception) -> BuildFailed:
+    async def _failed(self, error: Exception) -> str:
         code = await self._end(by_force=isinstance(error, TimeoutError))
         if self._closed:
-            return BuildFailed("the node is stopping", retriable=True)
+            return STOPPING
         if isinstance(error, TimeoutError):
             reason = "it took too long"
         elif isinstance(error, _Ended | BadFrame):
             reason = str(error)
         else:
             reason = f"it ended with code {code}"
-        log.warning("the level-one worker failed: %s", reason)
-        return BuildFailed(f"the level-one worker failed: {reason}", retriable=True)
+        log.warning("the %s failed: %s", self._name, reason)
+        return f"the {self._name} failed: {reason}"
 
     # The process.
 
@@ -164,21 +148,21 @@ class WorkerBuilder(LevelOneBuilder):
         await self._end()
         pipe = asyncio.subprocess.PIPE
         self._process = process = await asyncio.create_subprocess_exec(
-            *self._program, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment()
+            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment()
         )
-        self._listening = self._loop.create_task(_listen(process))
-        self.measures.starts += 1
-        place = self._place
-        start = ["start", place.url, dict(place.options), place.owner, astuple(self._config)]
-        kind, *told = await self._ask(process, [start])
+        self._listening = self._loop.create_task(_listen(self._name, process))
+        self._on_start()
+        kind, *told = await self._exchange(process, [self._start])
         if kind == "refused":
             raise _Ended(told[0])
         if kind != "ready":
             raise BadFrame(f"an answer of kind {kind!r}")
-        log.info("the level-one worker runs as process %d", process.pid)
+        log.info("the %s runs as process %d", self._name, process.pid)
         return process
 
-    async def _ask(self, process: asyncio.subprocess.Process, messages: Iterable[list[Any]]) -> list[Any]:
+    async def _exchange(
+        self, process: asyncio.subprocess.Process, messages: Iterable[Sequence[Any]]
+    ) -> list[Any]:
         assert process.stdin is not None
         assert process.stdout is not None
         for message in messages:
@@ -222,7 +206,7 @@ class WorkerBuilder(LevelOneBuilder):
         except ProcessLookupError:
             pass  # it was quicker
         except TimeoutError:
-            log.warning("the level-one worker did not stop in time, and was killed")
+            log.warning("the %s did not stop in time, and was killed", self._name)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -234,7 +218,7 @@ class WorkerBuilder(LevelOneBuilder):
         return code
 
 
-async def _listen(process: asyncio.subprocess.Process) -> None:
+async def _listen(name: str, process: asyncio.subprocess.Process) -> None:
     """Write the worker's standard error to the log, line by line, up to MAX_SAID_BYTES."""
     assert process.stderr is not None
     left = MAX_SAID_BYTES
@@ -247,7 +231,7 @@ async def _listen(process: asyncio.subprocess.Process) -> None:
             return
         left -= len(line)
         if left >= 0:
-            log.warning("level-one worker %d: %s", process.pid, line.decode(errors="replace").rstrip())
+            log.warning("%s %d: %s", name, process.pid, line.decode(errors="replace").rstrip())
 
 
 def _environment() -> dict[str, str]:

@@ -1,0 +1,80 @@
+"""Does the jobs of compaction in a process of their own; see `strandline.node.worker.worker_link`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from strandline.node.compaction.compactor import (
+    Compactor,
+    CompactorMeasures,
+    Filtered,
+    FilterJob,
+    Ingested,
+    IngestJob,
+    JobFailed,
+    MapJob,
+    Mapped,
+    Why,
+)
+from strandline.node.compaction.job_frames import ingest_messages, result_of
+from strandline.node.objectstore.opening import StorePlace
+from strandline.node.worker.worker_frames import BadFrame
+from strandline.node.worker.worker_link import WorkerFailed, WorkerLimits, WorkerLink, program
+
+T = TypeVar("T", Ingested, Mapped, Filtered)
+PROGRAM: Final = program("strandline.node.compaction.worker")
+LIMITS: Final = WorkerLimits(idle_seconds=180.0)
+"""A process's start costs a second of processor time for its libraries, and logs are filled once a minute."""
+
+
+class WorkerCompactor(Compactor):
+    """Has a process while there are jobs, and none until there is the first.
+
+    The map of a round is the process's: when it dies, the round's next job fails, and another round begins.
+    """
+
+    def __init__(
+        self,
+        place: StorePlace,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        limits: WorkerLimits = LIMITS,
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
+        self.measures = CompactorMeasures()
+        self._link = WorkerLink(
+            "compaction worker", program, place, [], loop=loop, limits=limits, on_start=self._started
+        )
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the worker, while there is one."""
+        return self._link.process_id
+
+    async def ingest(self, job: IngestJob) -> Ingested | JobFailed:
+        return await self._do(ingest_messages(job), Ingested)
+
+    async def map(self, job: MapJob) -> Mapped | JobFailed:
+        return await self._do([["map", *job]], Mapped)
+
+    async def filter(self, job: FilterJob) -> Filtered | JobFailed:
+        return await self._do([["filter", *job]], Filtered)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    def _started(self) -> None:
+        self.measures.starts += 1
+
+    async def _do(self, messages: Iterable[list[Any]], kind: type[T]) -> T | JobFailed:
+        try:
+            values, cpu_seconds = await self._link.ask(messages, "done")
+            result = result_of(values)
+        except (WorkerFailed, BadFrame, ValueError) as error:
+            return JobFailed(Why.LOST, str(error))
+        self.measures.cpu_seconds += cpu_seconds
+        if isinstance(result, kind | JobFailed):
+            return result
+        return JobFailed(Why.LOST, f"the compaction worker answered with {result}")

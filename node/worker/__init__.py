@@ -1,0 +1,1 @@
+"""A node's worker processes: how one is started, given jobs, and outlived."""
