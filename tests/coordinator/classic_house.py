@@ -8,8 +8,6 @@ from collections.abc import Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.config.node_config import GroupsSection
 from strandline.node.coordinator.groups.classic_group import LiveGroup
 from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, State, SyncAsk, Synced
@@ -17,6 +15,7 @@ from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader
+from strandline.node.refusal import Cause
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.classic_group import ClassicGroup
@@ -234,15 +233,15 @@ class Client:
     def joined(self) -> Joined:
         """As `result`, of a join that must have succeeded."""
         self.last = answer = self.result()
-        assert answer.code is ErrorCode.none, answer
+        assert answer.error is None, answer
         self.generation = answer.generation
         self.leads = answer.leader == answer.member_id
         return answer
 
-    def join_code(self) -> ErrorCode:
+    def join_code(self) -> Cause | None:
         """Join, and be refused at once."""
         self.begin_join()
-        return self.result().code
+        return self.result().error
 
     def begin_sync(self, assignments: dict[str, bytes] | None = None, **changes: Any) -> asyncio.Task[Synced]:
         ask = SyncAsk(
@@ -255,12 +254,12 @@ class Client:
         assert self.syncing is not None
         return self.syncing.result()
 
-    def heartbeat(self) -> ErrorCode:
+    def heartbeat(self) -> Cause | None:
         return self.house.coordinator.classic.heartbeat(
             self.group, self.member_id, self.instance, self.generation
         )
 
-    def leave(self, member_id: str | None = None) -> ErrorCode:
+    def leave(self, member_id: str | None = None) -> Cause | None:
         who = Leaving(self.member_id if member_id is None else member_id, self.instance)
         (code,) = self.house.coordinator.classic.leave(self.group, [who])
         self.house.turn()
@@ -293,7 +292,7 @@ def sync(clients: Sequence[Client]) -> None:
         client.begin_sync(share(clients) if client.leads else None)
     for client in clients:
         answer = client.synced()
-        assert answer.code is ErrorCode.none, answer
+        assert answer.error is None, answer
         assert answer.assignment == b"to " + client.name.encode()
 
 

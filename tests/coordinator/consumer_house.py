@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.consumer_groups import Beat, ConsumerGroups
-from strandline.node.coordinator.groups.consumer_member import Heartbeat, Refusal
+from strandline.node.coordinator.groups.consumer_member import Heartbeat
+from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from tests.coordinator.classic_house import House
 from tests.coordinator.consumers import GROUP, Cluster, Consumer
@@ -34,10 +33,10 @@ class ConsumerHouse(House):
         assert task.done()
         return task.result()
 
-    def code(self, heartbeat: Heartbeat) -> ErrorCode:
+    def code(self, heartbeat: Heartbeat) -> Cause | None:
         refusal = self.told(heartbeat)
         assert isinstance(refusal, Refusal), refusal
-        return refusal.code
+        return refusal.reason
 
     def beat(self, consumer: Consumer) -> Beat:
         """A heartbeat that is taken, and obeyed."""

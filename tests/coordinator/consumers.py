@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Partition, Refusal
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Partition
 from strandline.node.coordinator.groups.consumer_plan import (
     MAX_GROUP_BYTES,
     Answer,
@@ -18,6 +18,7 @@ from strandline.node.coordinator.groups.consumer_plan import (
     plan,
 )
 from strandline.node.coordinator.groups.consumer_topics import Topics
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_group_commands import (

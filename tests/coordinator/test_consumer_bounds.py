@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups import consumer_groups
 from strandline.node.coordinator.groups.consumer_groups import Beat
-from strandline.node.coordinator.groups.consumer_member import LEAVING, Refusal
+from strandline.node.coordinator.groups.consumer_member import LEAVING
 from strandline.node.raft.outcome import Overloaded
+from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.consumer_house import SESSION, ConsumerHouse
 from tests.coordinator.consumers import Consumer
 
@@ -33,7 +34,7 @@ def test_a_turn_too_big_for_the_log_is_halved(made: Callable[..., ConsumerHouse]
     assert all(isinstance(task.result(), Beat) for task in tasks)
     assert len(home.group.members) == 60
     wide = Consumer("wide", tuple(f"topic-{number}" for number in range(1000)))
-    assert home.code(wide.word()) is ErrorCode.unknown_server_error
+    assert home.code(wide.word()) is KafkaError.UNKNOWN_SERVER_ERROR
 
 
 def test_what_waits_is_bounded(home: ConsumerHouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +42,7 @@ def test_what_waits_is_bounded(home: ConsumerHouse, monkeypatch: pytest.MonkeyPa
     home.by_hand = True
     tasks = [home.say(Consumer(f"m{number}", ("events",)).word()) for number in range(6)]
     refused = [task.result() for task in tasks if task.done()]
-    assert [answer.code for answer in refused] == [ErrorCode.coordinator_load_in_progress] * 2  # type: ignore[union-attr]
+    assert [answer.reason for answer in refused] == [KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 2  # type: ignore[union-attr]
     home.by_hand = False
     home.turn()
     assert len(home.group.members) == 4
@@ -63,8 +64,8 @@ def test_all_groups_together_are_bounded(
     assert all(isinstance(answer, Refusal) for answer in told[in_first:])
     refused = told[-1]
     assert isinstance(refused, Refusal)
-    assert refused.code is ErrorCode.coordinator_load_in_progress
-    assert home.say(members[-1].word(), "another group").result().code is refused.code  # type: ignore[union-attr]
+    assert refused.reason is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+    assert home.say(members[-1].word(), "another group").result().reason is refused.reason  # type: ignore[union-attr]
     assert home.groups.bytes <= 5_000
     home.new_leader()
     assert isinstance(home.told(members[-1].word()), Refusal), "it counts what the log has"

@@ -16,10 +16,9 @@ from strandline.statemachine.groups.group_commands import (
     CommitTransactionOffsets,
     EndTransaction,
     PartitionOffset,
-    Refused,
     TopicOffsets,
 )
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.coordinator.classic_house import House
 from tests.manual_loop import manual_loop
 from tests.statemachine.groups_harness import subscription

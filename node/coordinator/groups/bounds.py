@@ -13,13 +13,12 @@ import logging
 from collections import Counter
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.context import GroupsContext
-from strandline.node.coordinator.replica import NotDone
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.group_commands import CommitOffsets, CommitTransactionOffsets
 from strandline.statemachine.groups.group_state import size_of_group
 from strandline.statemachine.groups.offsets import Offsets, size_of_name, size_of_offset
+from strandline.statemachine.kafka_errors import KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -59,20 +58,20 @@ class Bounds:
         self.refused = 0
         """Number of requests that were refused because of a bound."""
 
-    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | NotDone:
+    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | Refusal:
         """Execute a commit; one that would exceed a bound gets INVALID_COMMIT_OFFSET_SIZE: no retry."""
         coordinator = self._coordinator
         held = coordinator.machine.groups.get(command.group)
         growth = growth_by(_NOTHING if held is None else held.offsets, command)
         size = growth.bytes + (size_of_group(command.group) if held is None else 0)
-        code = ErrorCode.invalid_commit_offset_size
+        error = KafkaError.INVALID_COMMIT_OFFSET_SIZE
         if not self.takes_group(command.group):
-            return NotDone(code, self._refuse(command.group, f"{MAX_GROUPS} groups"))
+            return Refusal(error, self._refuse(command.group, f"{MAX_GROUPS} groups"))
         totals, times = coordinator.machine.totals, 1 if growth.partitions else TRANSIENT
         if growth.offsets > 0 and totals.offsets + self._offsets + growth.offsets > times * MAX_OFFSETS:
-            return NotDone(code, self._refuse(command.group, f"{MAX_OFFSETS} offsets"))
+            return Refusal(error, self._refuse(command.group, f"{MAX_OFFSETS} offsets"))
         if size > 0 and totals.bytes + self._bytes + size > times * MAX_BYTES:
-            return NotDone(code, self._refuse(command.group, f"{MAX_BYTES} bytes of offsets"))
+            return Refusal(error, self._refuse(command.group, f"{MAX_BYTES} bytes of offsets"))
         if held is None:
             self._new[command.group] += 1
         self._offsets += growth.offsets

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_group import LiveGroup
 from strandline.node.coordinator.groups.classic_members import LiveMember
 from strandline.node.coordinator.groups.classic_state import (
@@ -32,9 +30,11 @@ from strandline.node.coordinator.groups.classic_state import (
     Synced,
 )
 from strandline.node.coordinator.groups.context import GroupsContext
+from strandline.node.refusal import Cause
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_protocol import CONSUMERS, subscribed_topics
 from strandline.statemachine.groups.group_state import Membership
+from strandline.statemachine.kafka_errors import KafkaError
 
 MAX_GROUP_BYTES: Final = 3 * 1024 * 1024
 """Of one group's members together: a generation is one entry of the log, which takes 4 MiB."""
@@ -79,7 +79,7 @@ class ClassicGroups:
             task.cancel()
         groups, self._groups = self._groups, {}
         for group in groups.values():
-            group.lost(ErrorCode.not_coordinator)
+            group.lost(KafkaError.NOT_COORDINATOR)
         self._sizes.clear()
         self._bytes = 0
 
@@ -93,8 +93,10 @@ class ClassicGroups:
             if group is None:
                 self._take_up(group_id, membership)
         elif group is not None:
-            consumes = group.protocol_type == CONSUMERS  # then it is served as a member of the consumer group
-            group.lost(ErrorCode.rebalance_in_progress if consumes else ErrorCode.inconsistent_group_protocol)
+            if group.protocol_type == CONSUMERS:  # its members are served as members of the consumer group
+                group.lost(KafkaError.REBALANCE_IN_PROGRESS)
+            else:
+                group.lost(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
             self._settle(group)
 
     # Requests.
@@ -104,12 +106,12 @@ class ClassicGroups:
         group = self._groups.get(group_id)
         if group is None:
             if ask.member_id != UNKNOWN_MEMBER:
-                return Joined(ErrorCode.unknown_member_id, ask.member_id)
+                return Joined(KafkaError.UNKNOWN_MEMBER_ID, ask.member_id)
             if not self._has_room(GROUP_BYTES):
-                return Joined(ErrorCode.coordinator_load_in_progress, ask.member_id)
+                return Joined(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, ask.member_id)
             if not self._coordinator.bounds.takes_group(group_id):
                 self._coordinator.bounds.refuse_group(group_id)
-                return Joined(ErrorCode.group_max_size_reached, ask.member_id)
+                return Joined(KafkaError.GROUP_MAX_SIZE_REACHED, ask.member_id)
             group = self._create(group_id)
         answer: Joined = await self._asked(group, partial(group.join, ask))
         return answer
@@ -118,22 +120,24 @@ class ClassicGroups:
         """A SyncGroup; returns when there is an assignment."""
         group = self._groups.get(group_id)
         if group is None:
-            return Synced(ErrorCode.unknown_member_id)
+            return Synced(KafkaError.UNKNOWN_MEMBER_ID)
         answer: Synced = await self._asked(group, partial(group.sync, ask))
         return answer
 
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Handle a Heartbeat: NONE, or the error that makes the member act."""
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> Cause | None:
+        """Handle a Heartbeat: None, or the error that makes the member act."""
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.unknown_member_id
+            return KafkaError.UNKNOWN_MEMBER_ID
         return group.heartbeat(member_id, instance_id, generation)
 
-    def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """Handle a LeaveGroup: an error code for each member."""
+    def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[Cause | None]:
+        """Handle a LeaveGroup: an error for each member, None for one that is removed."""
         group = self._groups.get(group_id)
         if group is None:
-            return [ErrorCode.unknown_member_id] * len(leaving)
+            return [KafkaError.UNKNOWN_MEMBER_ID] * len(leaving)
         codes = group.leave(leaving)
         self._settle(group)
         return codes

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_members import LiveMember, asked
 from strandline.node.coordinator.groups.classic_rebalance import Rebalancing
 from strandline.node.coordinator.groups.classic_state import (
@@ -24,7 +22,9 @@ from strandline.node.coordinator.groups.classic_state import (
     SyncAsk,
     Synced,
 )
+from strandline.node.refusal import Cause
 from strandline.statemachine.groups.group_commands import ReplaceStaticMember
+from strandline.statemachine.kafka_errors import KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -72,11 +72,11 @@ class LiveGroup(Rebalancing):
         present = self.members.get(ask.member_id) or (
             self.members.of_instance(ask.instance_id) if ask.member_id == UNKNOWN_MEMBER else None
         )
-        code = self._refusal(ask, present)
-        if code is not None:
-            self._around.answer(ticket, Joined(code, ask.member_id))
+        error = self._refusal(ask, present)
+        if error is not None:
+            self._around.answer(ticket, Joined(error, ask.member_id))
         elif present is not None and self._sheds(present):
-            self._around.answer(ticket, Joined(ErrorCode.group_max_size_reached, UNKNOWN_MEMBER))
+            self._around.answer(ticket, Joined(KafkaError.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER))
             self._remove(present)
             self._go_on_without("a member was one too many")
         elif ask.member_id == UNKNOWN_MEMBER:
@@ -91,9 +91,9 @@ class LiveGroup(Rebalancing):
         joining = self.state is State.PREPARING_REBALANCE and not member.joined
         return joining and self.members.joined >= self._limits.max_members
 
-    def _refusal(self, ask: JoinAsk, present: LiveMember | None) -> ErrorCode | None:
+    def _refusal(self, ask: JoinAsk, present: LiveMember | None) -> KafkaError | None:
         if not self._limits.min_session <= ask.session <= self._limits.max_session:
-            return ErrorCode.invalid_session_timeout
+            return KafkaError.INVALID_SESSION_TIMEOUT
         pending = ask.member_id in self.members.pending and ask.instance_id is None
         size, had = asked(ask, ask.member_id).size, 0 if present is None else present.size
         # The next generation forgets what was assigned: it keeps no member out.
@@ -101,11 +101,11 @@ class LiveGroup(Rebalancing):
         full = len(self.members) + len(self.members.pending) >= self._limits.max_members
         too_much = size > said and self.members.said + size - said > self._limits.max_bytes
         if too_much or (full and present is None and not pending):
-            return ErrorCode.group_max_size_reached
+            return KafkaError.GROUP_MAX_SIZE_REACHED
         if size > had and not self._around.has_room(size - had):
-            return ErrorCode.coordinator_load_in_progress
+            return KafkaError.COORDINATOR_LOAD_IN_PROGRESS
         if not self._supports(ask.protocol_type, [name for name, _ in ask.protocols]):
-            return ErrorCode.inconsistent_group_protocol
+            return KafkaError.INCONSISTENT_GROUP_PROTOCOL
         if pending or ask.member_id == UNKNOWN_MEMBER:
             return None
         return self.members.refusal(ask.member_id, ask.instance_id)
@@ -124,7 +124,7 @@ class LiveGroup(Rebalancing):
         elif ask.instance_id is None and ask.takes_member_id:
             self.members.give_out(member_id)
             self._around.set_timer(SESSION, member_id, ask.session)
-            self._around.answer(ticket, Joined(ErrorCode.member_id_required, member_id))
+            self._around.answer(ticket, Joined(KafkaError.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(ask, member_id, ticket)
 
@@ -156,8 +156,8 @@ class LiveGroup(Rebalancing):
 
     def _return(self, old: LiveMember, ask: JoinAsk, member_id: str, ticket: int) -> None:
         """Replace a static member that comes under a new member id; requests under the old id are fenced."""
-        self._end_join(old, ErrorCode.fenced_instance_id)
-        self._end_sync(old, Synced(ErrorCode.fenced_instance_id))
+        self._end_join(old, KafkaError.FENCED_INSTANCE_ID)
+        self._end_sync(old, Synced(KafkaError.FENCED_INSTANCE_ID))
         self._around.cancel_timer(SESSION, old.member_id)
         self.members.remove(old)
         member = asked(ask, member_id)
@@ -180,17 +180,17 @@ class LiveGroup(Rebalancing):
 
     def sync(self, ask: SyncAsk, ticket: int) -> None:
         """A SyncGroup: answered now, or when the leader's assignment is decided."""
-        code = self.members.refusal(ask.member_id, ask.instance_id)
-        if code is None and ask.generation != self.generation:
-            code = ErrorCode.illegal_generation
-        if code is None and (
+        error = self.members.refusal(ask.member_id, ask.instance_id)
+        if error is None and ask.generation != self.generation:
+            error = KafkaError.ILLEGAL_GENERATION
+        if error is None and (
             _differs(ask.protocol_type, self.protocol_type) or _differs(ask.protocol, self.protocol)
         ):
-            code = ErrorCode.inconsistent_group_protocol
-        if code is None and (self.state is State.PREPARING_REBALANCE or self._starting):
-            code = ErrorCode.rebalance_in_progress
-        if code is not None:
-            self._around.answer(ticket, Synced(code))
+            error = KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        if error is None and (self.state is State.PREPARING_REBALANCE or self._starting):
+            error = KafkaError.REBALANCE_IN_PROGRESS
+        if error is not None:
+            self._around.answer(ticket, Synced(error))
             return
         member = self._member(ask.member_id)
         self.members.set_synced(member, True)
@@ -206,16 +206,16 @@ class LiveGroup(Rebalancing):
 
     # Living and leaving.
 
-    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Handle a Heartbeat: NONE, or the error that makes the member act."""
-        code = self.members.refusal(member_id, instance_id)
-        if code is not None:
-            return code
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> KafkaError | None:
+        """Handle a Heartbeat: None, or the error that makes the member act."""
+        error = self.members.refusal(member_id, instance_id)
+        if error is not None:
+            return error
         if generation != self.generation:
-            return ErrorCode.illegal_generation
+            return KafkaError.ILLEGAL_GENERATION
         self._alive(self._member(member_id))
         preparing = self.state is State.PREPARING_REBALANCE
-        return ErrorCode.rebalance_in_progress if preparing else ErrorCode.none
+        return KafkaError.REBALANCE_IN_PROGRESS if preparing else None
 
     def heard(self, member_id: str) -> None:
         """A member showed by something else that it lives."""
@@ -223,31 +223,31 @@ class LiveGroup(Rebalancing):
         if member is not None:
             self._alive(member)
 
-    def leave(self, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """Handle a LeaveGroup: an error code for each member, NONE for a member that is removed."""
+    def leave(self, leaving: Sequence[Leaving]) -> list[Cause | None]:
+        """Handle a LeaveGroup: an error for each member, None for one that is removed."""
         members, pending = len(self.members), len(self.members.pending)
-        codes = [self._leave(one) for one in leaving]
+        errors: list[Cause | None] = [self._leave(one) for one in leaving]
         if len(self.members) < members:
             self._go_on_without("members left")
         elif len(self.members.pending) < pending and self.state is State.PREPARING_REBALANCE:
             self._maybe_complete_join()
-        return codes
+        return errors
 
-    def _leave(self, one: Leaving) -> ErrorCode:
+    def _leave(self, one: Leaving) -> KafkaError | None:
         if one.member_id == UNKNOWN_MEMBER:
             member = self.members.of_instance(one.instance_id)
             if member is None:
-                return ErrorCode.unknown_member_id
+                return KafkaError.UNKNOWN_MEMBER_ID
         elif self.members.take_back(one.member_id):
             self._around.cancel_timer(SESSION, one.member_id)
-            return ErrorCode.none
+            return None
         else:
             refusal = self.members.refusal(one.member_id, one.instance_id)
             if refusal is not None:
                 return refusal
             member = self._member(one.member_id)
         self._remove(member)
-        return ErrorCode.none
+        return None
 
     def abandon(self, ticket: int) -> None:
         """Forget a request whose connection is gone: its answer has no receiver any more.

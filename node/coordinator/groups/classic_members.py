@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_state import JoinAsk
 from strandline.statemachine.groups.group_commands import Member
+from strandline.statemachine.kafka_errors import KafkaError
 
 PROTOCOL_BYTES: Final = 8
 """Bytes of a protocol in a log entry besides its name and metadata, both of which may be empty."""
@@ -134,15 +133,15 @@ class Members:
         """Whether every member has asked for its assignment in this generation."""
         return not self._unsynced
 
-    def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
+    def refusal(self, member_id: str, instance_id: str | None) -> KafkaError | None:
         """The error of a request with these ids, else None (ClassicGroup.validateMember)."""
         if instance_id is not None:
             held = self._static.get(instance_id)
             if held is None:
-                return ErrorCode.unknown_member_id
+                return KafkaError.UNKNOWN_MEMBER_ID
             if held != member_id:
-                return ErrorCode.fenced_instance_id
-        return None if member_id in self._members else ErrorCode.unknown_member_id
+                return KafkaError.FENCED_INSTANCE_ID
+        return None if member_id in self._members else KafkaError.UNKNOWN_MEMBER_ID
 
     # Protocols.
 

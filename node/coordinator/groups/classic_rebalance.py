@@ -13,8 +13,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_members import LiveMember
 from strandline.node.coordinator.groups.classic_state import (
     JOIN,
@@ -26,14 +24,14 @@ from strandline.node.coordinator.groups.classic_state import (
     Synced,
 )
 from strandline.node.coordinator.groups.classic_waiting import Waiting
-from strandline.node.coordinator.replica import NotDone
+from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_protocol import CONSUMERS
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
-    Refused,
     ReplaceStaticMember,
     StartGeneration,
 )
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +40,13 @@ RETRY_SECONDS: Final = 1.0
 MAX_REFUSALS: Final = 3
 """So often a generation may lose a race against the group's deletion before its members are sent away."""
 
-_SYNC_FAILURES: Final = {
+_SYNC_FAILURES: Final[Mapping[Cause, Cause]] = {
     # As Kafka's appendGroupMetadataErrorToResponseError: no retry makes an assignment smaller.
-    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    KafkaError.MESSAGE_TOO_LARGE: KafkaError.UNKNOWN_SERVER_ERROR,
     # Java's consumer and aiokafka give up on this answer to a SyncGroup; and the group does begin again.
-    ErrorCode.coordinator_load_in_progress: ErrorCode.rebalance_in_progress,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS: KafkaError.REBALANCE_IN_PROGRESS,
 }
-"""Error codes for members whose assignment the log refused, if they differ from the log's own code."""
+"""Errors for members whose assignment the log refused, where they differ from the log's own."""
 
 
 class Rebalancing(Waiting):
@@ -82,7 +80,7 @@ class Rebalancing(Waiting):
         self._around.cancel_timer(SYNC, "")
         for member in self.members:
             if member.sync is not None:
-                self._end_sync(member, Synced(ErrorCode.rebalance_in_progress))
+                self._end_sync(member, Synced(KafkaError.REBALANCE_IN_PROGRESS))
                 self._alive(member)
             self.members.set_joined(member, member.join is not None)
         self._initial, self._newcomers, self._overdue = initial, False, False
@@ -218,13 +216,12 @@ class Rebalancing(Waiting):
         elif isinstance(result, Refused):
             # The group was deleted, or expired, between the look at its generation and the apply.
             self._refusals += 1
-            if failed is not ErrorCode.illegal_generation or self._refusals > MAX_REFUSALS:
-                if failed is ErrorCode.illegal_generation:
-                    failed = (
-                        ErrorCode.coordinator_not_available
-                    )  # a client then looks for it, and joins again
-                elif self.protocol_type == CONSUMERS:
-                    failed = ErrorCode.rebalance_in_progress  # it is a consumer group now, that they may join
+            outrun = failed is KafkaError.ILLEGAL_GENERATION
+            if not outrun or self._refusals > MAX_REFUSALS:
+                if outrun:  # a client looks for the coordinator, and joins again
+                    failed = KafkaError.COORDINATOR_NOT_AVAILABLE
+                elif self.protocol_type == CONSUMERS:  # they may join the consumer group that it is now
+                    failed = KafkaError.REBALANCE_IN_PROGRESS
                 self.lost(failed)
             elif self.state is State.COMPLETING_REBALANCE:
                 self._start_generation()
@@ -270,22 +267,23 @@ class Rebalancing(Waiting):
             self._tell_generation(member, leader=leader, skip=member.skips and leads)
             self._alive(member)
         else:
-            self._end_join(member, failed if isinstance(result, NotDone) else ErrorCode.rebalance_in_progress)
+            decided = isinstance(result, Refused)  # by the log: the group went on to another generation
+            self._end_join(member, KafkaError.REBALANCE_IN_PROGRESS if decided else failed)
             self._alive(member)
             self._prepare("a static member's return could not be logged")
 
     # Endings.
 
-    def lost(self, code: ErrorCode) -> None:
-        """End this object: every waiting request is answered with `code`. The caller cancels its timers."""
-        log.info("group %r: this node no longer coordinates it: %s", self.group_id, code.name)
+    def lost(self, error: Cause) -> None:
+        """End this object: every waiting request is answered with `error`. The caller cancels its timers."""
+        log.info("group %r: this node no longer coordinates it: %s", self.group_id, error.name)
         self._enter(State.DEAD)
         for member in self.members:
-            self._end_join(member, code)
-            self._end_sync(member, Synced(code))
+            self._end_join(member, error)
+            self._end_sync(member, Synced(error))
 
 
-def _failure(result: Any) -> ErrorCode | None:
-    if isinstance(result, NotDone):
-        return result.code
-    return ErrorCode(int(result.code)) if isinstance(result, Refused) else None
+def _failure(result: Any) -> Cause | None:
+    if isinstance(result, Refusal):
+        return result.reason
+    return result.error if isinstance(result, Refused) else None

@@ -11,8 +11,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from kio.schema.errors import ErrorCode
-
+from strandline.node.refusal import Cause
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     ReplaceStaticMember,
@@ -72,9 +71,9 @@ class JoinAsk(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The answer to a JoinGroup; with an error only the code and the member id count."""
+    """The answer to a JoinGroup; with an error, only the error and the member id count."""
 
-    code: ErrorCode
+    error: Cause | None
     member_id: str
     generation: int = NO_GENERATION
     protocol_type: str | None = None
@@ -100,7 +99,7 @@ class SyncAsk(NamedTuple):
 class Synced(NamedTuple):
     """The answer to a SyncGroup."""
 
-    code: ErrorCode
+    error: Cause | None
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""

@@ -7,8 +7,6 @@ request twice or never.
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_members import LiveMember, Members
 from strandline.node.coordinator.groups.classic_state import (
     COMES_FROM,
@@ -19,6 +17,8 @@ from strandline.node.coordinator.groups.classic_state import (
     Surroundings,
     Synced,
 )
+from strandline.node.refusal import Cause
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 class Waiting:
@@ -39,14 +39,14 @@ class Waiting:
 
     def _hold_join(self, member: LiveMember, ticket: int) -> None:
         """The member has joined, and is answered later."""
-        self._end_join(member, ErrorCode.rebalance_in_progress)
+        self._end_join(member, KafkaError.REBALANCE_IN_PROGRESS)
         self._around.cancel_timer(SESSION, member.member_id)
         self._waiting[ticket] = member
         member.join = ticket
         self.members.set_joined(member, True)
 
     def _hold_sync(self, member: LiveMember, ticket: int) -> None:
-        self._end_sync(member, Synced(ErrorCode.rebalance_in_progress))
+        self._end_sync(member, Synced(KafkaError.REBALANCE_IN_PROGRESS))
         self._around.cancel_timer(SESSION, member.member_id)
         self._waiting[ticket] = member
         member.sync = ticket
@@ -63,14 +63,14 @@ class Waiting:
             else ()
         )
         known = (member.member_id, self.generation, self.protocol_type, self.protocol, leader, skip, members)
-        self._around.answer(ticket, Joined(ErrorCode.none, *known))
+        self._around.answer(ticket, Joined(None, *known))
 
-    def _end_join(self, member: LiveMember, code: ErrorCode) -> None:
+    def _end_join(self, member: LiveMember, error: Cause) -> None:
         if member.join is not None:
             ticket, member.join = member.join, None
             del self._waiting[ticket]
-            unknown = code is ErrorCode.unknown_member_id
-            self._around.answer(ticket, Joined(code, UNKNOWN_MEMBER if unknown else member.member_id))
+            unknown = error is KafkaError.UNKNOWN_MEMBER_ID
+            self._around.answer(ticket, Joined(error, UNKNOWN_MEMBER if unknown else member.member_id))
 
     def _end_sync(self, member: LiveMember, answer: Synced) -> None:
         if member.sync is not None:
@@ -79,7 +79,7 @@ class Waiting:
             self._around.answer(ticket, answer)
 
     def _assignment(self, member: LiveMember) -> Synced:
-        return Synced(ErrorCode.none, self.protocol_type, self.protocol, member.assignment)
+        return Synced(None, self.protocol_type, self.protocol, member.assignment)
 
     def _alive(self, member: LiveMember) -> None:
         """Restart the member's session timeout, unless a request of it waits: it cannot expire then."""
@@ -95,6 +95,6 @@ class Waiting:
 
     def _remove(self, member: LiveMember) -> None:
         self._around.cancel_timer(SESSION, member.member_id)
-        self._end_join(member, ErrorCode.unknown_member_id)
-        self._end_sync(member, Synced(ErrorCode.unknown_member_id))
+        self._end_join(member, KafkaError.UNKNOWN_MEMBER_ID)
+        self._end_sync(member, Synced(KafkaError.UNKNOWN_MEMBER_ID))
         self.members.remove(member)

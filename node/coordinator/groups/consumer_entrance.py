@@ -6,19 +6,18 @@ getOrMaybeSubscribeStaticConsumerGroupMember), for members of either protocol.
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.consumer_classic import ClassicJoin
 from strandline.node.coordinator.groups.consumer_draft import Draft
 from strandline.node.coordinator.groups.consumer_member import (
     JOINING,
     Heartbeat,
-    Refusal,
     newcomer,
     refuse_epoch,
 )
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, ConsumerMember
 from strandline.statemachine.groups.consumer_protocol import CONSUMERS
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 class Entrance:
@@ -83,7 +82,7 @@ class Entrance:
                 f"Static member {word.member_id} with instance id {instance_id} cannot join the group "
                 f"because the instance id is owned by {holder.member_id} member."
             )
-            return Refusal(ErrorCode.unreleased_instance_id, reason)
+            return Refusal(KafkaError.UNRELEASED_INSTANCE_ID, reason)
         return holder._replace(epoch=JOINING, previous_epoch=JOINING)
 
     def _refuse_protocols(self, join: ClassicJoin) -> Refusal | None:
@@ -91,25 +90,25 @@ class Entrance:
         if join.ask.protocol_type == CONSUMERS and self._draft.supports(join.protocols):
             return None
         reason = f"Member {join.member_id}'s protocols are not supported."
-        return Refusal(ErrorCode.inconsistent_group_protocol, reason)
+        return Refusal(KafkaError.INCONSISTENT_GROUP_PROTOCOL, reason)
 
     def _newcomer(self, member_id: str) -> ConsumerMember | Refusal:
         if self._draft.count < self._max_members:
             return newcomer(member_id)
         reason = f"The consumer group has reached its maximum capacity of {self._max_members} members."
-        return Refusal(ErrorCode.group_max_size_reached, reason)
+        return Refusal(KafkaError.GROUP_MAX_SIZE_REACHED, reason)
 
     def _holder(self, instance_id: str) -> ConsumerMember | Refusal:
         reason = f"Instance id {instance_id} is unknown."
-        return self._draft.holder(instance_id) or Refusal(ErrorCode.unknown_member_id, reason)
+        return self._draft.holder(instance_id) or Refusal(KafkaError.UNKNOWN_MEMBER_ID, reason)
 
     def _unknown(self, member_id: str) -> Refusal:
         reason = f"Member {member_id} is not a member of group {self._group_id}."
-        return Refusal(ErrorCode.unknown_member_id, reason)
+        return Refusal(KafkaError.UNKNOWN_MEMBER_ID, reason)
 
 
 def _fenced(member_id: str, instance_id: str, holder: ConsumerMember) -> Refusal:
     reason = (
         f"Static member {member_id} with instance id {instance_id} was fenced by member {holder.member_id}."
     )
-    return Refusal(ErrorCode.fenced_instance_id, reason)
+    return Refusal(KafkaError.FENCED_INSTANCE_ID, reason)

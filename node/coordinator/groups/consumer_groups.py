@@ -15,18 +15,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_state import Leaving
 from strandline.node.coordinator.groups.consumer_classic import ClassicJoin
 from strandline.node.coordinator.groups.consumer_draft import size_of
 from strandline.node.coordinator.groups.consumer_matches import size_of_matches
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
 from strandline.node.coordinator.groups.consumer_plan import Answer, Overdue, Plan, Reply, Word, plan
 from strandline.node.coordinator.groups.consumer_topics import Topics
 from strandline.node.coordinator.groups.context import GroupsContext
 from strandline.node.coordinator.groups.migration import Present, migration_policy, present_group
-from strandline.node.coordinator.replica import NotDone
+from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.controller.group_config import (
     CONSUMER_HEARTBEAT_INTERVAL_MS,
     CONSUMER_SESSION_TIMEOUT_MS,
@@ -39,6 +37,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
     ConsumerGroupChanged,
     ConsumerMember,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 
 MAX_WAITING: Final = 20_000
 """Words of one group's members that wait for their turn."""
@@ -65,7 +64,7 @@ CLASSIC_JOIN: Final = "consumer join"
 CLASSIC_SYNC: Final = "consumer sync"
 """The timer of a member that has joined and did not ask for its assignment yet."""
 _TIMERS: Final = (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC)
-IS_CLASSIC: Final = Refusal(ErrorCode.rebalance_in_progress, "The group is of the classic protocol.")
+IS_CLASSIC: Final = Refusal(KafkaError.REBALANCE_IN_PROGRESS, "The group is of the classic protocol.")
 """Answer to a JoinGroup that came for a consumer group which has become a classic one."""
 
 
@@ -120,14 +119,14 @@ class ConsumerGroups:
         for queue in queues.values():
             if queue.task is not None:
                 queue.task.cancel()
-            _answer(_taken(queue), Refusal(ErrorCode.not_coordinator, reason))
+            _answer(_taken(queue), Refusal(KafkaError.NOT_COORDINATOR, reason))
 
     async def heartbeat(self, group_id: str, heartbeat: Heartbeat) -> Beat | Refusal:
         """Handle a member's heartbeat; returns when its effects are in the log. May be cancelled."""
         answer = self._at_once(group_id, heartbeat)
         bounds = self._coordinator.bounds
         if answer is None and heartbeat.epoch == JOINING and not bounds.takes_group(group_id):
-            return Refusal(ErrorCode.group_max_size_reached, bounds.refuse_group(group_id))
+            return Refusal(KafkaError.GROUP_MAX_SIZE_REACHED, bounds.refuse_group(group_id))
         if answer is None:
             answer = await self.ask(group_id, heartbeat)
         return answer if isinstance(answer, Refusal) else Beat(answer, self._interval(group_id, answer))
@@ -136,13 +135,13 @@ class ConsumerGroups:
         """Queue a request for a turn; returns when its effects are in the log. May be cancelled."""
         queue = self._queues.get(group_id)
         if queue is not None and len(queue.words) >= MAX_WAITING:
-            return Refusal(ErrorCode.coordinator_load_in_progress, "Too many members wait for their turn.")
+            return Refusal(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "Too many members wait for their turn.")
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._put(group_id, word, future)
         return await future
 
-    async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """Handle an administrator's LeaveGroup: an error code for each member.
+    async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[Cause | None]:
+        """Handle an administrator's LeaveGroup: an error for each member, None for one that is removed.
 
         A row without a member id means the member that has its instance id now.
         """
@@ -161,7 +160,7 @@ class ConsumerGroups:
         # All started now, so that they share a few turns; as tasks, so that they end even without the caller.
         tasks = [self._loop.create_task(self.heartbeat(group_id, word)) for word in words]
         told = [await task for task in tasks]
-        return [one.code if isinstance(one, Refusal) else ErrorCode.none for one in told]
+        return [one.reason if isinstance(one, Refusal) else None for one in told]
 
     def get(self, group_id: str) -> ConsumerGroup | None:
         """The group as the log has it; None when there is none of this protocol."""
@@ -270,7 +269,8 @@ class ConsumerGroups:
     def _worked(self, group_id: str, queue: _Queue, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             words = _taken(queue)
-            self._refuse(group_id, words, ErrorCode.unknown_server_error, "The group could not be changed.")
+            refusal = Refusal(KafkaError.UNKNOWN_SERVER_ERROR, "The group could not be changed.")
+            self._refuse(group_id, words, refusal)
             message = "a turn of a consumer group failed"
             self._loop.call_exception_handler({"message": message, "exception": error})
 
@@ -310,11 +310,13 @@ class ConsumerGroups:
             result = await self._coordinator.execute(planned.change) if planned.change is not None else None
             if planned.change is not None and not isinstance(result, ConsumerGroupChanged):
                 self.bytes -= planned.growth
-            if isinstance(result, NotDone):
-                if result.code is not ErrorCode.message_too_large:
-                    return self._refuse(group_id, turn, result.code, result.reason)
+            if isinstance(result, Refusal):
+                if result.reason is not KafkaError.MESSAGE_TOO_LARGE:
+                    return self._refuse(group_id, turn, result)
                 if len(turn) == 1:
-                    return self._refuse(group_id, turn, ErrorCode.unknown_server_error, result.reason)
+                    return self._refuse(
+                        group_id, turn, Refusal(KafkaError.UNKNOWN_SERVER_ERROR, result.message)
+                    )
                 await self._turn(group_id, turn[: len(turn) // 2])
                 return await self._turn(group_id, turn[len(turn) // 2 :])
             if result is None or isinstance(result, ConsumerGroupChanged):
@@ -322,10 +324,8 @@ class ConsumerGroups:
                 self._apply(group_id, members, planned)
                 return self._tell(group_id, turn, planned)
             # Else another command was faster: what is to be changed is another group.
-        self._refuse(
-            group_id, turn, ErrorCode.coordinator_load_in_progress, "The group changes all the time."
-        )
-        return None
+        refusal = Refusal(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "The group changes all the time.")
+        return self._refuse(group_id, turn, refusal)
 
     def _turned_away(self, group_id: str, turn: _Waiting, present: Present | Refusal) -> _Waiting:
         """Answer the requests that do not fit the group as it is now; returns the others."""
@@ -355,11 +355,11 @@ class ConsumerGroups:
             if future is not None and not future.done() and answer is not None:
                 future.set_result(answer)
 
-    def _refuse(self, group_id: str, turn: _Waiting, code: ErrorCode, message: str) -> None:
+    def _refuse(self, group_id: str, turn: _Waiting, refusal: Refusal) -> None:
         for word, _ in turn:
             if isinstance(word, Overdue) and self._coordinator.leads:  # its time stays over
                 self.limit(group_id, word.member_id, word.timer, AGAIN_SECONDS)
-        _answer(turn, Refusal(code, message))
+        _answer(turn, refusal)
 
     # Timers.
 
@@ -413,7 +413,7 @@ class ConsumerGroups:
 
 
 def _not_consumer(group_id: str) -> Refusal:
-    return Refusal(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+    return Refusal(KafkaError.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
 
 
 def _taken(queue: _Queue) -> _Waiting:

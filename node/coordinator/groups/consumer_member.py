@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from kio.schema.errors import ErrorCode
-
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group_commands import (
     NOTHING,
     STABLE,
@@ -22,6 +21,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
     assignment,
     partitions_of,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 
 JOINING: Final = 0
 LEAVING: Final = -1
@@ -71,13 +71,6 @@ class Heartbeat:
         )
 
 
-class Refusal(NamedTuple):
-    """The reason why a member is not served."""
-
-    code: ErrorCode
-    message: str
-
-
 def newcomer(member_id: str) -> ConsumerMember:
     """A member that has said nothing yet."""
     return ConsumerMember(member_id, None, None, "", "", -1, (), "", None, 0, 0, STABLE, NOTHING, NOTHING)
@@ -98,7 +91,7 @@ def refuse_epoch(member: ConsumerMember, heartbeat: Heartbeat) -> Refusal | None
     else:
         how = "smaller"
     return Refusal(
-        ErrorCode.fenced_member_epoch,
+        KafkaError.FENCED_MEMBER_EPOCH,
         f"The consumer group member has a {how} member epoch ({heartbeat.epoch}) than the one known by the "
         f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
     )

@@ -14,8 +14,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.consumer_automaton import InvalidPattern
 from strandline.node.coordinator.groups.consumer_classic import ClassicJoin, downgrade_of
 from strandline.node.coordinator.groups.consumer_draft import Draft, size_of
@@ -25,10 +23,10 @@ from strandline.node.coordinator.groups.consumer_member import (
     JOINING,
     LEAVING,
     Heartbeat,
-    Refusal,
     reconciled,
 )
 from strandline.node.coordinator.groups.consumer_topics import Topics, digest
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_group_commands import (
@@ -40,6 +38,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
     ConsumerMember,
     Upgrade,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 
 MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
 """Bound on a group's subscriptions in bytes, about: names, patterns, ids, and the patterns' matches."""
@@ -166,7 +165,7 @@ class _Turn:
         if isinstance(word, ClassicJoin):
             return self._admit(word, self._entrance.classic_member(word))
         if not self._there and word.epoch != JOINING:
-            return Refusal(ErrorCode.group_id_not_found, f"Group {self._group_id} not found.")
+            return Refusal(KafkaError.GROUP_ID_NOT_FOUND, f"Group {self._group_id} not found.")
         return self._leave(word) if word.epoch < 0 else self._admit(word, self._entrance.member(word))
 
     def _admit(self, word: Heartbeat | ClassicJoin, member: ConsumerMember | Refusal) -> Answer | None:
@@ -197,18 +196,18 @@ class _Turn:
                 reason = (
                     f"SubscribedTopicRegex `{updated.pattern}` is not a valid regular expression: {error}."
                 )
-                return Refusal(ErrorCode.invalid_regular_expression, reason)
+                return Refusal(KafkaError.INVALID_REGULAR_EXPRESSION, reason)
             matched = self.draft.matched.cost(member.pattern, updated.pattern, names)
             if matched > 0 and matched > self.draft.matched.room:
                 reason = f"SubscribedTopicRegex `{updated.pattern}` matches too much for one group."
-                return Refusal(ErrorCode.group_max_size_reached, reason)
+                return Refusal(KafkaError.GROUP_MAX_SIZE_REACHED, reason)
             more += matched
         if more > 0 and self.draft.size() + more > MAX_GROUP_BYTES:
             reason = f"The members of the group have more than {MAX_GROUP_BYTES} bytes of subscriptions."
-            return Refusal(ErrorCode.group_max_size_reached, reason)
+            return Refusal(KafkaError.GROUP_MAX_SIZE_REACHED, reason)
         if more > 0 and self.draft.growth + more > self._room:
             reason = "The members of all groups of the coordinator have too much to say."
-            return Refusal(ErrorCode.coordinator_load_in_progress, reason)
+            return Refusal(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, reason)
         return None
 
     def _leave(self, word: Heartbeat) -> Answer:
@@ -298,7 +297,7 @@ class _Turn:
         """The answer to a request; has the assignment if it is new to the member, or the request full."""
         member = self.draft.member(word.member_id)
         if member is None or isinstance(word, Overdue):
-            return Refusal(ErrorCode.unknown_member_id, f"Member {word.member_id} has left.")
+            return Refusal(KafkaError.UNKNOWN_MEMBER_ID, f"Member {word.member_id} has left.")
         if isinstance(word, ClassicJoin):  # the answer to its SyncGroup has its assignment
             return Reply(member.member_id, member.epoch, member.state, None)
         before = self._group.members.get(word.member_id)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from strandline.node.controller.cluster_clock import FAR_MS
 from strandline.node.coordinator.groups.context import GroupsContext
-from strandline.node.coordinator.replica import NotDone
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.group_commands import ExpireOffsets, ForgetTopics
 from strandline.statemachine.groups.group_state import Group
 
@@ -105,8 +105,8 @@ class Upkeep:
         for groups in old:
             left = [group_id for group_id in groups if not coordinator.classic.has_members(group_id)]
             done = await coordinator.execute(ExpireOffsets(left, now, retention, producers))
-            if isinstance(done, NotDone):
-                log.info("expired offsets are kept for now: %s", done.reason)
+            if isinstance(done, Refusal):
+                log.info("expired offsets are kept for now: %s", done.message)
                 return
 
     async def _sought(self, wanted: Callable[[Group], bool]) -> list[list[str]]:
@@ -144,8 +144,8 @@ class Upkeep:
             topics = gone[first : first + MAX_TOPICS]
             for groups in await self._sought(partial(_has_any, frozenset(topics))):
                 done = await self._coordinator.execute(ForgetTopics(groups, topics))
-                if isinstance(done, NotDone):
-                    log.info("offsets of deleted topics are kept for now: %s", done.reason)
+                if isinstance(done, Refusal):
+                    log.info("offsets of deleted topics are kept for now: %s", done.message)
                     return
 
     async def _gone_topics(self) -> Sequence[bytes]:

@@ -17,6 +17,7 @@ from strandline.node.kafka.handlers.transactional_ids import coordinator_for, to
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 async def add_offsets_to_txn(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -29,8 +30,8 @@ async def add_offsets_to_txn(context: BrokerContext, request: Request, a: Respon
 
 async def _add(context: BrokerContext, payload: Any) -> ErrorCode:
     coordinator = coordinator_for(context, payload.transactional_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     if not payload.group_id:
         return ErrorCode.invalid_group_id
     added = await coordinator.enlist(

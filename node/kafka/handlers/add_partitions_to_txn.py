@@ -18,6 +18,7 @@ from strandline.node.kafka.handlers.transactional_ids import coordinator_for, to
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 async def add_partitions_to_txn(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -59,8 +60,8 @@ async def _add(context: BrokerContext, payload: Any, partitions: list[tuple[byte
         return ErrorCode.none
     transactional_id = payload.v3_and_below_transactional_id
     coordinator = coordinator_for(context, transactional_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     added = await coordinator.enlist(
         transactional_id,
         payload.v3_and_below_producer_id,

@@ -13,6 +13,7 @@ from strandline.node.kafka.handlers.transactional_ids import coordinator_for, to
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 
 _RAISES_SINCE: Final = 5
 """Transactions version 2: the version of the request says which the client speaks."""
@@ -23,8 +24,8 @@ async def end_txn(context: BrokerContext, request: Request, a: ResponseTypes) ->
     payload, version = request.payload, request.header.api_version
     code, producer_id, epoch = ErrorCode.none, -1, -1
     coordinator = coordinator_for(context, payload.transactional_id)
-    if isinstance(coordinator, ErrorCode):
-        code = coordinator
+    if isinstance(coordinator, KafkaError):
+        code = code_of(coordinator)
     else:
         ended = await coordinator.end(
             payload.transactional_id,

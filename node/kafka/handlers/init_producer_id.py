@@ -19,6 +19,7 @@ from strandline.node.kafka.handlers.transactional_ids import coordinator_for, to
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 
 _NONE = -1
 _MILLISECOND = timedelta(milliseconds=1)
@@ -59,8 +60,8 @@ async def _initialize(
     context: BrokerContext, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int
 ) -> tuple[ErrorCode, int, int]:
     coordinator = coordinator_for(context, transactional_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator, _NONE, _NONE
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator), _NONE, _NONE
     given = await coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)
     if isinstance(given, Refusal):
         return code_of(given), _NONE, _NONE

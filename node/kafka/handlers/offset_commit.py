@@ -14,12 +14,14 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.groups.group_commands import NO_RETENTION, CommitOffsets
+from strandline.statemachine.kafka_errors import KafkaError
 
 _FIRST_WITH_MEMBER_EPOCHS: Final = 9
 _BEFORE: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
@@ -56,8 +58,8 @@ async def offset_commit(context: BrokerContext, request: Request, a: ResponseTyp
 async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) -> ErrorCode:
     payload = request.payload
     coordinator = group_coordinator(context, payload.group_id, may_be_empty=True)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     command = CommitOffsets(
         payload.group_id,
         payload.member_id,

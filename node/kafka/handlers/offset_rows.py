@@ -11,11 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.replica import NotDone
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import NO_LEADER_EPOCH, topic_of
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.groups.group_commands import PartitionOffset, Refused, TopicOffsets
+from strandline.statemachine.groups.group_commands import PartitionOffset, TopicOffsets
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 MAX_METADATA_BYTES: Final = 4096
 """Kafka's offset.metadata.max.bytes, its default."""
@@ -66,9 +68,8 @@ def _refusal(topic: Topic | ErrorCode, asked: Any) -> ErrorCode:
     return ErrorCode.none
 
 
-def outcome(result: Any | NotDone) -> ErrorCode:
+def outcome(result: Any) -> ErrorCode:
     """The error code for the client of a command on offsets, from the command's result."""
-    if isinstance(result, NotDone):
-        too_large = result.code is ErrorCode.message_too_large
-        return ErrorCode.invalid_commit_offset_size if too_large else result.code
-    return ErrorCode(int(result.code)) if isinstance(result, Refused) else ErrorCode.none
+    if isinstance(result, Refusal) and result.reason is KafkaError.MESSAGE_TOO_LARGE:
+        return ErrorCode.invalid_commit_offset_size
+    return code_of(result) if isinstance(result, Refusal | Refused) else ErrorCode.none

@@ -21,6 +21,7 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.batch import Verified
 from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitTransactionOffsets
+from strandline.statemachine.kafka_errors import KafkaError
 
 _FIRST_THAT_ADDS: Final = 5
 _FIRST_THAT_ABORTS: Final = 4
@@ -65,8 +66,8 @@ async def txn_offset_commit(context: BrokerContext, request: Request, a: Respons
 async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) -> ErrorCode:
     payload = request.payload
     coordinator = group_coordinator(context, payload.group_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     number = await _number(context, coordinator, request)
     if isinstance(number, ErrorCode):
         return number
