@@ -10,7 +10,14 @@ from typing import Any, TypeVar, cast
 
 from strandline.node.config.node_config import GroupsSection
 from strandline.node.coordinator.groups.classic_group import LiveGroup
-from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, State, SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import (
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    State,
+    SyncRequest,
+    SyncResponse,
+)
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.raft.group import RaftGroup
@@ -198,12 +205,12 @@ class Client:
         self.member_id = ""
         self.generation = -1
         self.leads = False
-        self.last: Joined | None = None
-        self.join: asyncio.Task[Joined] | None = None
-        self.syncing: asyncio.Task[Synced] | None = None
+        self.last: JoinResponse | None = None
+        self.join: asyncio.Task[JoinResponse] | None = None
+        self.syncing: asyncio.Task[SyncResponse] | None = None
 
-    def join_ask(self) -> JoinAsk:
-        return JoinAsk(
+    def join_ask(self) -> JoinRequest:
+        return JoinRequest(
             self.member_id,
             self.instance,
             self.name,
@@ -216,21 +223,21 @@ class Client:
             self.takes_skip,
         )
 
-    def begin_join(self) -> asyncio.Task[Joined]:
+    def begin_join(self) -> asyncio.Task[JoinResponse]:
         self.join = self.house.ask(self.house.coordinator.classic.join(self.group, self.join_ask()))
         return self.join
 
     def waits(self) -> bool:
         return any(task is not None and not task.done() for task in (self.join, self.syncing))
 
-    def result(self) -> Joined:
+    def result(self) -> JoinResponse:
         """What the last join came to; the member id is kept."""
         assert self.join is not None
         answer = self.join.result()
         self.member_id = answer.member_id
         return answer
 
-    def joined(self) -> Joined:
+    def joined(self) -> JoinResponse:
         """As `result`, of a join that must have succeeded."""
         self.last = answer = self.result()
         assert answer.error is None, answer
@@ -243,14 +250,16 @@ class Client:
         self.begin_join()
         return self.result().error
 
-    def begin_sync(self, assignments: dict[str, bytes] | None = None, **changes: Any) -> asyncio.Task[Synced]:
-        ask = SyncAsk(
+    def begin_sync(
+        self, assignments: dict[str, bytes] | None = None, **changes: Any
+    ) -> asyncio.Task[SyncResponse]:
+        ask = SyncRequest(
             self.member_id, self.instance, self.generation, self.kind, None, assignments or {}
         )._replace(**changes)
         self.syncing = self.house.ask(self.house.coordinator.classic.sync(self.group, ask))
         return self.syncing
 
-    def synced(self) -> Synced:
+    def synced(self) -> SyncResponse:
         assert self.syncing is not None
         return self.syncing.result()
 

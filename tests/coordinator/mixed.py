@@ -7,7 +7,13 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import (
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    SyncRequest,
+    SyncResponse,
+)
 from strandline.node.coordinator.groups.consumer_member import Partition
 from strandline.node.coordinator.groups.hosted import HostedMembers
 from strandline.node.refusal import Cause
@@ -104,9 +110,9 @@ class ClassicConsumer:
         self.rejoins = True
         self.told: list[Cause] = []
         """What it was answered that was no success."""
-        self.last_ask: JoinAsk | None = None
-        self._joining: asyncio.Task[Joined] | None = None
-        self._syncing: asyncio.Task[Synced] | None = None
+        self.last_ask: JoinRequest | None = None
+        self._joining: asyncio.Task[JoinResponse] | None = None
+        self._syncing: asyncio.Task[SyncResponse] | None = None
         self._protocol: str | None = None
 
     def poll(self) -> None:
@@ -133,7 +139,7 @@ class ClassicConsumer:
     def begin_join(self) -> None:
         if not self.cooperative:
             self.owned = frozenset()
-        ask = JoinAsk(
+        ask = JoinRequest(
             self.member_id, self.instance, self.name, "/10.0.0.1", self.session, REBALANCE, self.kind,
             [(protocol, self.metadata()) for protocol in self.protocols],
         )  # fmt: skip
@@ -155,7 +161,9 @@ class ClassicConsumer:
         )
         leads = answer.leader == answer.member_id
         assignments = self._assign(answer) if leads and not answer.skip_assignment else {}
-        ask = SyncAsk(self.member_id, self.instance, self.generation, self.kind, self._protocol, assignments)
+        ask = SyncRequest(
+            self.member_id, self.instance, self.generation, self.kind, self._protocol, assignments
+        )
         self._syncing = self.house.ask(self.house.coordinator.sync(GROUP, ask))
         return None
 
@@ -199,7 +207,7 @@ class ClassicConsumer:
         if code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID):
             self.member_id = ""
 
-    def _assign(self, answer: Joined) -> dict[str, bytes]:
+    def _assign(self, answer: JoinResponse) -> dict[str, bytes]:
         """Every partition of "events" to some member; in turn, and where all cooperate what moves waits."""
         partitions = sorted(self.house.cluster.parts("events"))
         members = sorted(answer.members)

@@ -36,10 +36,10 @@ def test_a_member_that_commits_is_not_silent(house: House) -> None:
     (a,) = house.stable("a", session=6.0)
     for _ in range(4):
         house.advance(5.0)
-        house.coordinator.heard("g", a.member_id)
+        house.coordinator.restart_session("g", a.member_id)
     assert a.heartbeat() is None
-    house.coordinator.heard("g", "nobody")
-    house.coordinator.heard("nothing", a.member_id)
+    house.coordinator.restart_session("g", "nobody")
+    house.coordinator.restart_session("nothing", a.member_id)
 
 
 def test_a_member_that_waits_is_not_silent(house: House) -> None:
@@ -222,7 +222,12 @@ def test_members_are_removed_by_their_instance_ids(house: House) -> None:
     b = house.client("b", instance="two")
     join([a, b])
     sync([a, b])
-    leaving = [Leaving("", "one"), Leaving("", "three"), Leaving(a.member_id, "two"), Leaving("x", None)]
+    leaving = [
+        Leaving("", "one"),
+        Leaving("", "three"),
+        Leaving(a.member_id, "two"),
+        Leaving("x", None),
+    ]
     assert house.coordinator.classic.leave("g", leaving) == [
         None,
         KafkaError.UNKNOWN_MEMBER_ID,

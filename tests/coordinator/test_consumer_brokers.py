@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
@@ -61,7 +61,7 @@ class Scene:
         if isinstance(told, Refusal) and told.reason in RETRIED:
             consumer.missed()
             return
-        consumer.hear(told.reply if isinstance(told, Beat) else told)
+        consumer.hear(told.reply if isinstance(told, HeartbeatAnswer) else told)
 
     def check(self) -> None:
         """Nobody has what is another's, by the state of whoever leads."""

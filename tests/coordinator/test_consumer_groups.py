@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.node.coordinator.groups import consumer_groups, consumer_plan
+from strandline.node.coordinator.groups import consumer_groups, consumer_plan, consumer_timers
 from strandline.node.coordinator.groups.classic_state import Leaving
-from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
 from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
 from strandline.node.raft.outcome import NotLeader, Overloaded
 from strandline.node.refusal import Cause, Refusal
@@ -35,7 +35,7 @@ def test_a_member_is_answered_once_what_it_changes_is_in_the_log(home: ConsumerH
     assert home.groups.waiting == 1
     home.commit()
     told = task.result()
-    assert isinstance(told, Beat)
+    assert isinstance(told, HeartbeatAnswer)
     assert (told.reply.epoch, told.reply.state) == (1, STABLE)
 
 
@@ -81,7 +81,7 @@ def test_who_speaks_again_as_soon_as_it_is_answered_is_answered_again(home: Cons
     async def joins_and_leaves() -> list[int]:
         a = Consumer("a", ("events",))
         told = [await home.groups.heartbeat(GROUP, a.word(epoch)) for epoch in (JOINING, JOINING, LEAVING)]
-        return [one.reply.epoch for one in told if isinstance(one, Beat)]
+        return [one.reply.epoch for one in told if isinstance(one, HeartbeatAnswer)]
 
     task = home.ask(joins_and_leaves())
     assert task.done()
@@ -123,7 +123,7 @@ def test_a_turn_is_planned_anew_when_something_came_between(home: ConsumerHouse)
     assert not task.done()
     home.commit()
     told = task.result()
-    assert isinstance(told, Beat)
+    assert isinstance(told, HeartbeatAnswer)
     assert told.reply.epoch == 1, "a new group"
 
 
@@ -344,11 +344,11 @@ def test_nothing_is_kept_of_a_group_that_is_empty(home: ConsumerHouse) -> None:
 def test_members_are_heard_more_often_while_they_are_few_or_wait(made: Callable[..., ConsumerHouse]) -> None:
     home = made(consumer_heartbeat_seconds=3.0)
     a = Consumer("a", ("events",))
-    assert home.beat(a).interval_seconds == consumer_groups.STEADY_SECONDS
+    assert home.beat(a).interval_seconds == consumer_timers.STEADY_SECONDS
     a.obey()
     b = Consumer("b", ("events",))
     told = home.beat(b)
-    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_groups.SOON_SECONDS)
+    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_timers.SOON_SECONDS)
     home.settle(a, b)
     for number in range(1000):
         home.coordinator.timers.set(("load", number), 999.0, lambda: None)
@@ -362,11 +362,11 @@ def test_a_group_s_own_interval_is_what_its_members_are_told(home: ConsumerHouse
     a.obey()
     b = Consumer("b", ("events",))
     told = home.beat(b)
-    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_groups.SOON_SECONDS)
+    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_timers.SOON_SECONDS)
     home.settle(a, b)
     assert home.beat(a).interval_seconds == 7.0
     del home.cluster.configs[GROUP]
-    assert home.beat(a).interval_seconds == consumer_groups.STEADY_SECONDS
+    assert home.beat(a).interval_seconds == consumer_timers.STEADY_SECONDS
 
 
 def test_a_group_s_own_session_counts_from_the_next_heartbeat(home: ConsumerHouse) -> None:
@@ -390,7 +390,7 @@ def test_a_turn_that_fails_ends_for_everybody_and_for_nobody_after(
         assert home.code(Consumer("a", ("events",)).word()) is KafkaError.UNKNOWN_SERVER_ERROR
     assert isinstance(cast(Any, errors[0])["exception"], ZeroDivisionError)
     told = home.told(Consumer("a", ("events",)).word())
-    assert isinstance(told, Beat)
+    assert isinstance(told, HeartbeatAnswer)
     assert partitions_of(told.reply.assignment or ())
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.node.coordinator.groups import consumer_groups, consumer_matches, consumer_plan
-from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
 from strandline.node.coordinator.groups.consumer_matches import (
     Matches,
     size_of_match,
@@ -101,8 +101,8 @@ def test_of_those_who_join_together_as_many_as_fit_are_taken(
     ]
     home.by_hand = False
     home.turn()
-    assert isinstance(blocker.result(), Beat)
-    taken = [isinstance(task.result(), Beat) for task in tasks]
+    assert isinstance(blocker.result(), HeartbeatAnswer)
+    taken = [isinstance(task.result(), HeartbeatAnswer) for task in tasks]
     assert taken == [number % 8 < 5 for number in range(16)]
     assert size_of_matches(home.group.matches) == 5 * ONE
 
@@ -139,9 +139,9 @@ def test_a_topic_that_is_created_at_the_limit_keeps_nobody_in(
     gone, *others = members = [wide(number, instance_id=f"i{number}") for number in range(6)]
     late = create_late_at_the_limit(home, members)
     if goes == "leaves":
-        assert isinstance(home.told(gone.word(LEAVING)), Beat)
+        assert isinstance(home.told(gone.word(LEAVING)), HeartbeatAnswer)
     elif goes == "leaves for a while":
-        assert isinstance(home.told(gone.word(LEFT_FOR_A_WHILE)), Beat)
+        assert isinstance(home.told(gone.word(LEFT_FOR_A_WHILE)), HeartbeatAnswer)
         home.advance(SESSION - 1)
         home.settle(*others)
     home.advance(2)
@@ -208,7 +208,7 @@ def test_what_all_groups_match_is_bounded(home: ConsumerHouse, monkeypatch: pyte
     bound = 3 * (ONE + 300)
     monkeypatch.setattr(consumer_groups, "MAX_BYTES", bound)
     told = [home.say(wide(number).word(), f"g{number}").result() for number in range(4)]
-    assert [isinstance(answer, Beat) for answer in told] == [True, True, True, False]
+    assert [isinstance(answer, HeartbeatAnswer) for answer in told] == [True, True, True, False]
     assert isinstance(told[3], Refusal)
     assert told[3].reason is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
     members = [wide(number) for number in range(3)]
@@ -216,12 +216,12 @@ def test_what_all_groups_match_is_bounded(home: ConsumerHouse, monkeypatch: pyte
         home.cluster.create(f"t-{number}", 1)
         for place, one in enumerate(members):
             answer = home.say(one.word(), f"g{place}").result()
-            assert isinstance(answer, Beat)
+            assert isinstance(answer, HeartbeatAnswer)
             one.hear(answer.reply)
             one.obey()
     assert home.groups.bytes <= bound
     for place, one in enumerate(members):
-        assert isinstance(home.say(one.word(LEAVING), f"g{place}").result(), Beat)
+        assert isinstance(home.say(one.word(LEAVING), f"g{place}").result(), HeartbeatAnswer)
     assert home.groups.bytes == 0
 
 

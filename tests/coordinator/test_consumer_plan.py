@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from strandline.node.coordinator.groups import consumer_plan
+from strandline.node.coordinator.groups.consumer_events import Answer
 from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
-from strandline.node.coordinator.groups.consumer_plan import Answer, preferred_assignor
+from strandline.node.coordinator.groups.consumer_plan import preferred_assignor
 from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,

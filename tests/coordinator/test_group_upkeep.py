@@ -9,8 +9,8 @@ import pytest
 
 from strandline.node.coordinator.groups import upkeep
 from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.offset_expiry import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
 from strandline.node.coordinator.groups.timers import Timers
-from strandline.node.coordinator.groups.upkeep import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
 from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,

@@ -11,8 +11,8 @@ import pytest
 from strandline.node.coordinator.groups import consumer_classic
 from strandline.node.coordinator.groups.classic_state import Leaving
 from strandline.node.coordinator.groups.consumer_classic import has_to_rejoin
-from strandline.node.coordinator.groups.consumer_groups import CLASSIC_JOIN
 from strandline.node.coordinator.groups.consumer_member import LEAVING
+from strandline.node.coordinator.groups.consumer_timers import CLASSIC_JOIN
 from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, UNREVOKED
@@ -431,7 +431,7 @@ def test_who_does_not_do_its_part_is_out(home: MixedHouse, stage: str) -> None:
         if stage == "does not join":
             assert a.beat() is KafkaError.REBALANCE_IN_PROGRESS
         elif stage == "does not sync":
-            home.groups.heard(GROUP, home.group.members[a.member_id])
+            home.groups.timers.restart_session(GROUP, home.group.members[a.member_id])
         home.advance(1.0)
     assert home.loop.now > began + limit - 3
     assert home.refusal(a) is KafkaError.UNKNOWN_MEMBER_ID

@@ -30,8 +30,8 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 TRANSIENT: Final = 2
 """Factor on the bounds of offsets and bytes for commits that add no partition: until a transaction's marker
 comes, its offset is held beside the one that it replaces, and metadata may grow."""
-SAY_SECONDS: Final = 600.0
-"""Between two words to the operator."""
+WARN_SECONDS: Final = 600.0
+"""Between two warnings to the operator."""
 
 _NOTHING: Final = Offsets()
 
@@ -54,7 +54,7 @@ class Bounds:
         """Groups that commits in progress would create."""
         self._offsets = self._bytes = 0
         """Offsets and bytes of commits in progress."""
-        self._said = float("-inf")
+        self._warned_at = float("-inf")
         self.refused = 0
         """Number of requests that were refused because of a bound."""
 
@@ -65,7 +65,7 @@ class Bounds:
         growth = growth_by(_NOTHING if held is None else held.offsets, command)
         size = growth.bytes + (size_of_group(command.group) if held is None else 0)
         error = KafkaError.INVALID_COMMIT_OFFSET_SIZE
-        if not self.takes_group(command.group):
+        if not self.has_room_for(command.group):
             return Refusal(error, self._refuse(command.group, f"{MAX_GROUPS} groups"))
         totals, times = coordinator.machine.totals, 1 if growth.partitions else TRANSIENT
         if growth.offsets > 0 and totals.offsets + self._offsets + growth.offsets > times * MAX_OFFSETS:
@@ -84,7 +84,7 @@ class Bounds:
             if held is None:
                 self._new -= Counter((command.group,))
 
-    def takes_group(self, group_id: str) -> bool:
+    def has_room_for(self, group_id: str) -> bool:
         """Whether the group exists, or may be created. Groups that commits in progress create count too."""
         groups = self._coordinator.machine.groups
         if group_id in groups or group_id in self._new:
@@ -103,8 +103,8 @@ class Bounds:
         self.refused += 1
         coordinator = self._coordinator
         now = coordinator.loop.time()
-        if now - self._said >= SAY_SECONDS:
-            self._said = now
+        if now - self._warned_at >= WARN_SECONDS:
+            self._warned_at = now
             log.warning(
                 "%s-%d has %s, as many as a coordinator takes: group %r is refused; delete groups that are "
                 "unused, or lower groups.offset_retention_seconds: does a client make an id for each run?",

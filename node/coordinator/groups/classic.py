@@ -21,13 +21,13 @@ from strandline.node.coordinator.groups.classic_state import (
     SYNC,
     UNKNOWN_MEMBER,
     Decision,
-    JoinAsk,
-    Joined,
+    JoinRequest,
+    JoinResponse,
     Leaving,
     Limits,
     State,
-    SyncAsk,
-    Synced,
+    SyncRequest,
+    SyncResponse,
 )
 from strandline.node.coordinator.groups.context import GroupsContext
 from strandline.node.refusal import Cause
@@ -79,7 +79,7 @@ class ClassicGroups:
             task.cancel()
         groups, self._groups = self._groups, {}
         for group in groups.values():
-            group.lost(KafkaError.NOT_COORDINATOR)
+            group.end(KafkaError.NOT_COORDINATOR)
         self._sizes.clear()
         self._bytes = 0
 
@@ -94,34 +94,34 @@ class ClassicGroups:
                 self._take_up(group_id, membership)
         elif group is not None:
             if group.protocol_type == CONSUMERS:  # its members are served as members of the consumer group
-                group.lost(KafkaError.REBALANCE_IN_PROGRESS)
+                group.end(KafkaError.REBALANCE_IN_PROGRESS)
             else:
-                group.lost(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
+                group.end(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
             self._settle(group)
 
     # Requests.
 
-    async def join(self, group_id: str, ask: JoinAsk) -> Joined:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinResponse:
         """A JoinGroup; returns when the join phase is over. Cancelled, it leaves its member to the timers."""
         group = self._groups.get(group_id)
         if group is None:
-            if ask.member_id != UNKNOWN_MEMBER:
-                return Joined(KafkaError.UNKNOWN_MEMBER_ID, ask.member_id)
+            if request.member_id != UNKNOWN_MEMBER:
+                return JoinResponse(KafkaError.UNKNOWN_MEMBER_ID, request.member_id)
             if not self._has_room(GROUP_BYTES):
-                return Joined(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, ask.member_id)
-            if not self._coordinator.bounds.takes_group(group_id):
+                return JoinResponse(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, request.member_id)
+            if not self._coordinator.bounds.has_room_for(group_id):
                 self._coordinator.bounds.refuse_group(group_id)
-                return Joined(KafkaError.GROUP_MAX_SIZE_REACHED, ask.member_id)
+                return JoinResponse(KafkaError.GROUP_MAX_SIZE_REACHED, request.member_id)
             group = self._create(group_id)
-        answer: Joined = await self._asked(group, partial(group.join, ask))
+        answer: JoinResponse = await self._await_answer(group, partial(group.join, request))
         return answer
 
-    async def sync(self, group_id: str, ask: SyncAsk) -> Synced:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncResponse:
         """A SyncGroup; returns when there is an assignment."""
         group = self._groups.get(group_id)
         if group is None:
-            return Synced(KafkaError.UNKNOWN_MEMBER_ID)
-        answer: Synced = await self._asked(group, partial(group.sync, ask))
+            return SyncResponse(KafkaError.UNKNOWN_MEMBER_ID)
+        answer: SyncResponse = await self._await_answer(group, partial(group.sync, request))
         return answer
 
     def heartbeat(
@@ -142,11 +142,11 @@ class ClassicGroups:
         self._settle(group)
         return codes
 
-    def heard(self, group_id: str, member_id: str) -> None:
+    def restart_session(self, group_id: str, member_id: str) -> None:
         """A member showed by something else than a heartbeat that it lives."""
         group = self._groups.get(group_id)
         if group is not None:
-            group.heard(member_id)
+            group.restart_session(member_id)
 
     # Looking at them.
 
@@ -212,7 +212,7 @@ class ClassicGroups:
     # What the groups ask for.
 
     def _create(self, group_id: str) -> LiveGroup:
-        group = self._groups[group_id] = LiveGroup(group_id, self._limits, _Around(self, group_id))
+        group = self._groups[group_id] = LiveGroup(group_id, self._limits, _GroupEnvironment(self, group_id))
         return group
 
     def _take_up(self, group_id: str, classic: ClassicGroup) -> None:
@@ -246,11 +246,11 @@ class ClassicGroups:
     def _has_room(self, size: int) -> bool:
         return self._bytes + MEMBER_BYTES + size <= MAX_BYTES
 
-    async def _asked(self, group: LiveGroup, ask: Callable[[int], None]) -> Any:
+    async def _await_answer(self, group: LiveGroup, request: Callable[[int], None]) -> Any:
         self._tickets += 1
         ticket = self._tickets
         answer = self._waits[ticket] = self._loop.create_future()
-        ask(ticket)
+        request(ticket)
         self._settle(group)
         try:
             return await answer
@@ -260,7 +260,7 @@ class ClassicGroups:
                 self._settle(group)
             raise
 
-    def _answer(self, ticket: int, result: Joined | Synced) -> None:
+    def _answer(self, ticket: int, result: JoinResponse | SyncResponse) -> None:
         waits = self._waits.pop(ticket, None)
         if waits is not None and not waits.done():
             waits.set_result(result)
@@ -305,14 +305,14 @@ class ClassicGroups:
         return classic.generation, not classic.is_empty
 
 
-class _Around:
-    """`Surroundings` of one group."""
+class _GroupEnvironment:
+    """`Environment` of one group."""
 
     def __init__(self, groups: ClassicGroups, group_id: str) -> None:
         self._groups = groups
         self._group_id = group_id
 
-    def answer(self, ticket: int, result: Joined | Synced) -> None:
+    def answer(self, ticket: int, result: JoinResponse | SyncResponse) -> None:
         self._groups._answer(ticket, result)
 
     def set_timer(self, what: str, member_id: str, seconds: float) -> None:

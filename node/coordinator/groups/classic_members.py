@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.node.coordinator.groups.classic_state import JoinAsk
+from strandline.node.coordinator.groups.classic_state import JoinRequest
 from strandline.statemachine.groups.group_commands import Member
 from strandline.statemachine.kafka_errors import KafkaError
 
@@ -69,17 +69,17 @@ class LiveMember:
         )
 
 
-def asked(ask: JoinAsk, member_id: str) -> LiveMember:
+def joining_member(request: JoinRequest, member_id: str) -> LiveMember:
     """The member that a JoinGroup makes."""
     return LiveMember(
         member_id,
-        ask.instance_id,
-        ask.client_id,
-        ask.client_host,
-        ask.session,
-        ask.rebalance,
-        tuple(ask.protocols),
-        skips=ask.takes_skip,
+        request.instance_id,
+        request.client_id,
+        request.client_host,
+        request.session,
+        request.rebalance,
+        tuple(request.protocols),
+        skips=request.takes_skip,
     )
 
 
@@ -119,7 +119,7 @@ class Members:
         return None if held is None else self._members[held]
 
     @property
-    def said(self) -> int:
+    def sent_bytes(self) -> int:
         """Bytes that all members sent: their size in the log entry of a generation."""
         return self.bytes - self.assigned
 
@@ -181,14 +181,14 @@ class Members:
         self.bytes -= member.size
         self.assigned -= len(member.assignment)
 
-    def update(self, member: LiveMember, ask: JoinAsk) -> None:
+    def update(self, member: LiveMember, request: JoinRequest) -> None:
         """Replace a member's protocols, timeouts and client by those of its newest JoinGroup."""
         self.bytes -= member.size
         self._discount(member.protocols)
-        member.protocols = tuple(ask.protocols)
-        member.session, member.rebalance = ask.session, ask.rebalance
-        member.client_id, member.client_host = ask.client_id, ask.client_host
-        member.skips = ask.takes_skip
+        member.protocols = tuple(request.protocols)
+        member.session, member.rebalance = request.session, request.rebalance
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.skips = request.takes_skip
         self._supported.update(dict.fromkeys(_names(member.protocols), 1))
         self.bytes += member.size
 

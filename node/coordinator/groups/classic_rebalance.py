@@ -1,7 +1,7 @@
 """Leads a classic group from one generation to the next: joining, the decisions in the log, the answers.
 
 It is Kafka's state machine (ClassicGroup, and the classic part of GroupMetadataManager) without threads,
-timers or log: its effects go through `Surroundings`. One thing differs. Kafka keeps a generation that is not
+timers or log: its effects go through `Environment`. One thing differs. Kafka keeps a generation that is not
 assigned yet in memory only. Here the log decides the generation before any member is told of it, so it fences
 commits from then on, and members need not join again when a coordinator is lost between join and sync. While
 a decision is in progress the group goes on: a member that joins meanwhile is part of the generation after it.
@@ -18,10 +18,10 @@ from strandline.node.coordinator.groups.classic_state import (
     JOIN,
     SYNC,
     Decision,
+    Environment,
     Limits,
     State,
-    Surroundings,
-    Synced,
+    SyncResponse,
 )
 from strandline.node.coordinator.groups.classic_waiting import Waiting
 from strandline.node.refusal import Cause, Refusal
@@ -52,8 +52,8 @@ _SYNC_FAILURES: Final[Mapping[Cause, Cause]] = {
 class Rebalancing(Waiting):
     """The group's own steps, taken after `LiveGroup` has recorded a request or the end of a timer."""
 
-    def __init__(self, group_id: str, limits: Limits, around: Surroundings) -> None:
-        super().__init__(group_id, around)
+    def __init__(self, group_id: str, limits: Limits, environment: Environment) -> None:
+        super().__init__(group_id, environment)
         self._limits = limits
         self._initial = False
         """Whether this join phase is one of a group that was empty."""
@@ -77,21 +77,21 @@ class Rebalancing(Waiting):
         log.info("group %r: generation %d is over: %s", self.group_id, self.generation, reason)
         initial = self.state is State.EMPTY
         self._enter(State.PREPARING_REBALANCE)
-        self._around.cancel_timer(SYNC, "")
+        self._environment.cancel_timer(SYNC, "")
         for member in self.members:
             if member.sync is not None:
-                self._end_sync(member, Synced(KafkaError.REBALANCE_IN_PROGRESS))
+                self._end_sync(member, SyncResponse(KafkaError.REBALANCE_IN_PROGRESS))
                 self._alive(member)
             self.members.set_joined(member, member.join is not None)
         self._initial, self._newcomers, self._overdue = initial, False, False
         if initial:
             delay = self._limits.initial_delay
             self._initial_left = max(self._longest_rebalance() - delay, 0.0)
-            self._around.set_timer(JOIN, "", delay)
+            self._environment.set_timer(JOIN, "", delay)
         elif self.members.all_joined:
             self._complete_join()
         else:
-            self._around.set_timer(JOIN, "", self._longest_rebalance())
+            self._environment.set_timer(JOIN, "", self._longest_rebalance())
 
     def _go_on_joining(self, reason: str) -> None:
         """A member joined: complete the join phase if it was the last one, or begin a join phase."""
@@ -113,7 +113,7 @@ class Rebalancing(Waiting):
             self._newcomers = False
             delay = min(self._limits.initial_delay, self._initial_left)
             self._initial_left -= delay
-            self._around.set_timer(JOIN, "", delay)
+            self._environment.set_timer(JOIN, "", delay)
         else:
             self._complete_join()
 
@@ -128,7 +128,7 @@ class Rebalancing(Waiting):
             self._overdue = True
             return
         self._overdue = False
-        self._around.cancel_timer(JOIN, "")
+        self._environment.cancel_timer(JOIN, "")
         for member in [member for member in self.members if not member.joined and member.instance_id is None]:
             self._remove(member)
         if not len(self.members):
@@ -141,7 +141,7 @@ class Rebalancing(Waiting):
         if leader is None:
             # Static members only, and none came: they keep their places until they are silent for too long.
             self._initial = False
-            self._around.set_timer(JOIN, "", self._longest_rebalance())
+            self._environment.set_timer(JOIN, "", self._longest_rebalance())
             return
         self.leader = leader.member_id
         self._enter(State.COMPLETING_REBALANCE)
@@ -155,7 +155,7 @@ class Rebalancing(Waiting):
     # Decisions.
 
     def _start_generation(self) -> None:
-        present, _ = self._around.logged_generation()
+        present, _ = self._environment.logged_generation()
         self.generation = present + 1
         self.protocol = self.members.selected()
         self._starting = True
@@ -173,7 +173,7 @@ class Rebalancing(Waiting):
     def _empty_generation(self) -> None:
         self.leader = self.protocol = ""
         self._unlogged = False
-        present, has_members = self._around.logged_generation()
+        present, has_members = self._environment.logged_generation()
         if has_members:
             self.generation = present + 1
             self._decide(StartGeneration(self.group_id, self.generation, self.protocol_type, "", "", []))
@@ -184,10 +184,10 @@ class Rebalancing(Waiting):
 
     def _decide(self, command: Decision) -> None:
         self._deciding += 1
-        self._around.decide(command)
+        self._environment.decide(command)
 
     def decided(self, command: Decision, result: Any) -> None:
-        """Handle the result of a command that this group gave to `Surroundings.decide`."""
+        """Handle the result of a command that this group gave to `Environment.decide`."""
         if self.state is State.DEAD:
             return
         self._deciding -= 1
@@ -212,7 +212,7 @@ class Rebalancing(Waiting):
                 for member in self.members:
                     self._tell_generation(member)
                     self._alive(member)
-                self._around.set_timer(SYNC, "", self._longest_rebalance())
+                self._environment.set_timer(SYNC, "", self._longest_rebalance())
         elif isinstance(result, Refused):
             # The group was deleted, or expired, between the look at its generation and the apply.
             self._refusals += 1
@@ -222,7 +222,7 @@ class Rebalancing(Waiting):
                     failed = KafkaError.COORDINATOR_NOT_AVAILABLE
                 elif self.protocol_type == CONSUMERS:  # they may join the consumer group that it is now
                     failed = KafkaError.REBALANCE_IN_PROGRESS
-                self.lost(failed)
+                self.end(failed)
             elif self.state is State.COMPLETING_REBALANCE:
                 self._start_generation()
             elif self.state is State.EMPTY:
@@ -235,14 +235,14 @@ class Rebalancing(Waiting):
             self._prepare("it could not be logged")
         elif self.state is State.EMPTY:
             self._unlogged = True
-            self._around.set_timer(JOIN, "", RETRY_SECONDS)
+            self._environment.set_timer(JOIN, "", RETRY_SECONDS)
 
     def _assigned(self, command: AssignGeneration, result: Any) -> None:
         if self.state is not State.COMPLETING_REBALANCE or command.generation != self.generation:
             return
         failed = _failure(result)
         if failed is not None:
-            answer = Synced(_SYNC_FAILURES.get(failed, failed))
+            answer = SyncResponse(_SYNC_FAILURES.get(failed, failed))
             for member in self.members:
                 self._end_sync(member, answer)
                 self._alive(member)
@@ -274,13 +274,13 @@ class Rebalancing(Waiting):
 
     # Endings.
 
-    def lost(self, error: Cause) -> None:
+    def end(self, error: Cause) -> None:
         """End this object: every waiting request is answered with `error`. The caller cancels its timers."""
         log.info("group %r: this node no longer coordinates it: %s", self.group_id, error.name)
         self._enter(State.DEAD)
         for member in self.members:
             self._end_join(member, error)
-            self._end_sync(member, Synced(error))
+            self._end_sync(member, SyncResponse(error))
 
 
 def _failure(result: Any) -> Cause | None:

@@ -52,7 +52,7 @@ COMES_FROM: Final[Mapping[State, tuple[State, ...]]] = MappingProxyType(
 """For each state those that it may be entered from: Kafka's validPreviousStates."""
 
 
-class JoinAsk(NamedTuple):
+class JoinRequest(NamedTuple):
     """A JoinGroup. Timeouts are seconds."""
 
     member_id: str
@@ -70,7 +70,7 @@ class JoinAsk(NamedTuple):
     """Whether the client supports leading without assigning (KIP-814: version 9)."""
 
 
-class Joined(NamedTuple):
+class JoinResponse(NamedTuple):
     """The answer to a JoinGroup; with an error, only the error and the member id count."""
 
     error: Cause | None
@@ -84,7 +84,7 @@ class Joined(NamedTuple):
     """Member id, instance id, metadata of every member: for the group's leader."""
 
 
-class SyncAsk(NamedTuple):
+class SyncRequest(NamedTuple):
     """A SyncGroup; the assignments are there when it is the leader's."""
 
     member_id: str
@@ -96,7 +96,7 @@ class SyncAsk(NamedTuple):
     assignments: Mapping[str, bytes]
 
 
-class Synced(NamedTuple):
+class SyncResponse(NamedTuple):
     """The answer to a SyncGroup."""
 
     error: Cause | None
@@ -133,10 +133,10 @@ SESSION: Final = "session"
 """The timer of a member, or of a member id that was given out."""
 
 
-class Surroundings(Protocol):
+class Environment(Protocol):
     """Services of the runtime for the rules of one group. None of them calls back into the group at once."""
 
-    def answer(self, ticket: int, result: Joined | Synced) -> None:
+    def answer(self, ticket: int, result: JoinResponse | SyncResponse) -> None:
         """Answer a waiting request; without effect if the client is gone."""
 
     def set_timer(self, what: str, member_id: str, seconds: float) -> None:

@@ -49,8 +49,8 @@ class Heartbeat:
     @property
     def full(self) -> bool:
         """Whether it has all fields, as after an error; then the answer has all fields too."""
-        said = self.topics is not None or self.pattern is not None
-        return self.rebalance_timeout_ms is not None and said and self.owned is not None
+        subscribes = self.topics is not None or self.pattern is not None
+        return self.rebalance_timeout_ms is not None and subscribes and self.owned is not None
 
     def updated(self, member: ConsumerMember) -> ConsumerMember:
         """The member with the fields of this heartbeat."""
@@ -100,7 +100,7 @@ def refuse_epoch(member: ConsumerMember, heartbeat: Heartbeat) -> Refusal | None
 def reconciled(
     member: ConsumerMember,
     owned: Collection[Partition] | None,
-    spoken: int,
+    reported_epoch: int,
     epoch: int,
     target: Assignment,
     owner_of: Callable[[Partition], str | None],
@@ -108,7 +108,7 @@ def reconciled(
     """The member one step nearer to its target, or itself if no step can be taken.
 
     Kafka's `CurrentAssignmentBuilder`. `owned`: the partitions it reports as its own, None: no change;
-    `spoken`: the epoch it reports; `owner_of`: the present owner of a partition.
+    `reported_epoch`: the epoch it reports; `owner_of`: the present owner of a partition.
     """
     if member.state == STABLE and member.epoch == epoch:
         return member
@@ -120,7 +120,7 @@ def reconciled(
     revoked = [partition for partition in had if partition not in wanted]
     if revoked and _owns(owned, revoked):
         return member._replace(
-            previous_epoch=spoken,
+            previous_epoch=reported_epoch,
             state=UNREVOKED,
             assigned=assignment(kept),
             revoking=assignment(revoked),
@@ -134,7 +134,7 @@ def reconciled(
         return member
     return member._replace(
         epoch=epoch,
-        previous_epoch=spoken,
+        previous_epoch=reported_epoch,
         state=state,
         assigned=assignment(kept + free),
         revoking=NOTHING,

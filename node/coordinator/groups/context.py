@@ -17,7 +17,7 @@ from strandline.statemachine.groups.groups import GroupsMachine
 class GroupBounds(Protocol):
     """Bound on the number of groups."""
 
-    def takes_group(self, group_id: str) -> bool:
+    def has_room_for(self, group_id: str) -> bool:
         """Whether the group exists, or may be created."""
 
     def refuse_group(self, group_id: str) -> str:

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.node.coordinator.groups.bounds import Bounds
 from strandline.node.coordinator.groups.classic import ClassicGroups
-from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import (
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    SyncRequest,
+    SyncResponse,
+)
 from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
 from strandline.node.coordinator.groups.hosted import HostedMembers
+from strandline.node.coordinator.groups.offset_expiry import OffsetExpiry
 from strandline.node.coordinator.groups.timers import Timers
-from strandline.node.coordinator.groups.upkeep import Upkeep
 from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.coordinator_machine import CoordinatorCommand
 from strandline.statemachine.groups.group_commands import (
@@ -62,7 +68,7 @@ class GroupCoordinator:
         self.classic = ClassicGroups(self)
         self.consumer = ConsumerGroups(self)
         self.hosted = HostedMembers(self, self.consumer)
-        self._upkeep = Upkeep(self)
+        self._expiry = OffsetExpiry(self)
         self._started = False
         replica.follow(self._on_started, self._on_stopped)
 
@@ -96,21 +102,21 @@ class GroupCoordinator:
 
     # Members of the classic protocol, wherever they are.
 
-    async def join(self, group_id: str, ask: JoinAsk) -> Joined:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinResponse:
         """A JoinGroup; see ClassicGroups and HostedMembers."""
         if self.hosted.serves(group_id):
-            joined = await self.hosted.join(group_id, ask)
+            joined = await self.hosted.join(group_id, request)
             if joined is not None:
                 return joined
         self.classic.follow(group_id)
-        return await self.classic.join(group_id, ask)
+        return await self.classic.join(group_id, request)
 
-    async def sync(self, group_id: str, ask: SyncAsk) -> Synced:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncResponse:
         """A SyncGroup."""
         if self.hosted.serves(group_id):
-            return self.hosted.sync(group_id, ask)
+            return self.hosted.sync(group_id, request)
         self.classic.follow(group_id)
-        return await self.classic.sync(group_id, ask)
+        return await self.classic.sync(group_id, request)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
@@ -129,12 +135,12 @@ class GroupCoordinator:
         self.classic.follow(group_id)
         return self.classic.leave(group_id, leaving)
 
-    def heard(self, group_id: str, member_id: str) -> None:
+    def restart_session(self, group_id: str, member_id: str) -> None:
         """Restart the session timeout of a classic member that sent a request other than a heartbeat.
 
         As in Kafka, a commit of offsets that was accepted counts. Without effect if the member is unknown.
         """
-        self.classic.heard(group_id, member_id)
+        self.classic.restart_session(group_id, member_id)
 
     async def delete_offsets(
         self, group_id: str, topics: Sequence[tuple[bytes, str, Sequence[int]]]
@@ -165,11 +171,11 @@ class GroupCoordinator:
         self._started = True
         self.classic.started()
         self.consumer.started()
-        self._upkeep.started()
+        self._expiry.started()
 
     def _on_stopped(self, reason: str) -> None:
         self._started = False
-        self._upkeep.stopped()
+        self._expiry.stopped()
         self.timers.cancel_all()
         self.classic.stopped()
         self.consumer.stopped(reason)

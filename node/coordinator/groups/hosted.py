@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import uuid
 
-from strandline.node.coordinator.groups.classic_state import UNKNOWN_MEMBER, JoinAsk, Joined, SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import (
+    UNKNOWN_MEMBER,
+    JoinRequest,
+    JoinResponse,
+    SyncRequest,
+    SyncResponse,
+)
 from strandline.node.coordinator.groups.consumer_classic import ClassicJoin, has_to_rejoin, is_outdated
 from strandline.node.coordinator.groups.consumer_groups import (
-    CLASSIC_JOIN,
-    CLASSIC_SYNC,
     IS_CLASSIC,
     ConsumerGroups,
 )
+from strandline.node.coordinator.groups.consumer_timers import CLASSIC_JOIN, CLASSIC_SYNC
 from strandline.node.coordinator.groups.context import GroupsContext
 from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
@@ -37,57 +42,58 @@ class HostedMembers:
         group = self._consumer.get(group_id)
         return group is not None and not group.is_empty
 
-    async def join(self, group_id: str, ask: JoinAsk) -> Joined | None:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinResponse | None:
         """A JoinGroup; None when the group became a classic one meanwhile."""
         group = self._group(group_id)
-        error = self._refusal(group, ask)
-        member_id = ask.member_id or str(
+        error = self._refusal(group, request)
+        member_id = request.member_id or str(
             uuid.UUID(bytes=self._coordinator.context.rng.randbytes(16), version=4)
         )
-        if error is None and not ask.member_id and ask.instance_id is None and ask.takes_member_id:
-            return Joined(KafkaError.MEMBER_ID_REQUIRED, member_id)
-        subscription = read_subscription(ask.protocols[0][1]) if error is None else None
+        is_dynamic = not request.member_id and request.instance_id is None
+        if error is None and is_dynamic and request.takes_member_id:
+            return JoinResponse(KafkaError.MEMBER_ID_REQUIRED, member_id)
+        subscription = read_subscription(request.protocols[0][1]) if error is None else None
         if error is None and subscription is None:
             error = KafkaError.UNKNOWN_SERVER_ERROR  # as Kafka: it cannot be read
         if subscription is None:
             assert error is not None
-            return Joined(error, ask.member_id)
+            return JoinResponse(error, request.member_id)
         owned = frozenset(
             (size.topic_id, number)
             for topic, numbers in subscription.owned
             if (size := self._consumer.topics.size(topic)) is not None
             for number in numbers
         )
-        word = ClassicJoin(member_id, ask.member_id != UNKNOWN_MEMBER, ask, subscription, owned)
-        answer = await self._consumer.ask(group_id, word)
+        event = ClassicJoin(member_id, request.member_id != UNKNOWN_MEMBER, request, subscription, owned)
+        answer = await self._consumer.submit(group_id, event)
         if answer is IS_CLASSIC:
             return None
         if isinstance(answer, Refusal):
             unknown = answer.reason in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.GROUP_MAX_SIZE_REACHED)
-            return Joined(answer.reason, UNKNOWN_MEMBER if unknown else ask.member_id)
-        return Joined(None, member_id, answer.epoch, CONSUMERS, ask.protocols[0][0])
+            return JoinResponse(answer.reason, UNKNOWN_MEMBER if unknown else request.member_id)
+        return JoinResponse(None, member_id, answer.epoch, CONSUMERS, request.protocols[0][0])
 
-    def sync(self, group_id: str, ask: SyncAsk) -> Synced:
+    def sync(self, group_id: str, request: SyncRequest) -> SyncResponse:
         """Handle a SyncGroup: the member's assignment in the generation of the answer to its JoinGroup."""
         group = self._group(group_id)
-        member = _member(group, ask.member_id, ask.instance_id, ask.generation)
+        member = _member(group, request.member_id, request.instance_id, request.generation)
         if isinstance(member, KafkaError):
-            return Synced(member)
+            return SyncResponse(member)
         assert member.classic is not None
         protocol, metadata = member.classic.protocols[0]
-        if ask.protocol_type not in (None, CONSUMERS) or ask.protocol not in (None, protocol):
-            return Synced(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
+        if request.protocol_type not in (None, CONSUMERS) or request.protocol not in (None, protocol):
+            return SyncResponse(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
         if is_outdated(group, member):
             self._call_back(group_id, member)
-            return Synced(KafkaError.REBALANCE_IN_PROGRESS)
-        self._coordinator.timers.cancel((CLASSIC_SYNC, group_id, member.member_id))
-        self._consumer.heard(group_id, member)
+            return SyncResponse(KafkaError.REBALANCE_IN_PROGRESS)
+        self._consumer.timers.cancel(group_id, member.member_id, CLASSIC_SYNC)
+        self._consumer.timers.restart_session(group_id, member)
         name_of = self._consumer.topics.name_of
         named = {name_of(topic_id): numbers for topic_id, numbers in member.assigned}
         assignment = write_assignment(
             {name: numbers for name, numbers in named.items() if name is not None}, metadata
         )
-        return Synced(None, ask.protocol_type, ask.protocol, assignment)
+        return SyncResponse(None, request.protocol_type, request.protocol, assignment)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
@@ -97,7 +103,7 @@ class HostedMembers:
         member = _member(group, member_id, instance_id, generation)
         if isinstance(member, KafkaError):
             return member
-        self._consumer.heard(group_id, member)
+        self._consumer.timers.restart_session(group_id, member)
         if not has_to_rejoin(group, member):
             return None
         self._call_back(group_id, member)
@@ -105,20 +111,21 @@ class HostedMembers:
 
     def _call_back(self, group_id: str, member: ConsumerMember) -> None:
         """Start a member's time to join again, at the first answer that tells it to."""
-        if self._coordinator.timers.remaining((CLASSIC_JOIN, group_id, member.member_id)) is None:
+        if not self._consumer.timers.runs(group_id, member.member_id, CLASSIC_JOIN):
             seconds = max(member.rebalance_timeout_ms, 0) / 1000
-            self._consumer.limit(group_id, member.member_id, CLASSIC_JOIN, seconds)
+            self._consumer.timers.limit(group_id, member.member_id, CLASSIC_JOIN, seconds)
 
-    def _refusal(self, group: ConsumerGroup, ask: JoinAsk) -> KafkaError | None:
+    def _refusal(self, group: ConsumerGroup, request: JoinRequest) -> KafkaError | None:
         """The error of a JoinGroup that is refused before it gets a member id, as in Kafka; else None."""
         config = self._coordinator.context.config.groups
-        if not config.min_session_seconds <= ask.session <= config.max_session_seconds:
+        if not config.min_session_seconds <= request.session <= config.max_session_seconds:
             return KafkaError.INVALID_SESSION_TIMEOUT
-        if len(group.members) >= config.max_members and ask.member_id not in group.members:
+        if len(group.members) >= config.max_members and request.member_id not in group.members:
             return KafkaError.GROUP_MAX_SIZE_REACHED
-        names = [name for name, _ in ask.protocols]
+        names = [name for name, _ in request.protocols]
         common = any(group.supported[name] == group.classic for name in names)
-        return None if ask.protocol_type == CONSUMERS and common else KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        fits = request.protocol_type == CONSUMERS and common
+        return None if fits else KafkaError.INCONSISTENT_GROUP_PROTOCOL
 
     def _group(self, group_id: str) -> ConsumerGroup:
         group = self._consumer.get(group_id)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
 from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
@@ -118,7 +118,7 @@ def _milliseconds(timeout: timedelta) -> int:
     return timeout // timedelta(milliseconds=1)
 
 
-def _told(a: ResponseTypes, beat: Beat) -> Any:
+def _told(a: ResponseTypes, beat: HeartbeatAnswer) -> Any:
     member_id, epoch, _, assigned = beat.reply
     return a.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,

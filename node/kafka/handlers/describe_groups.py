@@ -7,7 +7,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.classic_state import State
-from strandline.node.coordinator.groups.views import CLASSIC, group_view
+from strandline.node.coordinator.groups.group_views import CLASSIC, group_view
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator

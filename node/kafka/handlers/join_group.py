@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined
+from strandline.node.coordinator.groups.classic_state import JoinRequest, JoinResponse
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
@@ -26,7 +26,7 @@ async def join_group(context: BrokerContext, request: Request, a: ResponseTypes)
     payload, version = request.payload, request.header.api_version
     coordinator = group_coordinator(context, payload.group_id)
     if isinstance(coordinator, KafkaError):
-        joined = Joined(coordinator, payload.member_id)
+        joined = JoinResponse(coordinator, payload.member_id)
     else:
         joined = await coordinator.join(payload.group_id, _ask(request))
     none = None if version >= _NULL_PROTOCOL else ""
@@ -46,11 +46,11 @@ async def join_group(context: BrokerContext, request: Request, a: ResponseTypes)
     )
 
 
-def _ask(request: Request) -> JoinAsk:
+def _ask(request: Request) -> JoinRequest:
     payload, version = request.payload, request.header.api_version
     # Version 0 has one timeout for both, as Kafka's JoinGroupRequest has it.
     rebalance = payload.rebalance_timeout if version > 0 else payload.session_timeout
-    return JoinAsk(
+    return JoinRequest(
         payload.member_id,
         getattr(payload, "group_instance_id", None),
         request.header.client_id or "",

@@ -70,7 +70,7 @@ async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) ->
     )
     code = outcome(await coordinator.commit(command))
     if code is ErrorCode.none:
-        coordinator.heard(payload.group_id, payload.member_id)
+        coordinator.restart_session(payload.group_id, payload.member_id)
     return code if request.header.api_version >= _FIRST_WITH_MEMBER_EPOCHS else _BEFORE.get(code, code)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from strandline.node.coordinator.groups.classic_state import SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import SyncRequest, SyncResponse
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
@@ -29,18 +29,18 @@ async def sync_group(context: BrokerContext, request: Request, a: ResponseTypes)
     )
 
 
-async def _synced(context: BrokerContext, request: Request) -> Synced:
+async def _synced(context: BrokerContext, request: Request) -> SyncResponse:
     payload = request.payload
     protocol_type, protocol = (getattr(payload, name, None) for name in ("protocol_type", "protocol_name"))
     if request.header.api_version >= _SAYS_PROTOCOL and None in (protocol_type, protocol):
-        return Synced(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
+        return SyncResponse(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
     coordinator = group_coordinator(context, payload.group_id)
     if coordinator is KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
         # As Kafka: older clients do not know that error here, and all begin again with this one.
-        return Synced(KafkaError.REBALANCE_IN_PROGRESS)
+        return SyncResponse(KafkaError.REBALANCE_IN_PROGRESS)
     if isinstance(coordinator, KafkaError):
-        return Synced(coordinator)
-    ask = SyncAsk(
+        return SyncResponse(coordinator)
+    ask = SyncRequest(
         payload.member_id,
         getattr(payload, "group_instance_id", None),
         payload.generation_id,

@@ -20,22 +20,24 @@ from strandline.statemachine.groups.consumer_protocol import CONSUMERS
 from strandline.statemachine.kafka_errors import KafkaError
 
 
-class Entrance:
-    """Of one draft."""
+class Admission:
+    """The members that may take part in one draft of a group."""
 
     def __init__(self, group_id: str, draft: Draft, max_members: int) -> None:
         self._group_id = group_id
         self._draft = draft
         self._max_members = max_members
 
-    def member(self, word: Heartbeat) -> ConsumerMember | Refusal:
+    def member(self, event: Heartbeat) -> ConsumerMember | Refusal:
         """The member of a heartbeat by the consumer protocol; it stays in the group, or joins it."""
-        if word.instance_id is None:
-            member = self._draft.member(word.member_id)
+        if event.instance_id is None:
+            member = self._draft.member(event.member_id)
             if member is not None:
-                return refuse_epoch(member, word) or member
-            return self._newcomer(word.member_id) if word.epoch == JOINING else self._unknown(word.member_id)
-        return self._static_member(word, word.instance_id)
+                return refuse_epoch(member, event) or member
+            if event.epoch == JOINING:
+                return self._newcomer(event.member_id)
+            return self._unknown(event.member_id)
+        return self._static_member(event, event.instance_id)
 
     def classic_member(self, join: ClassicJoin) -> ConsumerMember | Refusal:
         """The member of a JoinGroup by the classic protocol. Any member id may join, known or not."""
@@ -53,16 +55,16 @@ class Entrance:
             return holder
         return _fenced(join.member_id, join.instance_id, holder)
 
-    def leaving(self, word: Heartbeat) -> ConsumerMember | Refusal:
+    def leaving(self, event: Heartbeat) -> ConsumerMember | Refusal:
         """The member that leaves."""
-        if word.instance_id is None:
-            return self._draft.member(word.member_id) or self._unknown(word.member_id)
-        holder = self._holder(word.instance_id)
-        if isinstance(holder, Refusal) or holder.member_id == word.member_id:
+        if event.instance_id is None:
+            return self._draft.member(event.member_id) or self._unknown(event.member_id)
+        holder = self._holder(event.instance_id)
+        if isinstance(holder, Refusal) or holder.member_id == event.member_id:
             return holder
-        return _fenced(word.member_id, word.instance_id, holder)
+        return _fenced(event.member_id, event.instance_id, holder)
 
-    def _static_member(self, word: Heartbeat, instance_id: str) -> ConsumerMember | Refusal:
+    def _static_member(self, event: Heartbeat, instance_id: str) -> ConsumerMember | Refusal:
         """The static member that holds the instance id after this heartbeat.
 
         Unlike Kafka, a member that joins again under the member id it has is accepted: it is a process whose
@@ -70,16 +72,17 @@ class Entrance:
         """
         holder = self._holder(instance_id)
         if isinstance(holder, Refusal):
-            if word.epoch != JOINING:
+            if event.epoch != JOINING:
                 return holder
-            return self._draft.member(word.member_id) or self._newcomer(word.member_id)
-        if holder.member_id == word.member_id and (word.epoch != JOINING or holder.epoch != LEFT_FOR_A_WHILE):
-            return refuse_epoch(holder, word) or holder
-        if word.epoch != JOINING:
-            return _fenced(word.member_id, instance_id, holder)
+            return self._draft.member(event.member_id) or self._newcomer(event.member_id)
+        comes_back = event.epoch == JOINING and holder.epoch == LEFT_FOR_A_WHILE
+        if holder.member_id == event.member_id and not comes_back:
+            return refuse_epoch(holder, event) or holder
+        if event.epoch != JOINING:
+            return _fenced(event.member_id, instance_id, holder)
         if holder.epoch != LEFT_FOR_A_WHILE and holder.classic is None:
             reason = (
-                f"Static member {word.member_id} with instance id {instance_id} cannot join the group "
+                f"Static member {event.member_id} with instance id {instance_id} cannot join the group "
                 f"because the instance id is owned by {holder.member_id} member."
             )
             return Refusal(KafkaError.UNRELEASED_INSTANCE_ID, reason)
@@ -87,7 +90,7 @@ class Entrance:
 
     def _refuse_protocols(self, join: ClassicJoin) -> Refusal | None:
         """Members of the classic protocol need a protocol in common: the group may be theirs again."""
-        if join.ask.protocol_type == CONSUMERS and self._draft.supports(join.protocols):
+        if join.request.protocol_type == CONSUMERS and self._draft.supports(join.protocols):
             return None
         reason = f"Member {join.member_id}'s protocols are not supported."
         return Refusal(KafkaError.INCONSISTENT_GROUP_PROTOCOL, reason)
