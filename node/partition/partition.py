@@ -19,9 +19,9 @@ from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.partition.batch import (
     AppendResult,
-    Judgement,
     ProducedBatch,
     StoredBatch,
+    Validation,
     Verification,
 )
 from strandline.node.partition.fence import Fence
@@ -64,7 +64,7 @@ MAX_ABORTED = 4 * 1024 * 1024
 while its records are there, a read-committed consumer would take it for committed."""
 MAX_ABORTED_BYTES = 32 * 1024 * 1024
 """Bound on their size in bytes, in memory and in each snapshot of each replica."""
-SAY_SECONDS = 600.0
+WARN_SECONDS = 600.0
 """Seconds between two warnings that a partition begins no transaction."""
 LEAST_EXPIRY_MS = 15 * 60 * 1000
 """No producer is forgotten sooner: longer than any client tries to send a batch again."""
@@ -123,7 +123,7 @@ class Partition(LedReplica):
         self._wall_ms = wall_ms
         self._agreed_ms = agreed_ms
         self._collectable_epoch = -1
-        self._said = float("-inf")
+        self._warned_at = float("-inf")
         self._tick: asyncio.TimerHandle | None = None
 
     # What it is.
@@ -177,13 +177,13 @@ class Partition(LedReplica):
     def append(
         self,
         batch: ProducedBatch,
-        judgement: Judgement | None = None,
+        validation: Validation | None = None,
         verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Write a batch: see Writer.append. Answered once it is stored, committed and applied here."""
         if verification is not None and (refusal := self._too_many_aborted()) is not None:
             return self.writer.refuse(batch, refusal)
-        return self.writer.append(batch, judgement, verification)
+        return self.writer.append(batch, validation, verification)
 
     def _too_many_aborted(self) -> Refusal | None:
         """The refusal if no transaction may begin here, else None. Open transactions go on."""
@@ -195,8 +195,8 @@ class Partition(LedReplica):
             "they go with their records, by retention.ms or DeleteRecords"
         )
         now = self._loop.time()
-        if now - self._said >= SAY_SECONDS:
-            self._said = now
+        if now - self._warned_at >= WARN_SECONDS:
+            self._warned_at = now
             log.warning("%s-%d cannot begin a transaction: %s", self.topic, self.number, reason)
         return Refusal(Reason.TOO_MANY_ABORTED, reason)
 

@@ -14,7 +14,7 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.handlers.transactional_ids import code_for_version, coordinator_for
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
@@ -36,7 +36,7 @@ async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Res
             else:
                 partitions.append((topic.topic_id, number))
     code = ErrorCode.operation_not_attempted if unknown else await _add(context, payload, partitions)
-    code = told(code, request.header.api_version, fenced_since=2)
+    code = code_for_version(code, request.header.api_version, fenced_since=2)
     return a.AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE,
         results_by_topic_v3_and_below=tuple(

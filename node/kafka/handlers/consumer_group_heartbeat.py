@@ -40,7 +40,7 @@ async def consumer_group_heartbeat(context: BrokerContext, request: Request, a: 
     if isinstance(coordinator, KafkaError):
         return _refused(a, Refusal(coordinator))
     beat = await coordinator.consumer.heartbeat(payload.group_id, heartbeat)
-    return _refused(a, beat) if isinstance(beat, Refusal) else _told(a, beat)
+    return _refused(a, beat) if isinstance(beat, Refusal) else _accepted(a, beat)
 
 
 def _heartbeat(context: BrokerContext, request: Request) -> Heartbeat | Refusal:
@@ -118,15 +118,15 @@ def _milliseconds(timeout: timedelta) -> int:
     return timeout // timedelta(milliseconds=1)
 
 
-def _told(a: ResponseTypes, beat: HeartbeatAnswer) -> Any:
-    member_id, epoch, _, assigned = beat.reply
+def _accepted(a: ResponseTypes, answer: HeartbeatAnswer) -> Any:
+    member_id, epoch, _, assigned = answer.reply
     return a.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
         member_id=member_id,
         member_epoch=epoch,
-        heartbeat_interval=timedelta(milliseconds=0 if epoch < 0 else round(beat.interval_seconds * 1000)),
+        heartbeat_interval=timedelta(milliseconds=0 if epoch < 0 else round(answer.interval_seconds * 1000)),
         assignment=None if assigned is None else _assignment(a, assigned),
     )
 

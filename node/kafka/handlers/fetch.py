@@ -72,9 +72,9 @@ async def _until_enough(
     deadline = loop.time() + max_wait
     while True:
         for share in shares:
-            share.judge()
+            share.check()
         # Whoever has lost its leadership and does not know has too short a log: it must not send a consumer
-        # back to where it was. So these are judged again once leadership is proven.
+        # back to where it was. So these are checked again once leadership is proven.
         if doubtful := [share for share in shares if share.doubtful]:
             await asyncio.gather(*(share.confirm() for share in doubtful))
         left = deadline - loop.time()

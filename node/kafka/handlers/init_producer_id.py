@@ -15,7 +15,7 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.handlers.transactional_ids import code_for_version, coordinator_for
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
@@ -43,7 +43,7 @@ async def init_producer_id(context: BrokerContext, request: Request, a: Response
         )
     return a.InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
-        error_code=told(code, request.header.api_version, fenced_since=4),
+        error_code=code_for_version(code, request.header.api_version, fenced_since=4),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )

@@ -10,7 +10,7 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.leading import topic_of
-from strandline.node.kafka.handlers.offset_rows import outcome
+from strandline.node.kafka.handlers.offset_rows import outcome_code
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
@@ -64,4 +64,4 @@ async def _delete(
     if isinstance(coordinator, KafkaError):
         return code_of(coordinator), []
     done = await coordinator.delete_offsets(group_id, wanted)
-    return (ErrorCode.none, done.subscribed) if isinstance(done, OffsetsDeleted) else (outcome(done), [])
+    return (ErrorCode.none, done.subscribed) if isinstance(done, OffsetsDeleted) else (outcome_code(done), [])

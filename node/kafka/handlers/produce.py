@@ -28,7 +28,7 @@ from strandline.node.kafka.wire.record_batch import (
     BatchHeader,
     BatchLimits,
     InvalidBatch,
-    judged_at_once,
+    validate_at_once,
 )
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.batch import AppendResult, ProducedBatch
@@ -138,7 +138,7 @@ def _stage(
     rules = rules_of(topic.configs)
     now = context.wall_ms()
     try:
-        header, rest = judged_at_once(
+        header, rest = validate_at_once(
             data.records, version=request.header.api_version, limits=_limits(rules, now)
         )
     except InvalidBatch as invalid:
@@ -158,13 +158,13 @@ def _stage(
     records, newest, append_time = data.records, header.max_timestamp, -1
     if rules.append_time:
         records, newest, append_time = with_append_time(records, header, now), now, now
-    judgement = None
+    validation = None
     if rest is not None:
-        judgement = context.loop.run_in_executor(context.work_executor, _judge, rest)
+        validation = context.loop.run_in_executor(context.work_executor, _validate, rest)
     # With acks=all only, as in Kafka.
     replicas = _beyond_majority(rules, topic) if rules.min_in_sync > 1 and ask.acks == -1 else 0
     batch = _batch(request, header, records, newest, transaction, replicas)
-    result = partition.append(batch, judgement, verification)
+    result = partition.append(batch, validation, verification)
     return _Staged(partition, result, append_time, replicas)
 
 
@@ -173,7 +173,7 @@ def _beyond_majority(rules: _Rules, topic: Topic) -> int:
     return rules.min_in_sync if rules.min_in_sync > topic.replication_factor // 2 + 1 else 0
 
 
-def _judge(rest: Callable[[], None]) -> Refusal | None:
+def _validate(rest: Callable[[], None]) -> Refusal | None:
     """Run the slow checks of records, in a thread; returns their refusal, or None."""
     try:
         rest()
@@ -214,7 +214,7 @@ def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: A
         return
     limits = _limits(rules_of(topic.configs), context.wall_ms())
     try:
-        header, _ = judged_at_once(data.records, version=request.header.api_version, limits=limits)
+        header, _ = validate_at_once(data.records, version=request.header.api_version, limits=limits)
     except InvalidBatch:
         return
     replica.missed(_batch(request, header, data.records, header.max_timestamp, NO_TRANSACTION, 0))

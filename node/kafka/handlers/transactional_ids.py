@@ -22,8 +22,8 @@ def coordinator_for(context: BrokerContext, transactional_id: str) -> Transactio
     return context.coordinators.transactions_for(transactional_id)
 
 
-def told(code: ErrorCode, version: int, *, fenced_since: int) -> ErrorCode:
-    """A code in the words of a request's version: before `fenced_since` there was no PRODUCER_FENCED.
+def code_for_version(code: ErrorCode, version: int, *, fenced_since: int) -> ErrorCode:
+    """The code in a request's version: before `fenced_since` there was no PRODUCER_FENCED.
 
     Clients of those versions know INVALID_PRODUCER_EPOCH for it (KIP-588).
     """
