@@ -64,7 +64,7 @@ from strandline.node.raft.disk import Disk
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rank import Rank
-from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.raft.wal.config import WalConfig
 from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import MeshCalls
 from strandline.statemachine.controller.controller import Controller, PartitionGroup

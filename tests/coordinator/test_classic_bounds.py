@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from strandline.node.config.node_config import GroupsSection
-from strandline.node.coordinator.groups import classic
+from strandline.node.coordinator.groups import classic, classic_memory
 from strandline.node.coordinator.groups.classic_state import State
 from strandline.node.refusal import Cause
 from strandline.statemachine.kafka_errors import KafkaError
@@ -134,7 +134,7 @@ def test_names_count_as_the_bytes_they_are(
 def test_all_groups_together_are_bounded(
     build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(classic, "MAX_BYTES", 50_000)
+    monkeypatch.setattr(classic_memory, "MAX_BYTES", 50_000)
     house = build()
     codes = []
     for number in range(20):
@@ -159,7 +159,7 @@ def test_what_members_were_assigned_keeps_none_of_them_out(
     build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classic, "MAX_GROUP_BYTES", 20_000)
-    monkeypatch.setattr(classic, "MAX_BYTES", 24_000)
+    monkeypatch.setattr(classic_memory, "MAX_BYTES", 24_000)
     house = build()
     clients = a, b = house.clients("ab")
     for client in clients:

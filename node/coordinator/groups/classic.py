@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, Final
 
 from strandline.node.coordinator.groups.classic_group import LiveGroup
-from strandline.node.coordinator.groups.classic_members import LiveMember
+from strandline.node.coordinator.groups.classic_members import restored_member
+from strandline.node.coordinator.groups.classic_memory import GROUP_BYTES, GroupMemory
 from strandline.node.coordinator.groups.classic_state import (
     JOIN,
     SESSION,
@@ -38,12 +39,6 @@ from strandline.statemachine.kafka_errors import KafkaError
 
 MAX_GROUP_BYTES: Final = 3 * 1024 * 1024
 """Of one group's members together: a generation is one entry of the log, which takes 4 MiB."""
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of all groups of one coordinator together, as they are in memory."""
-GROUP_BYTES: Final = 4096
-"""Memory of a group besides its members, in bytes."""
-MEMBER_BYTES: Final = 512
-"""Memory of a member, or of a member id that was given out, besides what the client sent, in bytes."""
 
 
 class ClassicGroups:
@@ -61,8 +56,7 @@ class ClassicGroups:
             MAX_GROUP_BYTES,
         )
         self._groups: dict[str, LiveGroup] = {}
-        self._sizes: dict[str, int] = {}
-        self._bytes = 0
+        self._memory = GroupMemory()
         self._tickets = 0
         self._waits: dict[int, asyncio.Future[Any]] = {}
         self._decisions: dict[asyncio.Task[None], None] = {}
@@ -80,8 +74,7 @@ class ClassicGroups:
         groups, self._groups = self._groups, {}
         for group in groups.values():
             group.end(KafkaError.NOT_COORDINATOR)
-        self._sizes.clear()
-        self._bytes = 0
+        self._memory.clear()
 
     def follow(self, group_id: str) -> None:
         """A group may have become one of the other protocol: let go of one that is a consumer group now, and
@@ -107,7 +100,7 @@ class ClassicGroups:
         if group is None:
             if request.member_id != UNKNOWN_MEMBER:
                 return JoinResponse(KafkaError.UNKNOWN_MEMBER_ID, request.member_id)
-            if not self._has_room(GROUP_BYTES):
+            if not self._memory.has_room(GROUP_BYTES):
                 return JoinResponse(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, request.member_id)
             if not self._coordinator.bounds.has_room_for(group_id):
                 self._coordinator.bounds.refuse_group(group_id)
@@ -204,7 +197,7 @@ class ClassicGroups:
     @property
     def bytes(self) -> int:
         """Bytes that the groups take, as the bound counts them."""
-        return self._bytes
+        return self._memory.bytes
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -218,7 +211,7 @@ class ClassicGroups:
     def _take_up(self, group_id: str, classic: ClassicGroup) -> None:
         """Go on with the generation that the log has."""
         group = self._create(group_id)
-        members = [_taken_up(classic, member_id) for member_id in classic.members]
+        members = [restored_member(classic, member_id) for member_id in classic.members]
         of_log = (classic.generation, classic.protocol_type, classic.protocol_name, classic.leader)
         group.restore(*of_log, members)
         self._settle(group)
@@ -236,15 +229,9 @@ class ClassicGroups:
             self._coordinator.timers.cancel((JOIN, group_id, ""))
             self._coordinator.timers.cancel((SYNC, group_id, ""))
             del self._groups[group_id]
-            self._bytes -= self._sizes.pop(group_id, 0)
+            self._memory.forget(group_id)
             return
-        members = group.members
-        size = GROUP_BYTES + members.bytes + MEMBER_BYTES * (len(members) + len(members.pending))
-        self._bytes += size - self._sizes.get(group_id, 0)
-        self._sizes[group_id] = size
-
-    def _has_room(self, size: int) -> bool:
-        return self._bytes + MEMBER_BYTES + size <= MAX_BYTES
+        self._memory.count(group_id, group.members)
 
     async def _await_answer(self, group: LiveGroup, request: Callable[[int], None]) -> Any:
         self._tickets += 1
@@ -333,20 +320,4 @@ class _GroupEnvironment:
         return self._groups._logged_generation(self._group_id)
 
     def has_room(self, size: int) -> bool:
-        return self._groups._has_room(size)
-
-
-def _taken_up(classic: ClassicGroup, member_id: str) -> LiveMember:
-    member = classic.members[member_id]
-    assignments = classic.assignments
-    return LiveMember(
-        member.member_id,
-        member.instance_id,
-        member.client_id,
-        member.client_host,
-        member.session_timeout / 1000,
-        member.rebalance_timeout / 1000,
-        tuple(member.protocols),
-        assignment=b"" if assignments is None else assignments[member_id],
-        synced=assignments is not None,
-    )
+        return self._groups._memory.has_room(size)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.node.coordinator.groups.classic_state import JoinRequest
+from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.group_commands import Member
 from strandline.statemachine.kafka_errors import KafkaError
 
@@ -80,6 +81,23 @@ def joining_member(request: JoinRequest, member_id: str) -> LiveMember:
         request.rebalance,
         tuple(request.protocols),
         skips=request.takes_skip,
+    )
+
+
+def restored_member(classic: ClassicGroup, member_id: str) -> LiveMember:
+    """A member of a generation that the log has."""
+    member = classic.members[member_id]
+    assignments = classic.assignments
+    return LiveMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout / 1000,
+        member.rebalance_timeout / 1000,
+        tuple(member.protocols),
+        assignment=b"" if assignments is None else assignments[member_id],
+        synced=assignments is not None,
     )
 
 
