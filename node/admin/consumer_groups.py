@@ -1,7 +1,7 @@
 """The path about consumer groups: those whose coordinators this node leads.
 
-`/api/groups` are Raft's groups, and were there before. As with transactions, who wants all of them asks every
-node, and a node that has been cut off may tell old things.
+`/api/groups` are Raft's groups, and were there before. As with transactions, a client that wants all of them
+asks every node, and the answer of a node that has been cut off may be old.
 """
 
 from __future__ import annotations

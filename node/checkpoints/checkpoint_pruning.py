@@ -118,7 +118,7 @@ class CheckpointPruning:
             try:
                 parsed = parse_name(name)
             except ValueError:
-                continue  # nobody's checkpoint, and nothing to be deleted by this
+                continue  # no checkpoint, and not this module's to delete
             if parsed.log_index >= index:
                 break
             stored = found.setdefault(parsed.log_index, _Stored())

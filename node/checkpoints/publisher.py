@@ -1,9 +1,9 @@
-"""Putting checkpoints into the object store, however long the store is away.
+"""Puts checkpoints into the object store, however long the store is away.
 
-A checkpoint is taken inside an apply, which neither waits nor fails; from there the document is this module's
-affair. It is retried for as long as the node lives: the name is this node's own and the bytes never change,
-so a put may be repeated after any error. What waits is bounded. When the bound is reached the oldest document
-gives way, because a reader looks for the newest checkpoint, and an audit lists a document that is missing.
+A checkpoint is taken inside an apply, which neither waits nor fails; this module takes the document from
+there. It repeats a put for as long as the node lives: the name is this node's own and the bytes never
+change, so a put may be repeated after any error. The number of waiting documents is bounded. At the bound the
+oldest one is dropped, because a reader looks for the newest checkpoint, and an audit lists a missing one.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Publisher:
     async def _upload(self, work: _Work) -> None:
         document, entries = work.document, work.log
         try:
-            # The log first: whoever finds the document finds what leads to it.
+            # The log first: a reader that finds the document then finds the log up to it.
             if entries is not None:
                 name = log_name(document.cluster, document.group, entries.after, entries.index)
                 parts: Sequence[Buffer] = await self._loop.run_in_executor(self._executor, entries.parts)

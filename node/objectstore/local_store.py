@@ -191,7 +191,7 @@ class LocalStore(ObjectStore):
     def _ended(self, job: asyncio.Future[T]) -> None:
         self._jobs -= 1
         if not job.cancelled():
-            job.exception()  # seen, though whoever waited may have stopped waiting
+            job.exception()  # retrieved, as the caller may have stopped waiting
 
     # Jobs, on the executor.
 
@@ -233,7 +233,7 @@ class LocalStore(ObjectStore):
             try:
                 return self._disk.rename(temporary, path)
             except FileNotFoundError:
-                # Somebody deleted the last object in it, and then the folder.
+                # Another node deleted the last object in it, and then the folder.
                 self._durable.discard(folder)
         raise OSError(errno.ENOENT, f"the folder went away {FOLDER_TRIES} times", folder)
 

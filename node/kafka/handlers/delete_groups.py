@@ -36,7 +36,7 @@ async def _deleted(context: BrokerContext, group_id: str) -> ErrorCode:
     if isinstance(coordinator, KafkaError):
         return code_of(coordinator)
     if coordinator.classic.has_members(group_id):
-        # Somebody joins: the log does not know it yet.
+        # A member joins, and is not in the log yet.
         return ErrorCode.non_empty_group
     done = await coordinator.execute(DeleteGroup(group_id))
     return code_of(done) if isinstance(done, Refusal | Refused) else ErrorCode.none

@@ -179,7 +179,7 @@ async def _look_up(partition: Partition, timestamp: int, committed: bool) -> _An
         return _Answer()
     found = _record(batch, timestamp if by_time else None)
     if found is None:
-        # The batch's header promised a record of this time. What comes behind it is sure to skip none.
+        # The batch's header promised a record of this time. The offset behind the batch skips none.
         if batch.end_offset >= _end(partition, committed):
             return _Answer()
         after = max(batch.end_offset, partition.start_offset)
