@@ -2,8 +2,8 @@
 
 Retention deletes by age, and leases end by time. A node that was started with its clock a year ahead would
 delete objects that the others keep. So each node sends the time of its own clock now and then, and a node
-that is far from most of them follows the others instead. Differences of seconds are ignored: they do no harm, and
-message delays must not lead a disciplined clock astray.
+that is far from most of them follows the others instead. Differences of seconds are ignored: they do no harm,
+and message delays must not lead a disciplined clock astray.
 
 The other nodes' times are kept relative to the loop's clock, which only runs forward: so they hold when this
 node's own wall clock jumps, and when a node is silent.
