@@ -72,7 +72,7 @@ class Api:
         return app
 
     async def health(self, request: Request) -> Response:
-        """200 when the node does its part, 503 when not; with what is wrong."""
+        """200 when the node does its part, 503 when not; the body lists the problems."""
         found = problems(self._source)
         answer = {
             "status": status(found),

@@ -30,8 +30,8 @@ DOCUMENT_OVERHEAD_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class PublisherLimits:
-    """Bounds on what waits and on what is under way. Delays are seconds; they double, and each is drawn from
-    its upper half."""
+    """Bounds on documents that wait and on uploads. Delays are seconds; they double, and each is drawn from its
+    upper half."""
 
     max_bytes: int = 256 * 1024 * 1024
     """States and logs that wait or are on their way."""
@@ -57,7 +57,7 @@ class PublisherMeasures:
     documents_dropped: int = 0
     """Given up because too much waited, or too large for the store."""
     logs_dropped: int = 0
-    """Given up, or too large for what may wait beside their document."""
+    """Given up, or too large to wait beside their document."""
     waiting: int = 0
     waiting_bytes: int = 0
     """Of documents and logs queued or on their way."""
@@ -101,8 +101,8 @@ class Publisher:
         self._stopped = False
 
     def take(self, place: SnapshotDocument, captured: Captured, entries: LogDocument | None) -> None:
-        """As `publish`, of a document that has everything but its state. That is made off the loop, one after
-        the other: until then a replica keeps what it has changed since beside what it was."""
+        """As `publish`, of a document that has everything but its state, which is made off the loop, one after
+        the other. Until then a replica keeps both the captured rows and those that have changed since."""
         if self._stopped:
             return
         self._captured.append((place, captured, entries))
@@ -138,7 +138,7 @@ class Publisher:
         self._start()
 
     async def stop(self, seconds: float = 2.0) -> None:
-        """Let what is waiting leave for up to so many seconds, then end; nothing is published any more."""
+        """Go on with waiting documents for up to so many seconds, then end; nothing is published any more."""
         end = self._loop.time() + seconds
         if self._making is not None:
             await asyncio.wait([self._making], timeout=seconds)
