@@ -2,8 +2,8 @@
 
 A page can make a browser resolve its own name to the loopback (DNS rebinding), and can then read and change
 everything here, as of its own origin. The Host header reveals it: it has the page's name. A page cannot have
-an address in place of a name, so requests by address are let in, whatever the address is, and so are the names
-that always mean this machine and those that are configured.
+an address in place of a name, so requests by address are let in, whatever the address is, and so are the
+names that always mean this machine and those that are configured.
 """
 
 from __future__ import annotations

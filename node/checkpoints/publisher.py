@@ -30,8 +30,8 @@ DOCUMENT_OVERHEAD_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class PublisherLimits:
-    """Bounds on documents that wait and on uploads. Delays are seconds; they double, and each is drawn from its
-    upper half."""
+    """Bounds on documents that wait and on uploads. Delays are seconds; they double, and each is drawn from
+    its upper half."""
 
     max_bytes: int = 256 * 1024 * 1024
     """States and logs that wait or are on their way."""
@@ -101,8 +101,8 @@ class Publisher:
         self._stopped = False
 
     def take(self, place: SnapshotDocument, captured: Captured, entries: LogDocument | None) -> None:
-        """As `publish`, of a document that has everything but its state, which is made off the loop, one after
-        the other. Until then a replica keeps both the captured rows and those that have changed since."""
+        """As `publish`, of a document without its state, which is made off the loop, one after the other. Until
+        then a replica keeps both the captured rows and those that have changed since."""
         if self._stopped:
             return
         self._captured.append((place, captured, entries))

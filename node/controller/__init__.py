@@ -1,1 +1,1 @@
-"""The controller on a node: its replica, the way to its leader, and the work that its state asks of the node."""
+"""The controller on a node: its replica, the way to its leader, and the work that its state demands."""
