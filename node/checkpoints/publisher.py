@@ -101,8 +101,8 @@ class Publisher:
         self._stopped = False
 
     def take(self, place: SnapshotDocument, captured: Captured, entries: LogDocument | None) -> None:
-        """As `publish`, of a document without its state, which is made off the loop, one after the other. Until
-        then a replica keeps both the captured rows and those that have changed since."""
+        """As `publish`, of a document without its state, which is made off the loop, one after the other.
+        Until then a replica keeps both the captured rows and those that have changed since."""
         if self._stopped:
             return
         self._captured.append((place, captured, entries))

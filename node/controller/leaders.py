@@ -99,7 +99,7 @@ class LeaderTable:
         return told if told is not None and told.term >= replica.term else None
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after a leader changed, once a loop turn at most, until the returned function is called."""
+        """Call back after a leader changed, once a loop turn at most; the returned function ends that."""
         self._callbacks.append(callback)
         return partial(self._callbacks.remove, callback)
 

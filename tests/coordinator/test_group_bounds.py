@@ -104,7 +104,8 @@ def test_a_consumer_of_the_new_protocol_is_refused_too(
     home.by_hand = True
     one, two = (home.say(Consumer("a", ("events",)).word(), group) for group in ("g1", "g2"))
     three = home.say(Consumer("a", ("events",)).word(), "g3").result()
-    assert three[0] is KafkaError.GROUP_MAX_SIZE_REACHED
+    assert isinstance(three, Refusal)
+    assert three.reason is KafkaError.GROUP_MAX_SIZE_REACHED
     home.by_hand = False
     home.turn()
     assert one.done()

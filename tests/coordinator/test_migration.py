@@ -160,7 +160,7 @@ def test_a_group_that_is_too_large_stays_classic() -> None:
     home.classics("abc")
     home.context.config.groups = type(home.context.config.groups)(max_members=2)
     home.groups._config = home.context.config.groups
-    assert "exceeds the consumer group maximum size" in refused(home, consumer("x"))[1]
+    assert "exceeds the consumer group maximum size" in (refused(home, consumer("x"))[1] or "")
     home.close()
 
 

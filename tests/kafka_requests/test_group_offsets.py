@@ -75,7 +75,7 @@ class Desk:
         self.replica.attach(cast(RaftGroup, self.group))
         self.coordinator = GroupCoordinator(self.replica, context)
         self.heard: list[tuple[str, str]] = []
-        self.coordinator.heard = lambda *who: self.heard.append(who)  # type: ignore[method-assign]
+        self.coordinator.restart_session = lambda *who: self.heard.append(who)  # type: ignore[method-assign]
 
     def _groups_for(self, group_id: str) -> GroupCoordinator | KafkaError:
         return self.elsewhere or self.coordinator
