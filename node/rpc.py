@@ -151,6 +151,9 @@ class MeshCalls:
 
     async def _serve(self, peer: int, method: str, payload: Any, number: int | None, session: int) -> None:
         try:
+            # A handler may go by the order of one connection, and forgets what came over it when it is lost.
+            if number is None and session != self._sessions[peer]:
+                return
             try:
                 answer = [FRAME, _ANSWER, number, await self._carry_out(peer, method, payload)]
             except CallFailed as failed:

@@ -39,6 +39,7 @@ from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClu
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
+    AdvanceRemoval,
     Append,
     AppendInline,
     Command,
@@ -267,6 +268,8 @@ class Partition(LedReplica):
             return _NOT_LEADING
         if isinstance(command, AdvanceEpoch):
             return await self._advance_epoch(command)
+        if isinstance(command, AdvanceRemoval):
+            return await self._advance_removal(command, window.term)
         if isinstance(command, SetStartOffset) and command.start_offset > self.high_watermark:
             message = f"offset {command.start_offset} is above the high watermark, {self.high_watermark}"
             return Refusal(Reason.ABOVE_HIGH_WATERMARK, message)
@@ -333,10 +336,18 @@ class Partition(LedReplica):
             hold.release()
         return _result(await future)
 
+    async def _advance_removal(self, command: AdvanceRemoval, term: int) -> CommandResult | Refusal:
+        """Propose it behind a Tick in one entry: what a wrong clock pushed ahead must not let rows ripen."""
+        now = self._agreed_ms()
+        if now is None:
+            return Refusal(Reason.NOT_NOW, "the nodes do not agree on the time")
+        tick = Tick(self._producer_expiry(now), now)
+        return _result(await self.group.replicate(encode(term, now, [tick, command]), term))
+
 
 def _result(outcome: Outcome) -> CommandResult | Refusal:
     if not isinstance(outcome, Applied):
         return refusal_of(outcome)
     if isinstance(outcome.value, Rejected):
         return refusal_of(outcome.value)
-    return cast(CommandResult, outcome.value[0])
+    return cast(CommandResult, outcome.value[-1])
