@@ -1,4 +1,4 @@
-"""Renews the leases of checkpoints, for a job that still reads the objects they name."""
+"""Renewing the leases of checkpoints, for a job that still reads what they name."""
 
 from __future__ import annotations
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups, HeartbeatAnswer
-from strandline.node.coordinator.groups.consumer_member import Heartbeat
-from strandline.node.refusal import Cause, Refusal
+from kio.schema.errors import ErrorCode
+
+from strandline.node.coordinator.groups.consumer_groups import Beat, ConsumerGroups
+from strandline.node.coordinator.groups.consumer_member import Heartbeat, Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from tests.coordinator.classic_house import House
 from tests.coordinator.consumers import GROUP, Cluster, Consumer
@@ -25,23 +26,23 @@ class ConsumerHouse(House):
         self.groups = self.coordinator.consumer = ConsumerGroups(self.coordinator)
         self.groups.started()
 
-    def say(self, heartbeat: Heartbeat, group: str = GROUP) -> asyncio.Task[HeartbeatAnswer | Refusal]:
+    def say(self, heartbeat: Heartbeat, group: str = GROUP) -> asyncio.Task[Beat | Refusal]:
         return self.ask(self.groups.heartbeat(group, heartbeat))
 
-    def told(self, heartbeat: Heartbeat) -> HeartbeatAnswer | Refusal:
+    def told(self, heartbeat: Heartbeat) -> Beat | Refusal:
         task = self.say(heartbeat)
         assert task.done()
         return task.result()
 
-    def code(self, heartbeat: Heartbeat) -> Cause | None:
+    def code(self, heartbeat: Heartbeat) -> ErrorCode:
         refusal = self.told(heartbeat)
         assert isinstance(refusal, Refusal), refusal
-        return refusal.reason
+        return refusal.code
 
-    def beat(self, consumer: Consumer) -> HeartbeatAnswer:
+    def beat(self, consumer: Consumer) -> Beat:
         """A heartbeat that is taken, and obeyed."""
         told = self.told(consumer.word())
-        assert isinstance(told, HeartbeatAnswer), told
+        assert isinstance(told, Beat), told
         consumer.hear(told.reply)
         return told
 

@@ -24,9 +24,9 @@ from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, RangeNotFound
 from strandline.node.partition.batch import (
     AppendResult,
+    Judgement,
     ProducedBatch,
     StoredBatch,
-    Validation,
     Verification,
     Verified,
 )
@@ -160,34 +160,31 @@ class FakePartition:
     def append(
         self,
         batch: ProducedBatch,
-        validation: Validation | None = None,
+        judgement: Judgement | None = None,
         verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         if verification is not None:
             self.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
             future.add_done_callback(lambda _: self.verifications.end(batch.producer_id))
-        waited_for = verification if validation is None else validation
+        waited_for = verification if judgement is None else judgement
         if waited_for is None:
             self._take(batch, future)
         else:
-            waited_for.add_done_callback(partial(self._validated, batch, future))
+            waited_for.add_done_callback(partial(self._judged, batch, future))
         return future
 
-    def _validated(
-        self,
-        batch: ProducedBatch,
-        future: asyncio.Future[AppendResult],
-        validation: Validation | Verification,
+    def _judged(
+        self, batch: ProducedBatch, future: asyncio.Future[AppendResult], judgement: Judgement | Verification
     ) -> None:
-        if validation.cancelled():
+        if judgement.cancelled():
             future.set_result(Refusal(Reason.NOT_NOW, "nobody knows"))
             return
-        validated = validation.result()
-        if isinstance(validated, Refusal):
-            future.set_result(validated)
+        judged = judgement.result()
+        if isinstance(judged, Refusal):
+            future.set_result(judged)
         else:
-            self._take(batch if validated is None else batch._replace(transaction=validated.number), future)
+            self._take(batch if judged is None else batch._replace(transaction=judged.number), future)
 
     def transaction_of(self, producer_id: int, epoch: int) -> int | Verification | None:
         opened = self.machine.open_transaction(producer_id)

@@ -70,6 +70,13 @@ class KafkaCluster:
         command = [*self._command("kafka.Kafka", *heap), str(self._config(node))]
         self._processes[node] = OwnProcess.spawn(command, self._log(node), dict(os.environ))
 
+    def stop(self, node: int) -> None:
+        """SIGTERM, so that it hands over what it leads; returns when it is gone, by force if need be."""
+        process = self._processes[node]
+        process.signal(signal.SIGTERM)
+        if not process.wait(_STOP_SECONDS):
+            self.kill(node)
+
     def kill(self, node: int) -> None:
         """SIGKILL; returns when it is gone."""
         self._processes[node].signal(signal.SIGKILL)

@@ -11,7 +11,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from strandline.node.refusal import Cause
+from kio.schema.errors import ErrorCode
+
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     ReplaceStaticMember,
@@ -52,7 +53,7 @@ COMES_FROM: Final[Mapping[State, tuple[State, ...]]] = MappingProxyType(
 """For each state those that it may be entered from: Kafka's validPreviousStates."""
 
 
-class JoinRequest(NamedTuple):
+class JoinAsk(NamedTuple):
     """A JoinGroup. Timeouts are seconds."""
 
     member_id: str
@@ -70,10 +71,10 @@ class JoinRequest(NamedTuple):
     """Whether the client supports leading without assigning (KIP-814: version 9)."""
 
 
-class JoinResponse(NamedTuple):
-    """The answer to a JoinGroup; with an error, only the error and the member id count."""
+class Joined(NamedTuple):
+    """The answer to a JoinGroup; with an error only the code and the member id count."""
 
-    error: Cause | None
+    code: ErrorCode
     member_id: str
     generation: int = NO_GENERATION
     protocol_type: str | None = None
@@ -84,7 +85,7 @@ class JoinResponse(NamedTuple):
     """Member id, instance id, metadata of every member: for the group's leader."""
 
 
-class SyncRequest(NamedTuple):
+class SyncAsk(NamedTuple):
     """A SyncGroup; the assignments are there when it is the leader's."""
 
     member_id: str
@@ -96,10 +97,10 @@ class SyncRequest(NamedTuple):
     assignments: Mapping[str, bytes]
 
 
-class SyncResponse(NamedTuple):
+class Synced(NamedTuple):
     """The answer to a SyncGroup."""
 
-    error: Cause | None
+    code: ErrorCode
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
@@ -133,10 +134,10 @@ SESSION: Final = "session"
 """The timer of a member, or of a member id that was given out."""
 
 
-class Environment(Protocol):
+class Surroundings(Protocol):
     """Services of the runtime for the rules of one group. None of them calls back into the group at once."""
 
-    def answer(self, ticket: int, result: JoinResponse | SyncResponse) -> None:
+    def answer(self, ticket: int, result: Joined | Synced) -> None:
         """Answer a waiting request; without effect if the client is gone."""
 
     def set_timer(self, what: str, member_id: str, seconds: float) -> None:

@@ -12,20 +12,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kio.schema.errors import ErrorCode
+
 from strandline.node.coordinator.groups.bounds import Bounds
 from strandline.node.coordinator.groups.classic import ClassicGroups
-from strandline.node.coordinator.groups.classic_state import (
-    JoinRequest,
-    JoinResponse,
-    Leaving,
-    SyncRequest,
-    SyncResponse,
-)
+from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, SyncAsk, Synced
 from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
 from strandline.node.coordinator.groups.hosted import HostedMembers
-from strandline.node.coordinator.groups.offset_expiry import OffsetExpiry
 from strandline.node.coordinator.groups.timers import Timers
-from strandline.node.refusal import Cause, Refusal
+from strandline.node.coordinator.groups.upkeep import Upkeep
+from strandline.node.coordinator.replica import NotDone
 from strandline.statemachine.coordinator_machine import CoordinatorCommand
 from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
@@ -33,8 +29,9 @@ from strandline.statemachine.groups.group_commands import (
     DeleteOffsets,
     EndTransaction,
     OffsetsDeleted,
+    Refused,
 )
-from strandline.statemachine.kafka_errors import KafkaError, Refused
+from strandline.statemachine.kafka_errors import KafkaError
 
 if TYPE_CHECKING:
     from strandline.node.coordinator.context import CoordinatorContext
@@ -68,7 +65,7 @@ class GroupCoordinator:
         self.classic = ClassicGroups(self)
         self.consumer = ConsumerGroups(self)
         self.hosted = HostedMembers(self, self.consumer)
-        self._expiry = OffsetExpiry(self)
+        self._upkeep = Upkeep(self)
         self._started = False
         replica.follow(self._on_started, self._on_stopped)
 
@@ -88,11 +85,11 @@ class GroupCoordinator:
         started."""
         return self._started
 
-    async def execute(self, command: CoordinatorCommand) -> Any | Refusal:
-        """Have a command applied: its result, or a Refusal (see CoordinatorReplica.execute)."""
+    async def execute(self, command: CoordinatorCommand) -> Any | NotDone:
+        """Have a command applied: its result, or why that is not known (see CoordinatorReplica.execute)."""
         return await self.replica.execute(command)
 
-    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | Refusal:
+    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | NotDone:
         """As `execute`, of a commit, which is refused when it would exceed a bound (see Bounds)."""
         return await self.bounds.commit(command)
 
@@ -102,32 +99,30 @@ class GroupCoordinator:
 
     # Members of the classic protocol, wherever they are.
 
-    async def join(self, group_id: str, request: JoinRequest) -> JoinResponse:
+    async def join(self, group_id: str, ask: JoinAsk) -> Joined:
         """A JoinGroup; see ClassicGroups and HostedMembers."""
         if self.hosted.serves(group_id):
-            joined = await self.hosted.join(group_id, request)
+            joined = await self.hosted.join(group_id, ask)
             if joined is not None:
                 return joined
         self.classic.follow(group_id)
-        return await self.classic.join(group_id, request)
+        return await self.classic.join(group_id, ask)
 
-    async def sync(self, group_id: str, request: SyncRequest) -> SyncResponse:
+    async def sync(self, group_id: str, ask: SyncAsk) -> Synced:
         """A SyncGroup."""
         if self.hosted.serves(group_id):
-            return self.hosted.sync(group_id, request)
+            return self.hosted.sync(group_id, ask)
         self.classic.follow(group_id)
-        return await self.classic.sync(group_id, request)
+        return await self.classic.sync(group_id, ask)
 
-    def heartbeat(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
-    ) -> Cause | None:
-        """Handle a Heartbeat: None, or the error that makes the member act."""
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """A Heartbeat."""
         if self.hosted.serves(group_id):
             return self.hosted.heartbeat(group_id, member_id, instance_id, generation)
         self.classic.follow(group_id)
         return self.classic.heartbeat(group_id, member_id, instance_id, generation)
 
-    async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[Cause | None]:
+    async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
         """Handle a LeaveGroup, of members or of an administrator; it may remove members of either
         protocol."""
         if self.hosted.serves(group_id):
@@ -135,16 +130,16 @@ class GroupCoordinator:
         self.classic.follow(group_id)
         return self.classic.leave(group_id, leaving)
 
-    def restart_session(self, group_id: str, member_id: str) -> None:
+    def heard(self, group_id: str, member_id: str) -> None:
         """Restart the session timeout of a classic member that sent a request other than a heartbeat.
 
         As in Kafka, a commit of offsets that was accepted counts. Without effect if the member is unknown.
         """
-        self.classic.restart_session(group_id, member_id)
+        self.classic.heard(group_id, member_id)
 
     async def delete_offsets(
         self, group_id: str, topics: Sequence[tuple[bytes, str, Sequence[int]]]
-    ) -> OffsetsDeleted | Refused | Refusal:
+    ) -> OffsetsDeleted | Refused | NotDone:
         """Delete a group's offsets (topic id, name, partitions), except those of subscribed topics.
 
         Members that are about to join count as subscribers too: the log has them only after the join phase.
@@ -154,16 +149,16 @@ class GroupCoordinator:
             return Refused(KafkaError.NON_EMPTY_GROUP)
         kept = [topic_id for topic_id, topic, _ in topics if uses(topic)]
         left = [one for one in topics if one[0] not in kept]
-        done: OffsetsDeleted | Refused | Refusal = await self.execute(DeleteOffsets(group_id, left))
+        done: OffsetsDeleted | Refused | NotDone = await self.execute(DeleteOffsets(group_id, left))
         return done._replace(subscribed=kept + done.subscribed) if isinstance(done, OffsetsDeleted) else done
 
     async def end_transaction(
         self, producer_id: int, producer_epoch: int, number: int, commit: bool, coordinator_term: int
-    ) -> bool | Refusal:
+    ) -> bool | NotDone:
         """Put a transaction's marker on the groups' offsets; True: applied, or ignored as not newer."""
         command = EndTransaction(producer_id, producer_epoch, number, commit, coordinator_term)
         ended = await self.execute(command)
-        return ended if isinstance(ended, Refusal) else True
+        return ended if isinstance(ended, NotDone) else True
 
     # Leadership.
 
@@ -171,11 +166,11 @@ class GroupCoordinator:
         self._started = True
         self.classic.started()
         self.consumer.started()
-        self._expiry.started()
+        self._upkeep.started()
 
     def _on_stopped(self, reason: str) -> None:
         self._started = False
-        self._expiry.stopped()
+        self._upkeep.stopped()
         self.timers.cancel_all()
         self.classic.stopped()
         self.consumer.stopped(reason)

@@ -6,16 +6,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.coordinator.replica import NotDone
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
-from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
-from strandline.statemachine.groups.group_commands import DeleteGroup
-from strandline.statemachine.kafka_errors import KafkaError, Refused
+from strandline.statemachine.groups.group_commands import DeleteGroup, Refused
 
 
 async def delete_groups(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -33,10 +31,12 @@ async def delete_groups(context: BrokerContext, request: Request, a: ResponseTyp
 
 async def _deleted(context: BrokerContext, group_id: str) -> ErrorCode:
     coordinator = group_coordinator(context, group_id, may_be_empty=True)
-    if isinstance(coordinator, KafkaError):
-        return code_of(coordinator)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator
     if coordinator.classic.has_members(group_id):
-        # A member joins, and is not in the log yet.
+        # Somebody joins: the log does not know it yet.
         return ErrorCode.non_empty_group
     done = await coordinator.execute(DeleteGroup(group_id))
-    return code_of(done) if isinstance(done, Refusal | Refused) else ErrorCode.none
+    if isinstance(done, NotDone):
+        return done.code
+    return ErrorCode(int(done.code)) if isinstance(done, Refused) else ErrorCode.none
