@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 SECONDS: Final = Path(__file__).with_name("seconds.json")
-_FOLDERS: Final = ("tests/clients/", "tests/spark/")
+_FOLDERS: Final = ("tests/clients/", "tests/ecosystem/", "tests/spark/")
 """Folders whose fixtures are shared by several files."""
 _SHARED_OUT: Final = (
     "test_carrying.py",

@@ -24,6 +24,7 @@ from tests.peers.kafka_jars import PLUGIN, NoKafka, cache, java, present
 HERE: Final = Path(__file__).parent
 _BUILD_SECONDS: Final = 600.0
 _SETUP: Final = "run scripts/setup --clients"
+_WARNINGS: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Xlog:disable")
 
 
@@ -96,6 +97,16 @@ def _maven_build(sources: Path, folder: Path) -> Sequence[Sequence[str]]:
     return [[*bring, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"]]
 
 
+def _streams_build(sources: Path, folder: Path) -> Sequence[Sequence[str]]:
+    compile_it = ("javac", "--release", "17", "-cp", f"{folder}/*", "-d", str(folder))
+    return [*_maven_build(sources, folder), [*compile_it, str(sources / "Totals.java")]]
+
+
+def _streams_run(folder: Path) -> Sequence[str]:
+    classes = f"{folder}{os.pathsep}{folder}/*"
+    return [_runs_java(), *_JAVA_OPTIONS, _WARNINGS, "-cp", classes, "Totals"]
+
+
 def _spark_run(folder: Path) -> Sequence[str]:
     return [sys.executable, "-P", "-m", "tests.clients.spark_copy", str(folder)]
 
@@ -107,7 +118,9 @@ KAFKA_GO: Final = Program("kafka-go", _GO_SOURCES, "go", _go_build, _go_run)
 KAFKAJS: Final = Program(
     "kafkajs", ("package.json", "package-lock.json", "driver.js"), "npm", _npm_build, _npm_run
 )
+STREAMS: Final = Program("streams", ("pom.xml", "Totals.java"), "mvn", _streams_build, _streams_run)
 SPARK: Final = Program("spark", ("pom.xml",), "mvn", _maven_build, _spark_run)
+PROGRAMS: Final = (JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK, STREAMS)
 
 
 def made(program: Program) -> Path:
@@ -165,7 +178,7 @@ def _runs_java() -> str:
 def main() -> int:
     """Build what is missing; exits 1 with a line for each that cannot be had."""
     failed = 0
-    for program in (JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK):
+    for program in PROGRAMS:
         try:
             print(f"{program.name} in {made(program)}")
         except Missing as error:

@@ -11,9 +11,7 @@ from tests.clients.programs import (
     FRANZ_GO,
     HERE,
     JAVA,
-    KAFKA_GO,
-    KAFKAJS,
-    SPARK,
+    PROGRAMS,
     Missing,
     Program,
     made,
@@ -43,7 +41,7 @@ def tool(home: Path, name: str, script: str) -> None:
     (home / "bin" / name).chmod(0o755)
 
 
-@pytest.mark.parametrize("program", [JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK], ids=lambda one: one.name)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.name)
 def test_without_its_tool_the_line_says_so(
     home: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
