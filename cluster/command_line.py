@@ -19,6 +19,7 @@ from strandline.cluster.commands import (
     audit,
     checkpoint,
     clusters,
+    compaction,
     consume,
     gc,
     groups,
@@ -45,6 +46,7 @@ app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(checkpoint.checkpoint)
 app.add_typer(gc.app, name="gc")
+app.add_typer(compaction.app, name="compaction")
 app.command()(audit.audit)
 
 

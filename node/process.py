@@ -272,8 +272,8 @@ def _warm_up() -> None:
     """Import every message of the Kafka protocol, then let garbage collection begin, without what is there.
 
     The first request of a kind would hold up the loop for it, and all first requests together long enough to
-    upset the replicated log. A thread only takes turns with the loop. What was imported lives as long as the
-    process: full collections that looked at it all held up the loop for a tenth of a second each time.
+    upset the replicated log. A thread only takes turns with the loop. The imported modules live as long as
+    the process: full collections that looked at all of them held up the loop for a tenth of a second each.
     """
     try:
         for api in APIS.values():
@@ -286,7 +286,7 @@ def _warm_up() -> None:
 
 
 def _write_node_file(config: NodeConfig, broker: Broker) -> None:
-    """Say where this process listens, for those who start and stop nodes; whole or not at all."""
+    """Write down where this process listens, for programs that start and stop nodes; whole or not at all."""
     path = os.path.join(config.node.data, NODE_FILE)
     told = {
         "pid": os.getpid(),

@@ -1,7 +1,7 @@
 """Reasons of a refusal: the one value that every layer below Kafka's requests answers with.
 
-A layer says what stood against it, in words of its own; which of Kafka's codes a client gets for that is said
-once, in `node/kafka/handlers/error_codes.py`.
+A layer names the obstacle in words of its own. `node/kafka/handlers/error_codes.py` alone says which of
+Kafka's codes a client gets for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strandline.statemachine.kafka_errors import KafkaError
 
 
 class Reason(Enum):
-    """The reason why a batch, or a command for a partition, had no effect that is known of."""
+    """The reason why a batch or a command had no effect that is known of."""
 
     # This node.
     NOT_LEADER = "not_leader"
@@ -24,11 +24,13 @@ class Reason(Enum):
     STORAGE_FAILED = "storage_failed"
     """The object store did not take it. Nothing refers to the object, whether or not it is there."""
     UNDECIDED = "undecided"
-    """Under this reason alone it may be in the log all the same, now or later."""
+    """Under this reason and COORDINATOR_UNDECIDED alone it may be in the log all the same, now or later."""
     TOO_FEW_HOLD = "too_few_hold"
     """It is committed, but fewer replicas hold it than its topic wants before it is acknowledged."""
     LATE = "late"
     """The client's time is over, and the log has not answered yet."""
+    COORDINATOR_UNDECIDED = "coordinator_undecided"
+    """This node no longer leads the coordinator, and the command is in the log: it may be applied yet."""
 
     # The request.
     BAD_ACKS = "bad_acks"
@@ -58,13 +60,16 @@ class Reason(Enum):
     ABOVE_HIGH_WATERMARK = "above_high_watermark"
 
 
+Cause = Reason | KafkaError
+"""A KafkaError is the answer of a state machine or a coordinator, whose rules are Kafka's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """It was not done, and unless the reason says otherwise it never will be."""
 
-    reason: Reason | KafkaError
-    """A KafkaError is the word of a state machine or a coordinator, whose answers carry Kafka's codes."""
+    reason: Cause
     message: str | None = None
     """One clause for people."""
     records: Sequence[int] = ()
-    """Numbers within the batch of the records it is refused for, where it is for single ones."""
+    """Numbers of the refused records within the batch, where single records are refused."""

@@ -1,8 +1,8 @@
 """Requests between nodes, over the one connection the mesh keeps for each pair of them.
 
-Raft says everything again until it is heard; a request is said once and must end, with an answer or with the
-knowledge that there will be none. What the caller has to know then is whether the request may have been
-carried out: it was not if it never left, it may have been if the connection was lost or the time ran out.
+Raft repeats a message until it arrives; a request is sent once and must end, with an answer or with the
+knowledge that there will be none. Then the caller has to know whether the request may have been carried out:
+it was not if it never left, and it may have been if the connection was lost or the time ran out.
 """
 
 from __future__ import annotations
@@ -151,6 +151,9 @@ class MeshCalls:
 
     async def _serve(self, peer: int, method: str, payload: Any, number: int | None, session: int) -> None:
         try:
+            # A handler may go by the order of one connection, and forgets what came over it when it is lost.
+            if number is None and session != self._sessions[peer]:
+                return
             try:
                 answer = [FRAME, _ANSWER, number, await self._carry_out(peer, method, payload)]
             except CallFailed as failed:

@@ -1,61 +1,73 @@
-"""The Kafka error codes that state machines and coordinators answer with, by Kafka's own names and numbers.
+"""The errors that state machines and coordinators answer with, by Kafka's own names.
 
-A state machine refuses by value, and what it refuses usually goes back to a Kafka client as it is. So
-its answers carry Kafka's codes from the start; only those in use stand here.
+A state machine refuses by value, and its refusal usually goes back to a Kafka client as it is. So the
+refusals have Kafka's names from the start. Their numbers are the wire's, which `node/kafka` alone knows.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import StrEnum, auto
 from typing import NamedTuple
 
 
-class KafkaError(IntEnum):
-    """Kafka's numbers: https://kafka.apache.org/protocol#protocol_error_codes."""
+class KafkaError(StrEnum):
+    """Those in use; https://kafka.apache.org/protocol#protocol_error_codes says what each one means.
 
-    UNKNOWN_SERVER_ERROR = -1
-    REQUEST_TIMED_OUT = 7
-    MESSAGE_TOO_LARGE = 10
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    INVALID_TOPIC_EXCEPTION = 17
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    REBALANCE_IN_PROGRESS = 27
-    UNSUPPORTED_VERSION = 35
-    TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
-    INVALID_REPLICA_ASSIGNMENT = 39
-    INVALID_CONFIG = 40
-    INVALID_REQUEST = 42
-    POLICY_VIOLATION = 44
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50
-    CONCURRENT_TRANSACTIONS = 51
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    STALE_BROKER_EPOCH = 77
-    FENCED_INSTANCE_ID = 82
-    PRODUCER_FENCED = 90
-    INVALID_UPDATE_VERSION = 95
-    FEATURE_UPDATE_FAILED = 96
-    UNKNOWN_TOPIC_ID = 100
-    BROKER_ID_NOT_REGISTERED = 102
-    INCONSISTENT_TOPIC_ID = 103
-    INCONSISTENT_CLUSTER_ID = 104
-    TRANSACTIONAL_ID_NOT_FOUND = 105
-    STALE_MEMBER_EPOCH = 113
-    INVALID_REGISTRATION = 119
+    The value is the name in small letters; calls between nodes carry it.
+    """
+
+    UNKNOWN_SERVER_ERROR = auto()
+    REQUEST_TIMED_OUT = auto()
+    MESSAGE_TOO_LARGE = auto()
+    COORDINATOR_LOAD_IN_PROGRESS = auto()
+    COORDINATOR_NOT_AVAILABLE = auto()
+    NOT_COORDINATOR = auto()
+    INVALID_TOPIC_EXCEPTION = auto()
+    ILLEGAL_GENERATION = auto()
+    INCONSISTENT_GROUP_PROTOCOL = auto()
+    INVALID_GROUP_ID = auto()
+    UNKNOWN_MEMBER_ID = auto()
+    INVALID_SESSION_TIMEOUT = auto()
+    REBALANCE_IN_PROGRESS = auto()
+    INVALID_COMMIT_OFFSET_SIZE = auto()
+    UNSUPPORTED_VERSION = auto()
+    TOPIC_ALREADY_EXISTS = auto()
+    INVALID_PARTITIONS = auto()
+    INVALID_REPLICATION_FACTOR = auto()
+    INVALID_REPLICA_ASSIGNMENT = auto()
+    INVALID_CONFIG = auto()
+    INVALID_REQUEST = auto()
+    POLICY_VIOLATION = auto()
+    INVALID_PRODUCER_EPOCH = auto()
+    INVALID_TXN_STATE = auto()
+    INVALID_PRODUCER_ID_MAPPING = auto()
+    INVALID_TRANSACTION_TIMEOUT = auto()
+    CONCURRENT_TRANSACTIONS = auto()
+    NON_EMPTY_GROUP = auto()
+    GROUP_ID_NOT_FOUND = auto()
+    STALE_BROKER_EPOCH = auto()
+    MEMBER_ID_REQUIRED = auto()
+    GROUP_MAX_SIZE_REACHED = auto()
+    FENCED_INSTANCE_ID = auto()
+    PRODUCER_FENCED = auto()
+    INVALID_UPDATE_VERSION = auto()
+    FEATURE_UPDATE_FAILED = auto()
+    UNKNOWN_TOPIC_ID = auto()
+    BROKER_ID_NOT_REGISTERED = auto()
+    INCONSISTENT_TOPIC_ID = auto()
+    INCONSISTENT_CLUSTER_ID = auto()
+    TRANSACTIONAL_ID_NOT_FOUND = auto()
+    FENCED_MEMBER_EPOCH = auto()
+    UNRELEASED_INSTANCE_ID = auto()
+    UNSUPPORTED_ASSIGNOR = auto()
+    STALE_MEMBER_EPOCH = auto()
+    INVALID_REGISTRATION = auto()
+    INVALID_REGULAR_EXPRESSION = auto()
 
 
 class Refused(NamedTuple):
     """A command without effect: Kafka's error, and one line that names cause and cure."""
 
     error: KafkaError
-    message: str
+    message: str = ""
+    """"" where the error says it all, or Kafka's answer has no room for a line."""

@@ -224,6 +224,23 @@ def test_what_is_told_is_carried_out_without_an_answer() -> None:
         assert not caller.calls[1].tell(2, "double", 7)
 
 
+def test_what_was_told_over_a_lost_connection_is_not_carried_out_after_it() -> None:
+    """A handler that forgets a peer's words with the connection must not hear them behind that."""
+    with World(1) as world:
+        caller = Caller(world)
+        calls = caller.calls[2]
+
+        def told_and_lost() -> None:
+            calls._on_frame(1, [FRAME, 3, "double", "old"])
+            calls._on_disconnect(1)
+            calls._on_connect(1)
+            calls._on_frame(1, [FRAME, 3, "double", "new"])
+
+        world.nodes[2].call(told_and_lost)
+        world.run(world.now + 1)
+        assert caller.carried_out == [(1, "new")]
+
+
 def test_closing_ends_calls_as_unknown_and_handlers_with_them() -> None:
     with World(1) as world:
         caller = Caller(world)

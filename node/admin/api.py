@@ -17,6 +17,7 @@ from starlette.routing import Route
 from strandline.node.admin import checkpoint_bodies, node_views
 from strandline.node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
 from strandline.node.admin.collection import CollectionApi
+from strandline.node.admin.compaction import CompactionApi
 from strandline.node.admin.consumer_groups import ConsumerGroupsApi
 from strandline.node.admin.exposition import CONTENT_TYPE
 from strandline.node.admin.health import problems, status
@@ -60,6 +61,7 @@ class Api:
             ("POST", "/api/checkpoints/renew", self.renewal),
             *NodesApi(self._source).routes(),
             *CollectionApi(self._source).routes(),
+            *CompactionApi(self._source).routes(),
             *ConsumerGroupsApi(self._source).routes(),
             *TransactionsApi(self._source).routes(),
         ]
@@ -72,7 +74,7 @@ class Api:
         return app
 
     async def health(self, request: Request) -> Response:
-        """200 when the node does its part, 503 when not; with what is wrong."""
+        """200 when the node does its part, 503 when not; the body lists the problems."""
         found = problems(self._source)
         answer = {
             "status": status(found),

@@ -1,7 +1,7 @@
 """The path about consumer groups: those whose coordinators this node leads.
 
-`/api/groups` are Raft's groups, and were there before. As with transactions, who wants all of them asks every
-node, and a node that has been cut off may tell old things.
+`/api/groups` are Raft's groups, and were there before. As with transactions, a client that wants all of them
+asks every node, and the answer of a node that has been cut off may be old.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from strandline.node.admin.pages import coordinators_led, limit, only, page
 from strandline.node.admin.source import AdminSource
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
-from strandline.node.coordinator.groups.views import GroupView, group_views
+from strandline.node.coordinator.groups.group_views import GroupView, group_views
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.internal_topics import GROUPS_TOPIC

@@ -138,10 +138,10 @@ _Found = tuple[int, tuple[int, ...], str | None]
 
 
 def _away(source: AdminSource, controller: RaftGroup | None) -> dict[int, str]:
-    """Nodes that belong to the cluster and do not take part, each with what is known of it.
+    """Nodes that belong to the cluster and do not take part, each with its last known state.
 
-    Those that the controller has never heard of are told once this node is registered: before, it may just
-    not have applied what the controller knows.
+    Nodes that the controller does not know are listed once this node is registered: before, it may just not
+    have applied the controller's newest state.
     """
     nodes = source.controller.machine.nodes
     away = {node: "silent" for node, known in nodes.items() if known.fenced and node != source.node_id}

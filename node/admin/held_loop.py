@@ -19,7 +19,7 @@ LATE: Final = 0.02
 """Seconds behind its time from which a timer counts as held up."""
 SAMPLE: Final = 0.01
 MAX_PARTS: Final = 64
-"""Parts told apart; what comes after counts as `other`."""
+"""Parts that are counted by name; the rest counts as `other`."""
 SYSTEM: Final = "system"
 OTHER: Final = "other"
 _PACKAGE: Final = "strandline.node."

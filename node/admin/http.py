@@ -1,7 +1,7 @@
 """The bounds around the HTTP API, which anyone who reaches the port may try.
 
 How many requests run at once, how long one may take, how large its body may be, how long a connection may do
-nothing: everything has a limit, and everything that is refused is refused in one form, `{"error": "why"}`.
+nothing: everything has a limit, and every refusal has one form, `{"error": "why"}`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lag of the event loop: the one number that reveals a callback that is too slow.
 
 A callback that computes for 50 ms holds up every request and every heartbeat of the node for as long. One
-timer measures it by being late itself: what it finds is what a request that came at a random moment would.
+timer measures it by being late itself: its delay is that of a request that comes at a random moment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 class LoopLag:
     """Measures from `start` to `stop`; `clock` is seconds that never go backward.
 
-    Not the loop's own time: that stands still while callbacks run, and is what is to be measured.
+    The loop's own time would not do: it stands still while callbacks run.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:

@@ -444,6 +444,45 @@ COLLECTION: Final = (
     Metric("strandline_clock_offset_seconds", _G, "seconds", "Correction of this node's clock."),
 )
 
+REMOVAL: Final = (
+    Metric(
+        "strandline_removal_reports_total",
+        _C,
+        "reports",
+        "Reports on local logs, sent to leaders and heard as leader.",
+        ("direction",),
+    ),
+    Metric(
+        "strandline_removal_entries_total",
+        _C,
+        "entries",
+        "Entries that advance removal, of partitions led here, by result: in force, or none that is known.",
+        ("result",),
+    ),
+    Metric(
+        "strandline_removal_clean_end",
+        _G,
+        "offset",
+        "The local log of the replica here is clean below it.",
+        _PARTITION,
+    ),
+    Metric("strandline_removal_log_end", _G, "offset", "End of that log.", _PARTITION),
+    Metric("strandline_removal_log_bytes", _G, "bytes", "Bytes of that log.", _PARTITION),
+    Metric("strandline_removal_mtro", _G, "offset", "All copies are clean below it.", _PARTITION),
+    Metric("strandline_removal_mxro", _G, "offset", "All copies are settled below it.", _PARTITION),
+    Metric(
+        "strandline_removal_ripe_tombstones", _G, "offset", "Tombstones below it may be removed.", _PARTITION
+    ),
+    Metric("strandline_removal_ripe_markers", _G, "offset", "Markers below it may be removed.", _PARTITION),
+    Metric(
+        "strandline_removal_held_seconds",
+        _G,
+        "seconds",
+        "For how long the same copies are behind the others, at the leader; 0: none is.",
+        (*_PARTITION, "records"),
+    ),
+)
+
 CHECKPOINTS: Final = (
     Metric(
         "strandline_checkpoint_documents_total",
@@ -465,6 +504,7 @@ METRICS: Final = (
     *LEVEL_ONE,
     *COMPACTION,
     *COLLECTION,
+    *REMOVAL,
     *RAFT,
     *CONTROLLER,
     *COORDINATOR,

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from itertools import product
 from typing import Any
 
-from strandline.node.admin import collection_metrics, compaction_metrics, group_metrics
+from strandline.node.admin import collection_metrics, compaction_metrics, group_metrics, removal_metrics
 from strandline.node.admin.exposition import Page, label
 from strandline.node.admin.health import REASONS, problems, status
 from strandline.node.admin.loop_lag import LoopLag
@@ -56,6 +56,7 @@ class Metrics:
         collection_metrics.level_one(page, self._source)
         compaction_metrics.compaction(page, self._source)
         await collection_metrics.collection(page, self._source, slices)
+        await removal_metrics.removal(page, self._source, slices)
         await self._raft(page, slices)
         self._log(page)
         self._mesh(page)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Final
 
+from strandline.node.admin.compaction_schemas import COMPACTED_PARTITION, COMPACTION
 from strandline.node.admin.schemas import (
     ABORT_REQUEST,
     ABORTED,
@@ -145,6 +146,14 @@ OPENAPI: Final[dict[str, Any]] = {
             _pages("partitions", COLLECTABLE, "integer"),
             _LIMIT,
             _AFTER_GROUP,
+        ),
+        "/api/compaction": _get("This node's local logs, and what fails in them", COMPACTION),
+        "/api/compaction/partitions": _get(
+            "Compacted replicas on this node, and what holds removal back where it leads",
+            _pages("partitions", COMPACTED_PARTITION, "integer"),
+            _LIMIT,
+            _AFTER_GROUP,
+            _query("topic", "Only those of this topic.", TEXT),
         ),
         "/api/gc/dry-run": _get("What this node's collector would delete now", DRY_RUN, _LIMIT),
         "/api/gc/pause": _post("Collect no more, on any node", NOTHING, PAUSED),

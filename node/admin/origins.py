@@ -1,9 +1,9 @@
 """Protection from requests that a foreign page makes a browser send.
 
-A page can make a browser resolve its own name to the loopback (DNS rebinding), and then reads and changes
-what it likes here, as of its own origin. The Host header gives it away: it bears the page's name. A page
-cannot have an address in place of a name, so requests by address are let in, whatever the address is, and so
-are the names that always mean this machine and those that are configured.
+A page can make a browser resolve its own name to the loopback (DNS rebinding), and can then read and change
+everything here, as of its own origin. The Host header reveals it: it has the page's name. A page cannot have
+an address in place of a name, so requests by address are let in, whatever the address is, and so are the
+names that always mean this machine and those that are configured.
 """
 
 from __future__ import annotations

@@ -6,11 +6,13 @@ provides less than a whole node.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from strandline.node.checkpoints.publisher import PublisherMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
+from strandline.node.compaction.compaction_status import Hosted, PartitionStatus
 from strandline.node.compaction.compactor import CompactorMeasures
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import Verdict
@@ -209,6 +211,20 @@ class GoneTopicsSource(Protocol):
     deleted: int
 
 
+class CompactionStatusSource(Protocol):
+    """The status of each local log, and of removal where this node leads."""
+
+    def replicas(self, topic: str | None = None, /) -> dict[int, Hosted]: ...
+    def partition(self, hosted: Hosted, /) -> PartitionStatus: ...
+
+
+class CountingSource(Protocol):
+    """A part that counts what it does, by name."""
+
+    @property
+    def counters(self) -> Counter[str]: ...
+
+
 class ClockSource(Protocol):
     """Whether the nodes agree on the time."""
 
@@ -289,6 +305,12 @@ class AdminSource(Protocol):
     def collector(self) -> CollectorSource: ...
     @property
     def gone_topics(self) -> GoneTopicsSource: ...
+    @property
+    def compaction_status(self) -> CompactionStatusSource: ...
+    @property
+    def reports(self) -> CountingSource: ...
+    @property
+    def removal(self) -> CountingSource: ...
     @property
     def clock(self) -> ClockSource: ...
     @property

@@ -1,8 +1,8 @@
 """The paths about transactions: those this node coordinates, and the end of one that hangs.
 
-A node knows the transactional ids whose coordinators it leads; who wants all of them asks every node. What is
-told is what is applied here, so a node that has been cut off may tell old things; an abort is a command, and
-counts only where it is applied.
+A node knows the transactional ids whose coordinators it leads; a client that wants all of them asks every
+node. The answers are the state that this node has applied, which is old on a node that has been cut off. An
+abort is a command, and has no effect before it is applied.
 """
 
 from __future__ import annotations

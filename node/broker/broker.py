@@ -20,8 +20,11 @@ from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordin
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.checkpoints.recorders import CheckpointRecorders
+from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import Compactor
+from strandline.node.compaction.removal_leader import RemovalLeader
+from strandline.node.compaction.reports import Reports
 from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
@@ -64,7 +67,7 @@ from strandline.node.raft.disk import Disk
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rank import Rank
-from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.raft.wal.config import WalConfig
 from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import MeshCalls
 from strandline.statemachine.controller.controller import Controller, PartitionGroup
@@ -228,6 +231,9 @@ class Broker:
         self.level_one = LevelOneUpkeep(self)
         self.compactor = compactor or StoreCompactor(store, disk, loop=loop, executor=snapshot_executor)
         self.compaction = CompactionUpkeep(self)
+        self.reports = Reports(self.calls, self.host, self.leaders, self.compaction, loop=loop)
+        self.removal = RemovalLeader(self)
+        self.compaction_status = CompactionStatus(self)
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)
         elect_leaders.serve(self)
@@ -315,6 +321,8 @@ class Broker:
         self.replica_manager.close()
         self.preferred_leaders.close()
         await self.level_one.close()
+        self.removal.close()
+        self.reports.close()
         await self.compaction.close()
         self.idle_epochs.close()
         await self.collector.close()
@@ -348,6 +356,8 @@ class Broker:
         """The storage is this cluster's: what moves and deletes objects may begin."""
         self.level_one.start()
         self.compaction.start()
+        self.reports.start()
+        self.removal.start()
         self.collector.start()
         self.gone_topics.start()
 

@@ -72,7 +72,7 @@ class HostedReplicas:
             self._partitions.add(place.group, replica)
 
     def remove(self, group: int) -> None:
-        """Forget a partition's replica, or what is stored of one that was never taken up."""
+        """Forget a partition's replica, or the stored log of one that was never taken up."""
         replica = self._partitions.remove(group) or self._coordinators.remove(group)
         self._host.remove_group(group)
         if replica is not None:

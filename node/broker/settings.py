@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.raft.host_settings import HostSettings
-from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.raft.wal.config import WalConfig
 from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode
 
 

@@ -19,8 +19,8 @@ from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.renewal import RenewalReport, Renewals
 from strandline.node.checkpoints.rounds import CALL_SECONDS, each, rounds
 from strandline.node.controller.client import Unavailable
-from strandline.node.coordinator.replica import NotDone
 from strandline.node.objectstore.store import StoreError
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.names import SnapshotName, checkpoint_prefix, parse_name
 from strandline.statemachine.controller.controller_commands import Checkpoint as ControllerCheckpoint
@@ -218,7 +218,7 @@ class CheckpointCoordinator:
                 if coordinator is not None:
                     # Nothing of it lies elsewhere, so there is nothing that a lease could keep.
                     result = await coordinator.execute(CoordinatorCheckpoint())
-                    return result.reason if isinstance(result, NotDone) else result
+                    return result.message if isinstance(result, Refusal) else result
                 replica = self._context.partitions.by_group(group)
                 if replica is None:
                     return "it has no replica of the group"

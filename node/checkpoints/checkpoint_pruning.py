@@ -1,12 +1,12 @@
 """Removal of checkpoints without a lease, so that neither the states nor the store grow without bound.
 
 A partition's state lists the checkpoints it retains; one without a lease leaves the list by count, by a
-command. The objects go afterwards, by listing: whatever was left behind when a node died between the two, or
-in the middle of deleting, is found by the next checkpoint. The states of the controller and of coordinators
+command. The objects go afterwards, by listing: if a node dies between the two, or in the middle of deleting,
+the next checkpoint finds the objects that are left. The states of the controller and of coordinators
 have no such list, because nothing lies outside of them, and keep their newest by count.
 
-The command comes before the checkpoint and the deletion after it is published. So the document that a reader
-finds newest says itself what is retained, and nothing it names is deleted because of it.
+The command comes before the checkpoint, and the deletion after the checkpoint is published. So the newest
+document that a reader finds has the list of retained checkpoints, and nothing that it names is deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandline.statemachine.partition.partition_commands import ReleaseCheckpoi
 
 METHOD: Final = "checkpoint.remove"
 MAX_NAMES: Final = 10_000
-"""Names of a group that are looked at after one checkpoint, oldest first; what is behind them waits."""
+"""Names of a group that are looked at after one checkpoint, oldest first; the others wait."""
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +61,9 @@ class CheckpointPruning:
             await replica.execute(ReleaseCheckpoints(self.keep))
 
     async def remove(self, node: int, group: int, index: int) -> None:
-        """Have a group's leader delete what lies below its published checkpoint `index` and is not retained.
+        """Have a group's leader delete the checkpoints below its published one at `index`, unless retained.
 
-        Tried once: what is not deleted now is deleted after the next checkpoint.
+        Tried once: the next checkpoint deletes those that are left.
         """
         try:
             await self._context.calls.call(node, METHOD, [group, index], CALL_SECONDS)
@@ -90,8 +90,8 @@ class CheckpointPruning:
         replica = self._context.partitions.by_group(group)
         if replica is None or not await replica.confirm():
             raise CallFailed("it does not lead the group", unknown=False)
-        # An index that was applied leaves this list once and never comes back. So what is not in it here is
-        # in no later state's either, should this node lose its leadership before the deletion has ended.
+        # An index that was applied leaves this list once and never comes back. So one that is not in it here
+        # is in no later state's either, if this node loses its leadership before the deletion has ended.
         retained = {checkpoint.log_index for checkpoint in replica.machine.checkpoints.retained}
         if index not in retained:
             return 0
@@ -118,7 +118,7 @@ class CheckpointPruning:
             try:
                 parsed = parse_name(name)
             except ValueError:
-                continue  # nobody's checkpoint, and nothing to be deleted by this
+                continue  # no checkpoint, and not this module's to delete
             if parsed.log_index >= index:
                 break
             stored = found.setdefault(parsed.log_index, _Stored())
@@ -128,7 +128,7 @@ class CheckpointPruning:
 
     async def _delete(self, group: int, stored: Mapping[int, _Stored], retained: Collection[int]) -> int:
         names = [name for index in sorted(stored) if index not in retained for name in stored[index].names]
-        # The oldest first: when this breaks off, what is left is a run without a gap, but for its oldest.
+        # The oldest first: if this breaks off, the rest is a run without a gap, but for its oldest.
         for start in range(0, len(names), MAX_DELETE):
             await self._context.store.delete_many(names[start : start + MAX_DELETE])
         if names:

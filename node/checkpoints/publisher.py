@@ -1,9 +1,9 @@
-"""Putting checkpoints into the object store, however long the store is away.
+"""Puts checkpoints into the object store, however long the store is away.
 
-A checkpoint is taken inside an apply, which neither waits nor fails; from there the document is this module's
-affair. It is retried for as long as the node lives: the name is this node's own and the bytes never change,
-so a put may be repeated after any error. What waits is bounded. When the bound is reached the oldest document
-gives way, because a reader looks for the newest checkpoint, and an audit lists a document that is missing.
+A checkpoint is taken inside an apply, which neither waits nor fails; this module takes the document from
+there. It repeats a put for as long as the node lives: the name is this node's own and the bytes never
+change, so a put may be repeated after any error. The number of waiting documents is bounded. At the bound the
+oldest one is dropped, because a reader looks for the newest checkpoint, and an audit lists a missing one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DOCUMENT_OVERHEAD_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class PublisherLimits:
-    """Bounds on what waits and on what is under way. Delays are seconds; they double, and each is drawn from
+    """Bounds on documents that wait and on uploads. Delays are seconds; they double, and each is drawn from
     its upper half."""
 
     max_bytes: int = 256 * 1024 * 1024
@@ -57,7 +57,7 @@ class PublisherMeasures:
     documents_dropped: int = 0
     """Given up because too much waited, or too large for the store."""
     logs_dropped: int = 0
-    """Given up, or too large for what may wait beside their document."""
+    """Given up, or too large to wait beside their document."""
     waiting: int = 0
     waiting_bytes: int = 0
     """Of documents and logs queued or on their way."""
@@ -101,8 +101,8 @@ class Publisher:
         self._stopped = False
 
     def take(self, place: SnapshotDocument, captured: Captured, entries: LogDocument | None) -> None:
-        """As `publish`, of a document that has everything but its state. That is made off the loop, one after
-        the other: until then a replica keeps what it has changed since beside what it was."""
+        """As `publish`, of a document without its state, which is made off the loop, one after the other.
+        Until then a replica keeps both the captured rows and those that have changed since."""
         if self._stopped:
             return
         self._captured.append((place, captured, entries))
@@ -138,7 +138,7 @@ class Publisher:
         self._start()
 
     async def stop(self, seconds: float = 2.0) -> None:
-        """Let what is waiting leave for up to so many seconds, then end; nothing is published any more."""
+        """Go on with waiting documents for up to so many seconds, then end; nothing is published any more."""
         end = self._loop.time() + seconds
         if self._making is not None:
             await asyncio.wait([self._making], timeout=seconds)
@@ -183,7 +183,7 @@ class Publisher:
     async def _upload(self, work: _Work) -> None:
         document, entries = work.document, work.log
         try:
-            # The log first: whoever finds the document finds what leads to it.
+            # The log first: a reader that finds the document then finds the log up to it.
             if entries is not None:
                 name = log_name(document.cluster, document.group, entries.after, entries.index)
                 parts: Sequence[Buffer] = await self._loop.run_in_executor(self._executor, entries.parts)

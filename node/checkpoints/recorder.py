@@ -106,8 +106,8 @@ class CheckpointRecorder:
             )
             self._publisher.take(place, captured, entries)
         else:
-            # It joined by the log and has not met the entry that added it: others know the members, and
-            # what it would publish could not equal theirs.
+            # It joined by the log and has not met the entry that added it: others know the members, and its
+            # document could not equal theirs.
             log.info("group %d: checkpoint %d is left to the members", self._group, index)
         self._forget()
         self._after, self.whole = index, True
@@ -117,7 +117,7 @@ class CheckpointRecorder:
         self._forget()
 
     def close(self) -> None:
-        """The replica is gone, or its node is stopping: gives back what it holds of the budget."""
+        """Give back the replica's share of the budget: it is gone, or its node is stopping."""
         self._forget()
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Renewing the leases of checkpoints, for a job that still reads what they name."""
+"""Renews the leases of checkpoints, for a job that still reads the objects they name."""
 
 from __future__ import annotations
 

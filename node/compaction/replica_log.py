@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from strandline.node.compaction.compaction_measures import CompactionMeasures, Reset
 from strandline.node.compaction.compactor import LogPlace
@@ -27,6 +27,7 @@ from strandline.node.compaction.local_log import (
     reset_log,
 )
 from strandline.node.compaction.manifest import LogIdentity, Manifest, Segment
+from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.segment_files import LocalLogDamaged
 from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -37,15 +38,6 @@ MOST_RETRY_SECONDS: Final = 60.0
 """Longest pause after an error of the disk, of the store, or of bytes."""
 
 log = logging.getLogger(__name__)
-
-
-class Ends(NamedTuple):
-    """Offsets up to which a replica's log is clean, and without transactional data."""
-
-    mcco: int
-    """Maximum cleanly compacted offset."""
-    mxfo: int
-    """Maximum transaction-free offset; never below `mcco`."""
 
 
 class ReplicaLog:

@@ -1,7 +1,7 @@
 """Configuration of one node: a TOML file, environment variables and flags, all checked before the start.
 
 Every mistake (an unknown key, a bad unit, an address that would expose an unprotected port) stops the node
-with one line that names where the value stands, which key it is, what is wrong, and what to write instead.
+with one line that names the place of the value, the key, the mistake, and the text to write instead.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class CollectorSection:
     """Garbage collection of level-zero objects."""
 
     grace_seconds: float = 60.0
-    """Objects are deleted by what could be deleted so long ago."""
+    """Time between the moment when an object could be deleted and its deletion."""
     sweep_seconds: float = 10.0
     deletes_per_second: int = 1000
     """A node deletes no more objects than this, on average."""
@@ -445,7 +445,7 @@ def _build(given: _Given) -> NodeConfig:
 
 
 def _check_storage(given: _Given, storage: StorageSection, nodes: int) -> None:
-    """Raise ConfigError for storage that would lose what was acknowledged, unless that is meant."""
+    """Raise ConfigError for storage that would lose acknowledged records, unless that is meant."""
     if not storage.url.startswith("memory:"):
         return
     source = f"{given.source('storage.url')}: storage.url"

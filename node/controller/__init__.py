@@ -1,1 +1,1 @@
-"""The controller on a node: its replica, the way to its leader, and what follows from what it says."""
+"""The controller on a node: its replica, the way to its leader, and the work that its state demands."""

@@ -1,12 +1,12 @@
 """A wall clock for nodes whose own clock is far off: the time that most nodes of the cluster agree on.
 
 Retention deletes by age, and leases end by time. A node that was started with its clock a year ahead would
-delete what everybody else means to keep. So each node says now and then what its own clock shows, and one
-that is far from what most of them show follows the others instead. Seconds are left alone: they do no harm,
-and clocks that a daemon disciplines must not be led astray by the delays of messages.
+delete objects that the others keep. So each node sends the time of its own clock now and then, and a node
+that is far from most of them follows the others instead. Differences of seconds are ignored: they do no harm,
+and message delays must not lead a disciplined clock astray.
 
-What others said is kept relative to the loop's clock, which only runs forward: so it holds when this node's
-own wall clock jumps, and when a node is not heard any more.
+The other nodes' times are kept relative to the loop's clock, which only runs forward: so they hold when this
+node's own wall clock jumps, and when a node is silent.
 """
 
 from __future__ import annotations

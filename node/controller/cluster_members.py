@@ -1,7 +1,7 @@
-"""Compares what a node's configuration says of the cluster with what the cluster is.
+"""Compares the members in a node's configuration with those of the cluster.
 
-`cluster.nodes` makes a cluster when it is new; afterwards the controller's own log says who belongs to it. A
-list that was changed later changes nothing, so a node says that it differs.
+`cluster.nodes` makes a cluster when it is new; afterwards the controller's own log has the members. A list
+that is changed later has no effect, so the node logs that it differs.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ SILENT_SECONDS: Final = 3.0
 FRESH_SECONDS: Final = 1.5
 """A fence ends for a node that was heard within this time."""
 GAP_SECONDS: Final = 1.0
-"""A tick so late means that this process did not run: it has not heard what came meanwhile."""
+"""A tick so late means that this process did not run, and has not read the heartbeats of that time."""
 GONE: Final = float("-inf")
 
 

@@ -1,10 +1,10 @@
 """Leaders of all partitions' groups, also of groups without a replica on this node.
 
 A leader is named once it is ready, that is, once it has applied all of earlier terms: before that it refuses
-what a client sends, the client pauses, and what it sent with acks=0 is lost. A replica knows its leader by
-itself. Of the other groups a node learns from those that lead them: each tells what it leads when it gets
-ready, when a connection comes about, and all of it every few seconds, so that a message that was lost does no
-lasting harm. The highest term is believed.
+batches, the client pauses, and its batches with acks=0 are lost. A replica knows its leader by itself. Of the
+other groups a node learns from the nodes that lead them: each sends the groups it leads when it gets ready,
+when a connection comes about, and all of them every few seconds, so that a lost message does no lasting harm.
+The highest term is believed.
 
 A node whose connection has just broken is most often dead, and its followers will have elected another before
 long. Until then no leader is named: a client without a leader asks again soon (librdkafka after 0.1 s), and a
@@ -99,7 +99,7 @@ class LeaderTable:
         return told if told is not None and told.term >= replica.term else None
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after a leader changed, at most once a loop turn, until what is returned is called."""
+        """Call back after a leader changed, once a loop turn at most; the returned function ends that."""
         self._callbacks.append(callback)
         return partial(self._callbacks.remove, callback)
 

@@ -1,8 +1,8 @@
-"""Gives leadership back to the nodes that were meant to have it, like Kafka's auto.leader.rebalance.enable.
+"""Gives leadership back to the preferred leaders, like Kafka's auto.leader.rebalance.enable.
 
 A node that was away comes back without leading anything, and nothing would ever change that. So each leader
-looks at what it leads itself, and hands a partition to the first of its replicas once that node has been well
-for a while. It takes its time: while a partition is handed over, for some ten milliseconds, it has no leader,
+looks at its own partitions, and hands one to the first of its replicas once that node has been well for a
+while. It takes its time: while a partition is handed over, for some ten milliseconds, it has no leader,
 and its producers have to look for the new one.
 """
 

@@ -1,7 +1,7 @@
 """Producer ids to hand out, taken from the controller in blocks so that a client seldom waits for it.
 
-A block belongs to the process that got it, in memory alone: what is left of it when the process ends is never
-used. The next block is fetched when half of the present one is gone.
+A block belongs to the process that got it, in memory alone: the ids that are left when the process ends are
+never used. The next block is fetched when half of the present one is gone.
 """
 
 from __future__ import annotations

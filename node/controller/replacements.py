@@ -1,9 +1,9 @@
-"""Puts a new data folder into a node's place, group by group: what `strandline node replace` begins.
+"""Puts a new data folder into a node's place, group by group, after `strandline node replace`.
 
-The controller's log says how far it is, so it goes on after any crash. Each leader looks after the groups it
+The controller's log has its progress, so it goes on after any crash. Each leader looks after the groups it
 leads: while the node is to be left out, it removes the node from their members (Raft §6, one change at a
 time); once every group has done so and the new folder was let in, it adds the node again, which catches up as
-a learner and is then a voter. Leaders report what is committed, in batches.
+a learner and is then a voter. Leaders report committed changes, in batches.
 """
 
 from __future__ import annotations

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
-
-from kio.schema.errors import ErrorCode
+from typing import Any, Generic, TypeVar
 
 from strandline.node.raft.outcome import Applied, Outcome, Overloaded, Unknown
+from strandline.node.refusal import Reason, Refusal
 from strandline.node.replica.led_replica import LedReplica
 from strandline.node.replica.replica_machine import Recorder, ReplicaMachine
 from strandline.statemachine.controller.controller import PartitionGroup
@@ -24,6 +23,7 @@ from strandline.statemachine.coordinator_machine import (
     OlderTerm,
     encode,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
 
 M = TypeVar("M", bound=CoordinatorMachine)
@@ -32,19 +32,6 @@ ANSWER_SECONDS = 0.1
 """Time after the loss of leadership before a command in the log is answered without its result. A leader that
 handed over learns the result well within it. One that was cut off does not, and its callers must not wait
 here while another node leads."""
-
-
-class NotDone(NamedTuple):
-    """A command without a result; `code` is for the Kafka client, and all these codes are retriable.
-
-    NOT_COORDINATOR: this node does not lead; COORDINATOR_LOAD_IN_PROGRESS: too much waits here. In both cases
-    the command was not carried out and will not be, unless `unknown`: then it is in the log, and may yet be
-    applied.
-    """
-
-    code: ErrorCode
-    reason: str
-    unknown: bool = False
 
 
 class CoordinatorReplica(LedReplica, Generic[M]):
@@ -93,18 +80,22 @@ class CoordinatorReplica(LedReplica, Generic[M]):
 
     # What can be asked of it.
 
-    async def execute(self, command: CoordinatorCommand) -> Any | NotDone:
-        """Put a command into the log; returns the result of its apply on this node, or NotDone.
+    async def execute(self, command: CoordinatorCommand) -> Any | Refusal:
+        """Put a command into the log; returns the result of its apply on this node, or a Refusal.
+
+        A state machine's own refusal is a result (`Refused`). A Refusal is this node's: NOT_COORDINATOR (it
+        does not lead), COORDINATOR_LOAD_IN_PROGRESS (too much waits in the log), MESSAGE_TOO_LARGE, or
+        COORDINATOR_UNDECIDED; only with the last may the command be applied yet.
 
         It takes its place in the log before anything is awaited: the order of calls is the order of applies.
         """
         term = self.term
         if not term:
-            return NotDone(ErrorCode.not_coordinator, "this node does not lead the coordinator, or not yet")
+            return Refusal(KafkaError.NOT_COORDINATOR, "this node does not lead the coordinator, or not yet")
         try:
             future = self.group.replicate(encode(term, self._wall_ms(), command), term)
         except ValueError as error:
-            return NotDone(ErrorCode.message_too_large, str(error))
+            return Refusal(KafkaError.MESSAGE_TOO_LARGE, str(error))
         # A separate future: the log's is not cancelled with the caller, and not always awaited.
         answer: asyncio.Future[Outcome] = self._loop.create_future()
         self._in_log[answer] = None
@@ -148,12 +139,14 @@ class CoordinatorReplica(LedReplica, Generic[M]):
                 answer.set_result(Unknown(reason))
 
 
-def _result(outcome: Outcome) -> Any | NotDone:
+def _result(outcome: Outcome) -> Any | Refusal:
     if isinstance(outcome, Applied):
         if isinstance(outcome.value, OlderTerm):
             reason = f"the entry is of a term before {outcome.value.term}"
-            return NotDone(ErrorCode.not_coordinator, reason)
+            return Refusal(KafkaError.NOT_COORDINATOR, reason)
         return outcome.value
     if isinstance(outcome, Overloaded):
-        return NotDone(ErrorCode.coordinator_load_in_progress, outcome.reason)
-    return NotDone(ErrorCode.not_coordinator, outcome.reason, unknown=isinstance(outcome, Unknown))
+        return Refusal(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, outcome.reason)
+    if isinstance(outcome, Unknown):
+        return Refusal(Reason.COORDINATOR_UNDECIDED, outcome.reason)
+    return Refusal(KafkaError.NOT_COORDINATOR, outcome.reason)

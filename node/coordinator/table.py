@@ -87,7 +87,7 @@ class Coordinators:
                 return Refusal(KafkaError.COORDINATOR_NOT_AVAILABLE, "This node is stopping.")
             task = self._creating[name] = self._context.loop.create_task(self._create(name))
             task.add_done_callback(lambda _: self._creating.pop(name))
-        # Whoever gives up must not take it from the others.
+        # Shielded: a request that is given up must not cancel it for the others.
         return await asyncio.shield(task)
 
     async def _create(self, name: str) -> Topic | Refusal:

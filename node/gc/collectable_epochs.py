@@ -1,10 +1,10 @@
 """This node's view of M: the highest cluster epoch whose level-zero objects no partition needs.
 
 Each partition's leader knows M(p), the highest epoch that its partition neither names nor will ever accept
-again. Leaders tell it to all nodes; a node keeps the highest it heard, and takes the minimum over all
-partitions of the controller's state that it has applied. What it says is a fact about the past that stays
-true, not a lease: news that is late, doubled or lost, an old view, a paused node, a leader that was deposed,
-all can only make it lower than it could be. docs/epoch-gc.md has the argument.
+again. Leaders send it to all nodes; a node keeps the highest it received, and takes the minimum over all
+partitions of the controller's state that it has applied. M(p) is a fact about the past that stays true, not a
+lease. A message that is late, doubled or lost, an old view, a paused node or a deposed leader can only make
+this node's M lower than it could be. docs/epoch-gc.md has the argument.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class CollectableEpochs:
             self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _tell_raised(self) -> None:
-        """To each peer what rose, and the time: who has nothing to say is heard all the same."""
+        """Send each peer the values that rose, and the time, which goes out even if no value rose."""
         raised, self._raised = [*self._raised], {}
         frames = [self._frame(part) for part in _parts(raised)] or [self._frame([])]
         for peer in self._peers:

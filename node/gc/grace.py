@@ -1,7 +1,7 @@
-"""Up to which epoch objects may go: M as it was a grace period ago, and how far that lags behind.
+"""The highest epoch whose objects may be deleted: M as it was a grace period ago, and its lag behind M.
 
-Since M never goes down, the grace makes nothing safe that was not. It leaves time to readers who hold nothing
-back: those of a leader that was deposed, of a topic that was deleted, of a checkpoint without a lease.
+M never goes down, so the grace period is not needed for safety. It leaves time to readers that hold nothing
+back: those of a deposed leader, of a deleted topic, of a checkpoint without a lease.
 """
 
 from __future__ import annotations

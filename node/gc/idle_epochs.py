@@ -93,8 +93,8 @@ class IdleEpochs:
         accepted = machine.previous_applied_epoch
         if self._epoch.current() - accepted <= self._config.advance_lag_epochs:
             return False
-        # Leases run in the state's time, which stands still where nobody writes: by the clock this one may
-        # have ended, and the entry that lets the partition follow lets its time pass too.
+        # Leases run in the state's time, which stands still while nothing is written. By the clock this one
+        # may have ended, and the entry that lets the partition follow lets its time pass too.
         now = max(machine.time, self._wall_ms())
         named = machine.extents.oldest_epoch, machine.checkpoints.oldest_epoch(now)
         return all(epoch is None or epoch > accepted for epoch in named)

@@ -19,6 +19,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Protocol, TypeVar
 
+from strandline.node.objectstore.disk_errors import BRING_BACK, cure, describe
 from strandline.node.objectstore.store import (
     Buffer,
     NotDone,
@@ -106,7 +107,7 @@ class LocalStore(ObjectStore):
         check_key(owner)
         unfinished = posixpath.join(root, PARTIAL, owner)
         if not make and not disk.exists(posixpath.join(root, PARTIAL)):
-            raise NotDone("open", root, "the store's folder is missing", retriable=True, cure=_BRING_BACK)
+            raise NotDone("open", root, "the store's folder is missing", retriable=True, cure=BRING_BACK)
         try:
             disk.mkdir(unfinished)
             release = disk.lock(unfinished + ".lock")
@@ -191,7 +192,7 @@ class LocalStore(ObjectStore):
     def _ended(self, job: asyncio.Future[T]) -> None:
         self._jobs -= 1
         if not job.cancelled():
-            job.exception()  # seen, though whoever waited may have stopped waiting
+            job.exception()  # retrieved, as the caller may have stopped waiting
 
     # Jobs, on the executor.
 
@@ -233,7 +234,7 @@ class LocalStore(ObjectStore):
             try:
                 return self._disk.rename(temporary, path)
             except FileNotFoundError:
-                # Somebody deleted the last object in it, and then the folder.
+                # Another node deleted the last object in it, and then the folder.
                 self._durable.discard(folder)
         raise OSError(errno.ENOENT, f"the folder went away {FOLDER_TRIES} times", folder)
 
@@ -274,7 +275,7 @@ class LocalStore(ObjectStore):
         """Raise NotDone when the store's folder is gone: this one was made when the store was opened."""
         if self._children(self._partial) is None:
             reason = f"the store's folder is missing, or another is in its place ({self._partial})"
-            raise NotDone(operation, key, reason, retriable=True, cure=_BRING_BACK)
+            raise NotDone(operation, key, reason, retriable=True, cure=BRING_BACK)
 
     def _walk(self, prefix: str, names: Sequence[str], after: str) -> Iterator[str]:
         """Keys below a prefix in key order, given the names there. "a-b" comes before "a/b": a folder sorts
@@ -346,24 +347,3 @@ def chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
             size += len(part)
     if small:
         yield b"".join(small)
-
-
-def describe(error: OSError) -> str:
-    """The error and its place, without Python's decoration."""
-    return f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
-
-
-_BRING_BACK = "mount it again, or correct storage.url; the node goes on by itself"
-_CURES = {
-    errno.ENOSPC: "make room there; the node goes on by itself",
-    errno.EDQUOT: "raise the quota, or make room there; the node goes on by itself",
-    errno.EACCES: "let the node's user write there; the node goes on by itself",
-    errno.EPERM: "let the node's user write there; the node goes on by itself",
-    errno.EROFS: "mount it so that it can be written; the node goes on by itself",
-    errno.ENOENT: _BRING_BACK,
-}
-
-
-def cure(error: OSError) -> str:
-    """The cure for an operator; empty if none is known."""
-    return _CURES.get(error.errno or 0, "")

@@ -41,7 +41,7 @@ class Verified(NamedTuple):
 
 
 AppendResult = Appended | Refusal
-Judgement = asyncio.Future[Refusal | None]
+Validation = asyncio.Future[Refusal | None]
 """Result of the slow checks of a batch's records: the error, or None if they are valid."""
 
 

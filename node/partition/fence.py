@@ -15,9 +15,9 @@ from collections.abc import Callable
 from strandline.node.partition.fence_log import FenceLog
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import (
+    EpochStatus,
     EpochWindow,
     StaleClusterEpoch,
-    Verdict,
     WindowCounters,
 )
 
@@ -51,13 +51,13 @@ Grant = Hold | StaleClusterEpoch | Refusal
 
 
 class _Waiter:
-    __slots__ = ("epoch", "future", "verdict")
+    __slots__ = ("epoch", "future", "status")
 
     def __init__(self, epoch: int, future: asyncio.Future[Grant]) -> None:
         self.epoch = epoch
         self.future = future
-        self.verdict = Verdict.STALE
-        """The verdict of its grant; STALE until it is granted."""
+        self.status = EpochStatus.STALE
+        """The status of its grant; STALE until it is granted."""
 
 
 class _Term:
@@ -73,8 +73,8 @@ class _Term:
         self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
         """In order of arrival; one that gives up leaves from the middle."""
 
-    def grant(self, verdict: Verdict, epoch: int) -> Hold:
-        if verdict is Verdict.NEW:
+    def grant(self, status: EpochStatus, epoch: int) -> Hold:
+        if status is EpochStatus.NEW:
             assert not self.holds, "the window slides under nobody"
             before, self.window = self.window, self.window.slide(epoch)
             self.slid(before, self.window)
@@ -87,14 +87,14 @@ class _Term:
         while waiting:
             waiter = next(iter(waiting))
             if not waiter.future.done():
-                verdict = self.window.judge(waiter.epoch)
-                if verdict is Verdict.NEW and self.holds:
+                status = self.window.classify(waiter.epoch)
+                if status is EpochStatus.NEW and self.holds:
                     return
-                if verdict is Verdict.STALE:
+                if status is EpochStatus.STALE:
                     waiter.future.set_result(self.window.refusal(waiter.epoch))
                 else:
-                    waiter.verdict = verdict
-                    waiter.future.set_result(self.grant(verdict, waiter.epoch))
+                    waiter.status = status
+                    waiter.future.set_result(self.grant(status, waiter.epoch))
             del waiting[waiter]
 
 
@@ -156,13 +156,13 @@ class Fence:
         term = self._term
         if term is None:
             return self._closed
-        verdict = term.window.judge(epoch)
-        if verdict is Verdict.STALE:
+        status = term.window.classify(epoch)
+        if status is EpochStatus.STALE:
             return self._refused(term.window.refusal(epoch))
-        if term.waiting or (verdict is Verdict.NEW and term.holds):
+        if term.waiting or (status is EpochStatus.NEW and term.holds):
             return None
-        self.counters.granted(verdict)
-        return term.grant(verdict, epoch)
+        self.counters.granted(status)
+        return term.grant(status, epoch)
 
     async def acquire(self, epoch: int) -> Grant:
         """As `try_acquire`, and wait for it. Cancelled at any moment, it leaves nothing behind."""
@@ -186,7 +186,7 @@ class Fence:
                 term.serve()
             raise
         if isinstance(granted, Hold):
-            self.counters.granted(waiter.verdict)
+            self.counters.granted(waiter.status)
         elif isinstance(granted, StaleClusterEpoch):
             self._refused(granted)
         return granted

@@ -23,7 +23,7 @@ class Pending:
         "staged",
         "stored",
         "transaction",
-        "unjudged",
+        "unvalidated",
         "verified",
     )
 
@@ -36,7 +36,7 @@ class Pending:
         """Outcome of its upload; None while that is in progress."""
         self.restaged = False
         self.transaction = batch.transaction
-        self.unjudged = 0
+        self.unvalidated = 0
         """Checks and verification in progress; the batch keeps its turn meanwhile."""
         self.invalid: Refusal | None = None
         self.verified = False

@@ -19,9 +19,9 @@ from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.partition.batch import (
     AppendResult,
-    Judgement,
     ProducedBatch,
     StoredBatch,
+    Validation,
     Verification,
 )
 from strandline.node.partition.fence import Fence
@@ -39,6 +39,7 @@ from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClu
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
+    AdvanceRemoval,
     Append,
     AppendInline,
     Command,
@@ -64,7 +65,7 @@ MAX_ABORTED = 4 * 1024 * 1024
 while its records are there, a read-committed consumer would take it for committed."""
 MAX_ABORTED_BYTES = 32 * 1024 * 1024
 """Bound on their size in bytes, in memory and in each snapshot of each replica."""
-SAY_SECONDS = 600.0
+WARN_SECONDS = 600.0
 """Seconds between two warnings that a partition begins no transaction."""
 LEAST_EXPIRY_MS = 15 * 60 * 1000
 """No producer is forgotten sooner: longer than any client tries to send a batch again."""
@@ -123,7 +124,7 @@ class Partition(LedReplica):
         self._wall_ms = wall_ms
         self._agreed_ms = agreed_ms
         self._collectable_epoch = -1
-        self._said = float("-inf")
+        self._warned_at = float("-inf")
         self._tick: asyncio.TimerHandle | None = None
 
     # What it is.
@@ -177,13 +178,13 @@ class Partition(LedReplica):
     def append(
         self,
         batch: ProducedBatch,
-        judgement: Judgement | None = None,
+        validation: Validation | None = None,
         verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Write a batch: see Writer.append. Answered once it is stored, committed and applied here."""
         if verification is not None and (refusal := self._too_many_aborted()) is not None:
             return self.writer.refuse(batch, refusal)
-        return self.writer.append(batch, judgement, verification)
+        return self.writer.append(batch, validation, verification)
 
     def _too_many_aborted(self) -> Refusal | None:
         """The refusal if no transaction may begin here, else None. Open transactions go on."""
@@ -195,8 +196,8 @@ class Partition(LedReplica):
             "they go with their records, by retention.ms or DeleteRecords"
         )
         now = self._loop.time()
-        if now - self._said >= SAY_SECONDS:
-            self._said = now
+        if now - self._warned_at >= WARN_SECONDS:
+            self._warned_at = now
             log.warning("%s-%d cannot begin a transaction: %s", self.topic, self.number, reason)
         return Refusal(Reason.TOO_MANY_ABORTED, reason)
 
@@ -267,6 +268,8 @@ class Partition(LedReplica):
             return _NOT_LEADING
         if isinstance(command, AdvanceEpoch):
             return await self._advance_epoch(command)
+        if isinstance(command, AdvanceRemoval):
+            return await self._advance_removal(command, window.term)
         if isinstance(command, SetStartOffset) and command.start_offset > self.high_watermark:
             message = f"offset {command.start_offset} is above the high watermark, {self.high_watermark}"
             return Refusal(Reason.ABOVE_HIGH_WATERMARK, message)
@@ -333,10 +336,18 @@ class Partition(LedReplica):
             hold.release()
         return _result(await future)
 
+    async def _advance_removal(self, command: AdvanceRemoval, term: int) -> CommandResult | Refusal:
+        """Propose it behind a Tick in one entry: what a wrong clock pushed ahead must not let rows ripen."""
+        now = self._agreed_ms()
+        if now is None:
+            return Refusal(Reason.NOT_NOW, "the nodes do not agree on the time")
+        tick = Tick(self._producer_expiry(now), now)
+        return _result(await self.group.replicate(encode(term, now, [tick, command]), term))
+
 
 def _result(outcome: Outcome) -> CommandResult | Refusal:
     if not isinstance(outcome, Applied):
         return refusal_of(outcome)
     if isinstance(outcome.value, Rejected):
         return refusal_of(outcome.value)
-    return cast(CommandResult, outcome.value[0])
+    return cast(CommandResult, outcome.value[-1])

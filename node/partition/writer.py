@@ -15,7 +15,7 @@ from typing import Protocol
 
 from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
-from strandline.node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
+from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
 from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.node.partition.lanes import Lane, Pending, placeholder
 from strandline.node.partition.pending_acks import PendingAcks
@@ -23,7 +23,7 @@ from strandline.node.partition.refusals import behind, refusal_of
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
 from strandline.node.refusal import Reason, Refusal
-from strandline.statemachine.partition.epoch_window import StaleClusterEpoch, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, encode
 from strandline.statemachine.partition.producers import NO_PRODUCER
@@ -88,12 +88,12 @@ class Writer:
     def append(
         self,
         batch: ProducedBatch,
-        judgement: Judgement | None = None,
+        validation: Validation | None = None,
         verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Upload a batch and put it into the log behind those its producer sent before.
 
-        With a `judgement` or a `verification` in progress it is uploaded meanwhile, and keeps its turn. An
+        With a `validation` or a `verification` in progress it is uploaded meanwhile, and keeps its turn. An
         error of either fails it before the log; the verified transaction's number goes into the log with it.
         The result is never an exception. Cancelling it gives up the answer and not the batch: later batches
         were sent in the belief that it comes first.
@@ -109,14 +109,14 @@ class Writer:
         pending = Pending(batch, lane, result)
         self.acks.accept(pending)
         lane.queue.append(pending)
-        if judgement is not None:
-            pending.unjudged += 1
-            judgement.add_done_callback(partial(self._judged, pending))
+        if validation is not None:
+            pending.unvalidated += 1
+            validation.add_done_callback(partial(self._validated, pending))
         if verification is not None:
-            pending.unjudged += 1
+            pending.unvalidated += 1
             pending.verified = True
             self.acks.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
-            verification.add_done_callback(partial(self._judged, pending))
+            verification.add_done_callback(partial(self._validated, pending))
         self._stage(pending)
         return result
 
@@ -190,18 +190,18 @@ class Writer:
         else:
             staged.add_done_callback(partial(self._uploaded, pending))
 
-    def _judged(self, pending: Pending, judgement: Judgement | Verification) -> None:
-        pending.unjudged -= 1
-        if judgement.cancelled() or judgement.exception() is not None:
+    def _validated(self, pending: Pending, validation: Validation | Verification) -> None:
+        pending.unvalidated -= 1
+        if validation.cancelled() or validation.exception() is not None:
             pending.invalid = Refusal(
                 Reason.NOT_NOW, "the node could not look at the records, or ask for their transaction"
             )
         else:
-            judged = judgement.result()
-            if isinstance(judged, Refusal):
-                pending.invalid = pending.invalid or judged
-            elif judged is not None:
-                pending.transaction = judged.number
+            validated = validation.result()
+            if isinstance(validated, Refusal):
+                pending.invalid = pending.invalid or validated
+            elif validated is not None:
+                pending.transaction = validated.number
         queue = pending.lane.queue
         if queue and queue[0] is pending:
             self._now_ready(pending.lane)
@@ -234,13 +234,13 @@ class Writer:
         while queue and lane.waiting is None:
             head = queue[0]
             stored = head.invalid or head.stored
-            if stored is None or head.unjudged:
+            if stored is None or head.unvalidated:
                 return
             if isinstance(stored, Refusal):
                 self._fail(lane, stored)
                 continue
             hold = self._hold
-            if hold is None or hold.window.judge(stored.epoch) is not Verdict.IN_WINDOW:
+            if hold is None or hold.window.classify(stored.epoch) is not EpochStatus.IN_WINDOW:
                 self._write()
                 # Had the log refused that entry, all that is behind it would be gone from here.
                 if not queue or queue[0] is not head:

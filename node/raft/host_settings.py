@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.outbox import FRAME_BYTES
-from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.raft.wal.config import WalConfig
 
 _FRAMING_BYTES = 1024
 """Most bytes of framing around one entry or chunk. A run of tiny entries takes up to three times their

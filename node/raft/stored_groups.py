@@ -108,8 +108,8 @@ class StoredGroups:
     ) -> StoredGroup:
         """Hand a group's log over and restore its machine; `voters` counts only if nothing is stored.
 
-        Raises ValueError when the stored snapshot is of another kind of machine. What is stored of a group
-        stays unclaimed when this raises.
+        Raises ValueError when the stored snapshot is of another kind of machine; the group then stays
+        unclaimed.
         """
         recovered = self._logs.get(group) or RecoveredLog(group)
         document, damaged_below = self._load_snapshot(recovered, store)

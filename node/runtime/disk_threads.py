@@ -25,7 +25,8 @@ class DiskThreads(Executor):
     """Up to `count` threads for the jobs of one loop, begun as they are needed; jobs start in order.
 
     An executor by name, so that a simulated one can take its place: give it to `NodeLoop.run_in_executor`.
-    The threads are daemons: who stops in order has waited for its jobs, and a crash may come at any moment.
+    The threads are daemons: a process that stops in order has waited for its jobs, and a crash may come at
+    any moment.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -62,7 +63,7 @@ class DiskThreads(Executor):
             try:
                 loop.call_soon_threadsafe(ended, future, result, error)
             except RuntimeError:
-                return  # The loop is closed: nobody hears of it any more.
+                return  # The loop is closed, and with it the caller.
             del job, args, future, result, error
 
     def _ended(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -1,8 +1,8 @@
-"""When a node's garbage is collected: not all of it each time, where nearly all of it lives on.
+"""Collects a node's garbage without looking at all objects each time, as nearly all of them live on.
 
 A full collection looks at every object there is: half a second with ten thousand partitions, in which the
-loop does nothing else, again and again while they come. What has come to stay is therefore set aside
-(`gc.freeze`). Where much of it has gone since, everything is looked at once, and set aside again.
+loop does nothing else, again and again while partitions come. So objects that will stay are set aside
+(`gc.freeze`). Once many of them have gone, a collection looks at everything, and sets it aside again.
 """
 
 from __future__ import annotations

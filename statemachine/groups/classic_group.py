@@ -20,10 +20,9 @@ from strandline.statemachine.groups.group_commands import (
     GroupKind,
     Member,
     MemberReplaced,
-    Refused,
 )
 from strandline.statemachine.groups.group_state import GroupsState
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 
 

@@ -41,9 +41,9 @@ from strandline.statemachine.groups.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
-from strandline.statemachine.groups.group_commands import NO_MEMBER, Member, Refused
+from strandline.statemachine.groups.group_commands import NO_MEMBER, Member
 from strandline.statemachine.groups.group_state import GroupsState
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 
 

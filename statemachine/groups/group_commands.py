@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
-from strandline.statemachine.kafka_errors import KafkaError
-
 NO_MEMBER = ""
 """Member id of a client that is no member: an admin client, a consumer that assigns its partitions itself."""
 NO_GENERATION = -1
@@ -278,12 +276,6 @@ class ForgetTopics:
 
     def fields(self) -> list[Any]:
         return [self.groups, self.topic_ids]
-
-
-class Refused(NamedTuple):
-    """The command changed nothing; the code is the one a Kafka client gets."""
-
-    code: KafkaError
 
 
 class GenerationStarted(NamedTuple):

@@ -17,13 +17,13 @@ from strandline.statemachine.groups.group_commands import (
     GroupKind,
     OffsetsCommitted,
     OffsetsDeleted,
-    Refused,
     TopicsForgotten,
     TransactionEnded,
 )
 from strandline.statemachine.groups.group_state import GroupsState
-from strandline.statemachine.groups.offsets import NO_EXPIRY, NOTHING_OPEN, CommittedOffset
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.groups.offsets import NO_EXPIRY, CommittedOffset
+from strandline.statemachine.groups.transactional_producers import NOTHING_OPEN
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 _TO_A_PRODUCER: Final[Mapping[KafkaError, KafkaError]] = MappingProxyType(
     {

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol, Self
 
 from strandline.statemachine.coordinator_machine import CoordinatorMachine
-from strandline.statemachine.groups.offsets import Offsets, Totals, TransactionalProducers
+from strandline.statemachine.groups.offsets import Offsets, Totals
+from strandline.statemachine.groups.transactional_producers import TransactionalProducers
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
 

@@ -15,7 +15,8 @@ from strandline.statemachine.groups import classic_group, conversions, group_off
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_state import Group, GroupsState, Membership
-from strandline.statemachine.groups.offsets import Offsets, TransactionalProducers
+from strandline.statemachine.groups.offsets import Offsets
+from strandline.statemachine.groups.transactional_producers import TransactionalProducers
 from strandline.statemachine.machine import Rows
 
 _MEMBERSHIPS: Mapping[str, Callable[[list[Any]], Membership]] = {

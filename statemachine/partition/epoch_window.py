@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Verdict(Enum):
+class EpochStatus(Enum):
     """A window's answer to an epoch."""
 
     IN_WINDOW = "in_window"
@@ -71,18 +71,18 @@ class EpochWindow:
         """
         return cls(term, max_applied_epoch, max_applied_epoch)
 
-    def judge(self, epoch: int) -> Verdict:
+    def classify(self, epoch: int) -> EpochStatus:
         """Decide on an epoch; after any wait decide again, on the window of that moment."""
         if self.newest is None or self.oldest is None or epoch > self.newest:
-            return Verdict.NEW
-        return Verdict.STALE if epoch < self.oldest else Verdict.IN_WINDOW
+            return EpochStatus.NEW
+        return EpochStatus.STALE if epoch < self.oldest else EpochStatus.IN_WINDOW
 
     def slide(self, epoch: int) -> EpochWindow:
         """The window after a new epoch: from the epoch that was newest up to this one.
 
         Raises ValueError when the epoch is not new: sliding twice to one epoch would shut out the older half.
         """
-        if self.judge(epoch) is not Verdict.NEW:
+        if self.classify(epoch) is not EpochStatus.NEW:
             raise ValueError(f"epoch {epoch} is not above the window [{self.oldest}, {self.newest}]")
         return EpochWindow(self.term, epoch if self.newest is None else self.newest, epoch)
 
@@ -118,9 +118,9 @@ class WindowCounters:
         """The window moved; the request that moved it may yet be cancelled."""
         self.slides += 1
 
-    def granted(self, verdict: Verdict) -> None:
+    def granted(self, status: EpochStatus) -> None:
         """A fence was granted, by a slide (NEW) or within the window."""
-        if verdict is Verdict.NEW:
+        if status is EpochStatus.NEW:
             self.new_epoch_fences += 1
         else:
             self.same_epoch_fences += 1

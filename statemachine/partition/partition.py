@@ -156,7 +156,7 @@ class PartitionStateMachine(PartitionState):
 
     def _refuse(self, one: Placeholder | InlineBatch) -> Appended | Rejected | None:
         """The answer to a batch that must not be appended (again); None when it must."""
-        refusal = self.producers.judge(
+        refusal = self.producers.check(
             one.producer_id, one.producer_epoch, one.base_sequence, one.record_count, one.transaction
         )
         if isinstance(refusal, Duplicate):
@@ -174,7 +174,7 @@ class PartitionStateMachine(PartitionState):
         max_timestamp: int,
         batch: bytes,
     ) -> CommandResult:
-        refusal = self.producers.judge_end(producer_id, producer_epoch, transaction)
+        refusal = self.producers.check_end(producer_id, producer_epoch, transaction)
         if refusal is not None:
             return refusal
         offset = self.extents.append_inline(1, self.term, max_timestamp, batch)

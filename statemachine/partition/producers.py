@@ -150,7 +150,7 @@ class Producers:
 
     # Batches.
 
-    def judge(
+    def check(
         self, producer_id: int, epoch: int, base_sequence: int, record_count: int, transaction: int
     ) -> Duplicate | Rejected | None:
         """Duplicate or Rejected for a batch that must not be appended; None if it may be.
@@ -199,7 +199,7 @@ class Producers:
         base_offset: int,
         time: int,
     ) -> None:
-        """Remember an appended batch that `judge` accepted; it may open its transaction."""
+        """Remember an appended batch that `check` accepted; it may open its transaction."""
         batch = ProducerBatch(base_sequence, last_sequence(base_sequence, record_count), base_offset)
         known = self._taken(producer_id)
         if known is None:
@@ -224,7 +224,7 @@ class Producers:
 
     # Markers.
 
-    def judge_end(self, producer_id: int, epoch: int, transaction: int) -> Rejected | None:
+    def check_end(self, producer_id: int, epoch: int, transaction: int) -> Rejected | None:
         """Rejected for a marker that must be ignored; None if it is newer than all before it.
 
         An open transaction shows that the coordinator has ended all transactions before it. A marker of an
@@ -243,7 +243,7 @@ class Producers:
     def end(
         self, producer_id: int, epoch: int, transaction: int, coordinator_term: int, offset: int, time: int
     ) -> OpenTransaction | None:
-        """Remember a marker that `judge_end` let through and that is at this offset; returns what it ended.
+        """Remember a marker that `check_end` let through and that is at this offset; returns what it ended.
 
         A higher epoch becomes the producer's, fences those below it and starts the sequences at 0 again
         (KIP-890). A lower one ends the transaction all the same, because its number is newer.

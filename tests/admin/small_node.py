@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from strandline.node.admin.server import AdminServer
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
 from strandline.node.compaction.compaction_measures import CompactionMeasures
+from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compactor import CompactorMeasures
+from strandline.node.compaction.removal_leader import Copies, Led
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import Verdict
 from strandline.node.gc.collectable_epochs import Heard, HeldBack, Maximum
@@ -73,6 +76,8 @@ class FakePartition:
     topic: str
     number: int
     leads: bool = True
+    topic_id: bytes = b""
+    leader_epoch: int = 1
     readers_hold: int = 0
     """How many epochs below the state's M(p) a reader holds."""
     fence: FakeFence = field(default_factory=FakeFence)
@@ -80,6 +85,33 @@ class FakePartition:
     @property
     def collectable_epoch(self) -> int:
         return self.machine.max_collectable_epoch - self.readers_hold
+
+
+class FakePartitions(list[FakePartition]):
+    """The replicas, found by their groups."""
+
+    def by_group(self, group: int) -> FakePartition | None:
+        return next((one for one in self if one.group.id == group), None)
+
+
+@dataclass
+class FakeCompaction:
+    """The upkeep of local logs, the reports and the leaders' part: what a test puts there."""
+
+    logs: dict[int, Any] = field(default_factory=dict)
+    measures: CompactionMeasures = field(default_factory=CompactionMeasures)
+    counters: Counter[str] = field(default_factory=Counter)
+    leading: dict[int, Led] = field(default_factory=dict)
+    known: dict[int, Copies] = field(default_factory=dict)
+
+    def states(self) -> dict[str, int]:
+        return {"open": 1, "closed": 1, "stuck": 0}
+
+    def led(self, group: int) -> Led | None:
+        return self.leading.get(group)
+
+    def copies(self, replica: Any) -> Copies:
+        return self.known[replica.group.id]
 
 
 class FakePlace(NamedTuple):
@@ -223,16 +255,6 @@ class FakeCollection:
 
 
 @dataclass
-class FakeCompaction:
-    """One log that is cleaned and one that waits."""
-
-    measures: CompactionMeasures = field(default_factory=CompactionMeasures)
-
-    def states(self) -> dict[str, int]:
-        return {"open": 1, "closed": 1, "stuck": 0}
-
-
-@dataclass
 class FakeCompactor:
     measures: CompactorMeasures = field(default_factory=CompactorMeasures)
 
@@ -285,7 +307,10 @@ class SmallNode:
         self.controller = self
         self.keeper = FakeKeeper()
         self.machine = Controller(lambda index, state: None)
-        self.partitions: list[FakePartition] = []
+        self.loop = loop
+        self.partitions = FakePartitions()
+        self.compaction = self.reports = self.removal = FakeCompaction()
+        self.compaction_status = CompactionStatus(cast(Any, self))
         self.coordinators = FakeCoordinators()
         self.leaders = self
         self.epoch = self
@@ -308,7 +333,7 @@ class SmallNode:
         )
         self.level_one_reader = LevelOneReader(self.store, LevelOneReaderConfig(), loop=loop)
         self.level_one, self.level_one_builder = FakeUpkeep(), FakeBuilder()
-        self.compaction, self.compactor = FakeCompaction(), FakeCompactor()
+        self.compactor = FakeCompactor()
         self.collectable = self.collector = self.gone_topics = self.clock = FakeCollection()
         self.unavailable: Unavailable | None = None
         self.kafka = KafkaServer(
@@ -353,7 +378,7 @@ class SmallNode:
                 continue
             machine = PartitionStateMachine(place.creation_epoch, lambda index, state: None)
             group = self.host.create_group(place.group, machine, place.replicas)
-            partition = FakePartition(group, machine, place.topic, place.partition)
+            partition = FakePartition(group, machine, place.topic, place.partition, topic_id=place.topic_id)
             partition.fence.window = EpochWindow.recovered(1, machine.max_applied_epoch)
             self.partitions.append(partition)
         for hosted in [*self.partitions, *self.coordinators]:

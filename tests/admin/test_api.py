@@ -32,7 +32,7 @@ from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from strandline.statemachine.partition.epoch_window import StaleClusterEpoch, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClusterEpoch
 from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
 from tests.admin.test_metrics import samples
 from tests.mesh_nodes import on_loop
@@ -95,7 +95,7 @@ async def test_every_answer_is_what_the_description_says(tmp_path: Path) -> None
         result = await node.batcher.stage(bytes(16), 0, b"x" * 100)
         assert isinstance(result, Stored)
         fence = node.partitions[0].fence
-        fence.counters.granted(Verdict.NEW)
+        fence.counters.granted(EpochStatus.NEW)
         fence.counters.rejected(StaleClusterEpoch(1, 4, 5))
         for path in (
             "/health",

@@ -25,6 +25,7 @@ from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClu
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, encode
 from strandline.statemachine.partition.placeholder import Placeholder
+from tests.admin.compacted import lead, local_log
 from tests.admin.small_node import FakePartition, small_node, until
 from tests.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups
@@ -80,6 +81,8 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         counters.slides, counters.new_epoch_fences, counters.same_epoch_fences = 2, 5, 7
         partition.fence.counters.rejected(StaleClusterEpoch(0, 3, 4))
         node.partitions[1].fence.window = None
+        node.compaction.logs = {partition.group.id: local_log(partition)}
+        lead(node, partition)
         node.registered = False
         assert (await client.ask("GET", "/api/none")).status == 404
         # Two of its kind would be peers, and it has none.
@@ -157,7 +160,7 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
 async def test_a_topic_made_anew_while_the_old_one_is_still_here_is_told_once(tmp_path: Path) -> None:
     async with small_node(tmp_path, {"orders": 2}) as (node, _, client):
         old, other = node.partitions
-        node.partitions = [FakePartition(other.group, other.machine, "orders", 0, leads=False), old]
+        node.partitions[:] = [FakePartition(other.group, other.machine, "orders", 0, leads=False), old]
         page = (await client.ask("GET", "/metrics")).body.decode()
         assert samples(page)["strandline_partition_leader", (("partition", "0"), ("topic", "orders"))] == 0
 
@@ -186,7 +189,7 @@ async def test_histograms_and_labels_are_written_as_the_format_wants() -> None:
 async def test_a_thousand_partitions_do_not_hold_up_the_loop(tmp_path: Path) -> None:
     """Everything between two steps of another task is what a request would have waited."""
     async with small_node(tmp_path, {}) as (node, _, _):
-        node.partitions = [_a_partition(number) for number in range(1000)]
+        node.partitions[:] = [_a_partition(number) for number in range(1000)]
         metrics = Metrics(node, LoopLag(node.host.loop, time.perf_counter), Counter())
         stop = False
         gaps: list[float] = []

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from strandline.node.partition.batch import ProducedBatch
 from strandline.node.partition.partition import Partition
-from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
 from strandline.statemachine.partition.partition_commands import Appended
 from tests.partition import cluster as parts
 from tests.partition.cluster import GROUP, LaggingEpoch, PartitionCluster
@@ -55,7 +55,7 @@ class OneEpoch(EpochWindow):
     __slots__ = ()
 
     def slide(self, epoch: int) -> EpochWindow:
-        if self.judge(epoch) is not Verdict.NEW:
+        if self.classify(epoch) is not EpochStatus.NEW:
             raise ValueError(f"epoch {epoch} is not above {self.newest}")
         return OneEpoch(self.term, epoch, epoch)
 

@@ -14,7 +14,8 @@ from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.compactor import IngestJob
 from strandline.node.compaction.local_log import MANIFEST
 from strandline.node.compaction.manifest import Manifest
-from strandline.node.compaction.replica_log import Ends, ReplicaLog
+from strandline.node.compaction.removal_minimum import Ends
+from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne, SetStartOffset
 from tests.compaction.logs import TIME, Plan
 from tests.compaction.upkeep_harness import (

@@ -8,15 +8,21 @@ from collections.abc import Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.config.node_config import GroupsSection
 from strandline.node.coordinator.groups.classic_group import LiveGroup
-from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, State, SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import (
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    State,
+    SyncRequest,
+    SyncResponse,
+)
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader
+from strandline.node.refusal import Cause
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.classic_group import ClassicGroup
@@ -199,12 +205,12 @@ class Client:
         self.member_id = ""
         self.generation = -1
         self.leads = False
-        self.last: Joined | None = None
-        self.join: asyncio.Task[Joined] | None = None
-        self.syncing: asyncio.Task[Synced] | None = None
+        self.last: JoinResponse | None = None
+        self.join: asyncio.Task[JoinResponse] | None = None
+        self.syncing: asyncio.Task[SyncResponse] | None = None
 
-    def join_ask(self) -> JoinAsk:
-        return JoinAsk(
+    def join_ask(self) -> JoinRequest:
+        return JoinRequest(
             self.member_id,
             self.instance,
             self.name,
@@ -217,50 +223,52 @@ class Client:
             self.takes_skip,
         )
 
-    def begin_join(self) -> asyncio.Task[Joined]:
+    def begin_join(self) -> asyncio.Task[JoinResponse]:
         self.join = self.house.ask(self.house.coordinator.classic.join(self.group, self.join_ask()))
         return self.join
 
     def waits(self) -> bool:
         return any(task is not None and not task.done() for task in (self.join, self.syncing))
 
-    def result(self) -> Joined:
+    def result(self) -> JoinResponse:
         """What the last join came to; the member id is kept."""
         assert self.join is not None
         answer = self.join.result()
         self.member_id = answer.member_id
         return answer
 
-    def joined(self) -> Joined:
+    def joined(self) -> JoinResponse:
         """As `result`, of a join that must have succeeded."""
         self.last = answer = self.result()
-        assert answer.code is ErrorCode.none, answer
+        assert answer.error is None, answer
         self.generation = answer.generation
         self.leads = answer.leader == answer.member_id
         return answer
 
-    def join_code(self) -> ErrorCode:
+    def join_code(self) -> Cause | None:
         """Join, and be refused at once."""
         self.begin_join()
-        return self.result().code
+        return self.result().error
 
-    def begin_sync(self, assignments: dict[str, bytes] | None = None, **changes: Any) -> asyncio.Task[Synced]:
-        ask = SyncAsk(
+    def begin_sync(
+        self, assignments: dict[str, bytes] | None = None, **changes: Any
+    ) -> asyncio.Task[SyncResponse]:
+        ask = SyncRequest(
             self.member_id, self.instance, self.generation, self.kind, None, assignments or {}
         )._replace(**changes)
         self.syncing = self.house.ask(self.house.coordinator.classic.sync(self.group, ask))
         return self.syncing
 
-    def synced(self) -> Synced:
+    def synced(self) -> SyncResponse:
         assert self.syncing is not None
         return self.syncing.result()
 
-    def heartbeat(self) -> ErrorCode:
+    def heartbeat(self) -> Cause | None:
         return self.house.coordinator.classic.heartbeat(
             self.group, self.member_id, self.instance, self.generation
         )
 
-    def leave(self, member_id: str | None = None) -> ErrorCode:
+    def leave(self, member_id: str | None = None) -> Cause | None:
         who = Leaving(self.member_id if member_id is None else member_id, self.instance)
         (code,) = self.house.coordinator.classic.leave(self.group, [who])
         self.house.turn()
@@ -293,7 +301,7 @@ def sync(clients: Sequence[Client]) -> None:
         client.begin_sync(share(clients) if client.leads else None)
     for client in clients:
         answer = client.synced()
-        assert answer.code is ErrorCode.none, answer
+        assert answer.error is None, answer
         assert answer.assignment == b"to " + client.name.encode()
 
 

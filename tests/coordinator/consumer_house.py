@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from strandline.node.coordinator.groups.consumer_groups import Beat, ConsumerGroups
-from strandline.node.coordinator.groups.consumer_member import Heartbeat, Refusal
+from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups, HeartbeatAnswer
+from strandline.node.coordinator.groups.consumer_member import Heartbeat
+from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from tests.coordinator.classic_house import House
 from tests.coordinator.consumers import GROUP, Cluster, Consumer
@@ -26,23 +25,23 @@ class ConsumerHouse(House):
         self.groups = self.coordinator.consumer = ConsumerGroups(self.coordinator)
         self.groups.started()
 
-    def say(self, heartbeat: Heartbeat, group: str = GROUP) -> asyncio.Task[Beat | Refusal]:
+    def say(self, heartbeat: Heartbeat, group: str = GROUP) -> asyncio.Task[HeartbeatAnswer | Refusal]:
         return self.ask(self.groups.heartbeat(group, heartbeat))
 
-    def told(self, heartbeat: Heartbeat) -> Beat | Refusal:
+    def told(self, heartbeat: Heartbeat) -> HeartbeatAnswer | Refusal:
         task = self.say(heartbeat)
         assert task.done()
         return task.result()
 
-    def code(self, heartbeat: Heartbeat) -> ErrorCode:
+    def code(self, heartbeat: Heartbeat) -> Cause | None:
         refusal = self.told(heartbeat)
         assert isinstance(refusal, Refusal), refusal
-        return refusal.code
+        return refusal.reason
 
-    def beat(self, consumer: Consumer) -> Beat:
+    def beat(self, consumer: Consumer) -> HeartbeatAnswer:
         """A heartbeat that is taken, and obeyed."""
         told = self.told(consumer.word())
-        assert isinstance(told, Beat), told
+        assert isinstance(told, HeartbeatAnswer), told
         consumer.hear(told.reply)
         return told
 

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Partition, Refusal
-from strandline.node.coordinator.groups.consumer_plan import (
-    MAX_GROUP_BYTES,
-    Answer,
-    Overdue,
-    Plan,
-    Reply,
-    Word,
-    plan,
-)
+from strandline.node.coordinator.groups.consumer_events import Answer, MemberEvent, Reply, TimerExpired
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Partition
+from strandline.node.coordinator.groups.consumer_plan import MAX_GROUP_BYTES, Plan, plan
 from strandline.node.coordinator.groups.consumer_topics import Topics
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_group_commands import (
@@ -102,11 +96,11 @@ class Log:
         assert self.group is not None
         return self.group
 
-    def plan(self, *words: Word) -> Plan:
+    def plan(self, *words: MemberEvent) -> Plan:
         bound = self.max_members
         return plan(GROUP, self.group, words, self.topics, max_members=bound, room=MAX_GROUP_BYTES)
 
-    def say(self, *words: Word) -> list[Answer | None]:
+    def say(self, *words: MemberEvent) -> list[Answer | None]:
         planned = self.plan(*words)
         if planned.change is not None:
             self.changes.append(planned.change)
@@ -115,7 +109,7 @@ class Log:
         return planned.answers
 
     def overdue(self, member_id: str) -> None:
-        self.say(Overdue(member_id, ""))
+        self.say(TimerExpired(member_id, ""))
 
 
 @dataclass(eq=False)

@@ -7,11 +7,16 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import (
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    SyncRequest,
+    SyncResponse,
+)
 from strandline.node.coordinator.groups.consumer_member import Partition
 from strandline.node.coordinator.groups.hosted import HostedMembers
+from strandline.node.refusal import Cause
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_protocol import (
@@ -19,14 +24,15 @@ from strandline.statemachine.groups.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.consumer_house import ConsumerHouse
 from tests.coordinator.consumers import GROUP, Consumer
 
 REBALANCE = 60.0
 OVER = (
-    ErrorCode.unknown_member_id,
-    ErrorCode.illegal_generation,
-    ErrorCode.fenced_instance_id,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.FENCED_INSTANCE_ID,
 )
 
 
@@ -102,11 +108,11 @@ class ClassicConsumer:
         self.generation = -1
         self.owned: frozenset[Partition] = frozenset()
         self.rejoins = True
-        self.told: list[ErrorCode] = []
+        self.told: list[Cause] = []
         """What it was answered that was no success."""
-        self.last_ask: JoinAsk | None = None
-        self._joining: asyncio.Task[Joined] | None = None
-        self._syncing: asyncio.Task[Synced] | None = None
+        self.last_ask: JoinRequest | None = None
+        self._joining: asyncio.Task[JoinResponse] | None = None
+        self._syncing: asyncio.Task[SyncResponse] | None = None
         self._protocol: str | None = None
 
     def poll(self) -> None:
@@ -133,7 +139,7 @@ class ClassicConsumer:
     def begin_join(self) -> None:
         if not self.cooperative:
             self.owned = frozenset()
-        ask = JoinAsk(
+        ask = JoinRequest(
             self.member_id, self.instance, self.name, "/10.0.0.1", self.session, REBALANCE, self.kind,
             [(protocol, self.metadata()) for protocol in self.protocols],
         )  # fmt: skip
@@ -143,11 +149,11 @@ class ClassicConsumer:
     def joined(self) -> None:
         assert self._joining is not None
         answer, self._joining = self._joining.result(), None
-        if answer.code is ErrorCode.member_id_required:
+        if answer.error is KafkaError.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
             return self.begin_join()
-        if answer.code is not ErrorCode.none:
-            return self._failed(answer.code)
+        if answer.error is not None:
+            return self._failed(answer.error)
         self.member_id, self.generation, self._protocol = (
             answer.member_id,
             answer.generation,
@@ -155,15 +161,17 @@ class ClassicConsumer:
         )
         leads = answer.leader == answer.member_id
         assignments = self._assign(answer) if leads and not answer.skip_assignment else {}
-        ask = SyncAsk(self.member_id, self.instance, self.generation, self.kind, self._protocol, assignments)
+        ask = SyncRequest(
+            self.member_id, self.instance, self.generation, self.kind, self._protocol, assignments
+        )
         self._syncing = self.house.ask(self.house.coordinator.sync(GROUP, ask))
         return None
 
     def synced(self) -> None:
         assert self._syncing is not None
         answer, self._syncing = self._syncing.result(), None
-        if answer.code is not ErrorCode.none:
-            return self._failed(answer.code)
+        if answer.error is not None:
+            return self._failed(answer.error)
         given = read_assignment(answer.assignment)
         assert given is not None
         self.rejoins = False
@@ -177,29 +185,29 @@ class ClassicConsumer:
         self.owned = now
         return None
 
-    def beat(self) -> ErrorCode:
+    def beat(self) -> Cause | None:
         code = self.house.coordinator.heartbeat(GROUP, self.member_id, self.instance, self.generation)
-        if code is not ErrorCode.none:
+        if code is not None:
             self._failed(code)
         return code
 
-    def leave(self) -> ErrorCode:
+    def leave(self) -> Cause | None:
         self.owned = frozenset()
         task = self.house.ask(self.house.coordinator.leave(GROUP, [Leaving(self.member_id, self.instance)]))
         (code,) = task.result()
         self.house.turn()
         return code
 
-    def _failed(self, code: ErrorCode) -> None:
+    def _failed(self, code: Cause) -> None:
         self.told.append(code)
         self.rejoins = True
         if code in OVER:
             self.owned = frozenset()
             self.generation = -1
-        if code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+        if code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID):
             self.member_id = ""
 
-    def _assign(self, answer: Joined) -> dict[str, bytes]:
+    def _assign(self, answer: JoinResponse) -> dict[str, bytes]:
         """Every partition of "events" to some member; in turn, and where all cooperate what moves waits."""
         partitions = sorted(self.house.cluster.parts("events"))
         members = sorted(answer.members)

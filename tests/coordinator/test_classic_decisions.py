@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups import classic_rebalance
 from strandline.node.coordinator.groups.classic_state import State
 from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
+from strandline.node.refusal import Cause
 from strandline.statemachine.groups.group_commands import (
     DeleteGroup,
     ExpireOffsets,
@@ -46,8 +46,8 @@ def test_whoever_leaves_while_a_generation_is_decided_is_not_in_the_next(house: 
     house.by_hand = True
     house.advance(2 * DELAY)
     b.member_id = next(member.member_id for member in house.live().members if member.client_id == "b")
-    assert b.leave() is ErrorCode.none
-    assert b.result().code is ErrorCode.unknown_member_id
+    assert b.leave() is None
+    assert b.result().error is KafkaError.UNKNOWN_MEMBER_ID
     house.commit()
     house.commit()
     assert a.joined().generation == 2
@@ -60,8 +60,8 @@ def test_a_member_asks_again_while_its_generation_is_decided(house: House) -> No
     first = a.begin_join()
     assert house.state() is State.COMPLETING_REBALANCE
     second = a.begin_join()
-    assert first.result().code is ErrorCode.rebalance_in_progress
-    assert a.begin_sync(generation=2).result().code is ErrorCode.rebalance_in_progress
+    assert first.result().error is KafkaError.REBALANCE_IN_PROGRESS
+    assert a.begin_sync(generation=2).result().error is KafkaError.REBALANCE_IN_PROGRESS
     assert not second.done(), "the log does not have it yet"
     house.commit()
     assert second.result().generation == 2
@@ -91,7 +91,7 @@ def test_a_join_between_the_leaders_sync_and_its_decision(house: House) -> None:
     a.begin_sync(share([a, b]))
     c = house.client("c")
     c.begin_join()
-    assert a.synced().code is b.synced().code is ErrorCode.rebalance_in_progress
+    assert a.synced().error is b.synced().error is KafkaError.REBALANCE_IN_PROGRESS
     house.by_hand = False
     house.turn()
     assert house.state() is State.PREPARING_REBALANCE, "the assignment came too late"
@@ -108,7 +108,7 @@ def test_everybody_leaves_while_the_assignment_is_decided(house: House) -> None:
     house.by_hand = True
     a.begin_sync(share([a]))
     a.leave()
-    assert a.synced().code in (ErrorCode.unknown_member_id, ErrorCode.rebalance_in_progress)
+    assert a.synced().error in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS)
     house.by_hand = False
     house.turn()
     assert house.nothing_is_left()
@@ -134,12 +134,12 @@ def test_somebody_joins_while_the_empty_generation_is_decided(house: House) -> N
 @pytest.mark.parametrize(
     ("outcome", "code"),
     [
-        (Overloaded("too much"), ErrorCode.coordinator_load_in_progress),
-        (NotLeader(2, "leadership is being handed over"), ErrorCode.not_coordinator),
+        (Overloaded("too much"), KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+        (NotLeader(2, "leadership is being handed over"), KafkaError.NOT_COORDINATOR),
     ],
 )
 def test_a_generation_that_the_log_does_not_take_is_none(
-    house: House, outcome: Overloaded | NotLeader, code: ErrorCode
+    house: House, outcome: Overloaded | NotLeader, code: Cause
 ) -> None:
     a, b = house.clients("ab", session=6.0)
     a.begin_join()
@@ -148,7 +148,7 @@ def test_a_generation_that_the_log_does_not_take_is_none(
     house.advance(2 * DELAY)
     house.log.drop(outcome)
     house.turn()
-    assert a.result().code is b.result().code is code
+    assert a.result().error is b.result().error is code
     house.by_hand = False
     rejoin([a, b])
     assert a.generation == 1
@@ -174,8 +174,8 @@ def test_an_assignment_that_the_log_does_not_take_begins_again(house: House) -> 
     house.log.drop(Overloaded("too much"))
     house.by_hand = False
     # Not COORDINATOR_LOAD_IN_PROGRESS, at which Java's consumer and aiokafka give up when it answers this.
-    assert a.synced().code is b.synced().code is ErrorCode.rebalance_in_progress
-    assert a.heartbeat() is ErrorCode.rebalance_in_progress
+    assert a.synced().error is b.synced().error is KafkaError.REBALANCE_IN_PROGRESS
+    assert a.heartbeat() is KafkaError.REBALANCE_IN_PROGRESS
     rejoin([a, b])
     sync([a, b])
 
@@ -194,7 +194,7 @@ def test_an_assignment_that_is_too_large_is_not_asked_again(house: House) -> Non
 
     house.log.replicate = refuse  # type: ignore[assignment,method-assign]
     a.begin_sync({a.member_id: bytes(6000)})
-    assert a.synced().code is ErrorCode.unknown_server_error
+    assert a.synced().error is KafkaError.UNKNOWN_SERVER_ERROR
     rejoin([a])
     sync([a])
 
@@ -250,7 +250,7 @@ def test_a_race_that_is_lost_again_and_again_ends(house: House) -> None:
         foreign = StartGeneration("g", house.live().generation, "consumer", "", "", [])
         house.apply_foreign(foreign)
         house.commit()
-    assert a.result().code is ErrorCode.coordinator_not_available
+    assert a.result().error is KafkaError.COORDINATOR_NOT_AVAILABLE
     assert house.nothing_is_left()
 
 
@@ -261,12 +261,12 @@ def test_the_coordinator_is_lost_between_join_and_sync(house: House) -> None:
     clients = _, b = house.joined("ab", session=6.0, rebalance=5.0)
     b.begin_sync()
     house.new_leader()
-    assert b.synced().code is ErrorCode.not_coordinator
+    assert b.synced().error is KafkaError.NOT_COORDINATOR
     assert house.state() is State.COMPLETING_REBALANCE
     sync(clients)
     assert house.live().generation == 1, "nobody had to join again"
     house.advance(5.9)
-    assert [client.heartbeat() for client in clients] == [ErrorCode.none] * 2
+    assert [client.heartbeat() for client in clients] == [None] * 2
 
 
 def test_a_member_that_does_not_come_after_the_coordinator_was_lost_is_out(house: House) -> None:
@@ -274,8 +274,8 @@ def test_a_member_that_does_not_come_after_the_coordinator_was_lost_is_out(house
     house.new_leader()
     a.begin_sync(share(clients))
     house.advance(5.1)
-    assert b.heartbeat() is ErrorCode.unknown_member_id
-    assert a.heartbeat() is ErrorCode.rebalance_in_progress
+    assert b.heartbeat() is KafkaError.UNKNOWN_MEMBER_ID
+    assert a.heartbeat() is KafkaError.REBALANCE_IN_PROGRESS
 
 
 def test_a_member_that_did_not_hear_of_its_generation_asks_the_next_leader(house: House) -> None:
@@ -287,7 +287,7 @@ def test_a_member_that_did_not_hear_of_its_generation_asks_the_next_leader(house
     assert house.logged().generation == 2
     house.by_hand = False
     house.new_leader()
-    assert a.result().code is b.result().code is ErrorCode.not_coordinator
+    assert a.result().error is b.result().error is KafkaError.NOT_COORDINATOR
     rejoin([a, b])
     assert a.generation == 2
     sync(clients)
@@ -300,12 +300,12 @@ def test_the_coordinator_is_lost_while_a_generation_is_decided(house: House) -> 
     b.begin_join()
     house.log.lose()
     house.turn()
-    assert a.result().code is b.result().code is ErrorCode.not_coordinator
+    assert a.result().error is b.result().error is KafkaError.NOT_COORDINATOR
     house.log.drop(Unknown("cut off"))
     house.by_hand = False
     house.lead()
     assert (house.state(), house.live().generation) == (State.STABLE, 1)
-    assert [a.heartbeat(), b.heartbeat()] == [ErrorCode.none] * 2
+    assert [a.heartbeat(), b.heartbeat()] == [None] * 2
     assert a.begin_sync().result().assignment == b"to a"
 
 
@@ -317,7 +317,7 @@ def test_the_coordinator_is_lost_while_an_assignment_is_decided(house: House) ->
     house.log.apply()
     house.by_hand = False
     house.new_leader()
-    assert a.synced().code is b.synced().code is ErrorCode.not_coordinator
+    assert a.synced().error is b.synced().error is KafkaError.NOT_COORDINATOR
     assert house.state() is State.STABLE
     assert b.begin_sync().result().assignment == b"to b"
 
@@ -327,9 +327,9 @@ def test_members_of_a_stable_group_keep_their_generation_and_have_their_time_ane
     house.advance(5.0)
     house.new_leader()
     house.advance(5.0)
-    assert a.heartbeat() is ErrorCode.none
+    assert a.heartbeat() is None
     house.advance(1.1)
-    assert b.heartbeat() is ErrorCode.unknown_member_id, "it was not heard by the new leader"
+    assert b.heartbeat() is KafkaError.UNKNOWN_MEMBER_ID, "it was not heard by the new leader"
     rejoin([a])
     assert a.generation == 2
 
@@ -360,7 +360,7 @@ def test_a_static_members_return_survives_the_coordinator(house: House) -> None:
     new.begin_join()
     new.joined()
     house.new_leader()
-    assert new.heartbeat() is ErrorCode.none
-    assert old.heartbeat() is ErrorCode.fenced_instance_id
+    assert new.heartbeat() is None
+    assert old.heartbeat() is KafkaError.FENCED_INSTANCE_ID
     assert old.commit_refusal() is KafkaError.FENCED_INSTANCE_ID
     assert new.begin_sync().result().assignment == b"to a"

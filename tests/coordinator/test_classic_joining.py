@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.classic_state import COMES_FROM, State
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import DELAY, House, rejoin, share, sync
 
 
@@ -45,11 +45,11 @@ def test_one_member_joins_syncs_and_is_stable(house: House) -> None:
     assert not joined.skip_assignment
     assert joined.members == [(joined.member_id, None, b"a")]
     assert house.state() is State.COMPLETING_REBALANCE
-    assert a.heartbeat() is ErrorCode.none
+    assert a.heartbeat() is None
     sync([a])
     assert a.synced().protocol == "range"
     assert house.state() is State.STABLE
-    assert a.heartbeat() is ErrorCode.none
+    assert a.heartbeat() is None
     assert house.logged().assignments == {a.member_id: b"to a"}
 
 
@@ -72,7 +72,7 @@ def test_nobody_is_told_of_a_generation_that_the_log_does_not_have(house: House)
 
 def test_a_new_member_is_given_an_id_and_joins_with_it(house: House) -> None:
     a = house.client("a", takes_member_id=True)
-    assert a.join_code() is ErrorCode.member_id_required
+    assert a.join_code() is KafkaError.MEMBER_ID_REQUIRED
     assert a.member_id.startswith("a-")
     assert len(house.live().members) == 0
     a.begin_join()
@@ -93,7 +93,7 @@ def test_an_id_that_nobody_uses_is_forgotten_after_its_session(house: House) -> 
 def test_whoever_was_given_an_id_is_waited_for(house: House) -> None:
     a, _ = house.stable("ab", session=30.0)
     c = house.client("c", takes_member_id=True)
-    assert c.join_code() is ErrorCode.member_id_required
+    assert c.join_code() is KafkaError.MEMBER_ID_REQUIRED
     assert house.state() is State.STABLE, "an id that is given out is no member"
     a.begin_join()
     for client in house.live().members:
@@ -163,8 +163,8 @@ def test_a_second_member_makes_the_first_join_again(house: House) -> None:
     b = house.client("b")
     b.begin_join()
     assert house.state() is State.PREPARING_REBALANCE
-    assert a.heartbeat() is ErrorCode.rebalance_in_progress
-    assert a.begin_sync().result().code is ErrorCode.rebalance_in_progress
+    assert a.heartbeat() is KafkaError.REBALANCE_IN_PROGRESS
+    assert a.begin_sync().result().error is KafkaError.REBALANCE_IN_PROGRESS
     assert a.commit_refusal() is None, "what it consumed it may still commit"
     a.begin_join()
     assert [a.joined().generation, b.joined().generation] == [2, 2]
@@ -182,9 +182,9 @@ def test_who_does_not_join_again_in_time_is_out(house: House) -> None:
     house.advance(0.2)
     assert [b.joined().generation, c.joined().generation] == [2, 2]
     assert b.leads, "a led, and is gone"
-    assert a.heartbeat() is ErrorCode.unknown_member_id
+    assert a.heartbeat() is KafkaError.UNKNOWN_MEMBER_ID
     assert a.commit_refusal().name == "UNKNOWN_MEMBER_ID"
-    assert a.join_code() is ErrorCode.unknown_member_id
+    assert a.join_code() is KafkaError.UNKNOWN_MEMBER_ID
     sync([b, c])
 
 
@@ -206,10 +206,10 @@ def test_a_member_that_never_syncs_is_out(house: House) -> None:
     assert house.state() is State.STABLE
     for _ in range(10):
         house.advance(0.49)
-        assert [client.heartbeat() for client in clients] == [ErrorCode.none] * 3
+        assert [client.heartbeat() for client in clients] == [None] * 3
     house.advance(0.2)
     assert house.state() is State.PREPARING_REBALANCE
-    assert c.heartbeat() is ErrorCode.unknown_member_id
+    assert c.heartbeat() is KafkaError.UNKNOWN_MEMBER_ID
     rejoin([a, b])
     assert a.generation == 2
     sync([a, b])
@@ -221,10 +221,10 @@ def test_a_leader_that_never_syncs_is_out_and_the_others_begin_again(house: Hous
     c.begin_sync()
     for _ in range(9):
         house.advance(0.5)
-        assert a.heartbeat() is ErrorCode.none
+        assert a.heartbeat() is None
     house.advance(1.0)
-    assert b.synced().code is c.synced().code is ErrorCode.rebalance_in_progress
-    assert a.heartbeat() is ErrorCode.unknown_member_id
+    assert b.synced().error is c.synced().error is KafkaError.REBALANCE_IN_PROGRESS
+    assert a.heartbeat() is KafkaError.UNKNOWN_MEMBER_ID
     rejoin([b, c])
     assert b.leads
     sync([b, c])
@@ -234,7 +234,7 @@ def test_a_stable_group_is_left_alone_when_everybody_has_synced(house: House) ->
     clients = house.stable("ab", rebalance=5.0)
     for _ in range(20):
         house.advance(1.0)
-        assert [client.heartbeat() for client in clients] == [ErrorCode.none] * 2
+        assert [client.heartbeat() for client in clients] == [None] * 2
     assert house.live().generation == 1
 
 
@@ -244,7 +244,7 @@ def test_a_leader_that_leaves_while_others_join_is_replaced(house: House) -> Non
     c.begin_join()
     b.begin_join()
     assert b.waits()
-    assert a.leave() is ErrorCode.none
+    assert a.leave() is None
     assert [b.joined().generation, c.joined().generation] == [2, 2]
     assert b.leads
     assert [member_id for member_id, _, _ in b.joined().members] == [b.member_id, c.member_id]
@@ -253,9 +253,9 @@ def test_a_leader_that_leaves_while_others_join_is_replaced(house: House) -> Non
 def test_a_leader_that_leaves_before_it_assigned_begins_a_rebalance(house: House) -> None:
     a, b, c = house.joined("abc")
     b.begin_sync()
-    assert a.leave() is ErrorCode.none
-    assert b.synced().code is ErrorCode.rebalance_in_progress
-    assert c.heartbeat() is ErrorCode.rebalance_in_progress
+    assert a.leave() is None
+    assert b.synced().error is KafkaError.REBALANCE_IN_PROGRESS
+    assert c.heartbeat() is KafkaError.REBALANCE_IN_PROGRESS
     rejoin([b, c])
     assert b.leads
     sync([b, c])
@@ -276,7 +276,7 @@ def test_a_join_with_what_the_group_knows_gets_the_present_generation(house: Hou
 def test_a_leader_that_joins_again_wants_a_rebalance(house: House) -> None:
     a, b = house.stable("ab")
     a.begin_join()
-    assert b.heartbeat() is ErrorCode.rebalance_in_progress
+    assert b.heartbeat() is KafkaError.REBALANCE_IN_PROGRESS
     b.begin_join()
     assert (a.joined().generation, b.joined().generation) == (2, 2)
 
@@ -298,7 +298,7 @@ def test_a_second_request_of_a_member_ends_the_first(house: House) -> None:
     b.metadata = b"new"
     first = b.begin_join()
     second = b.begin_join()
-    assert first.result().code is ErrorCode.rebalance_in_progress
+    assert first.result().error is KafkaError.REBALANCE_IN_PROGRESS
     assert not second.done()
     a.begin_join()
     a.joined()
@@ -306,7 +306,7 @@ def test_a_second_request_of_a_member_ends_the_first(house: House) -> None:
     assert len(a.joined().members) == 2
     b.generation = 2
     first_sync, second_sync = b.begin_sync(), b.begin_sync()
-    assert first_sync.result().code is ErrorCode.rebalance_in_progress
+    assert first_sync.result().error is KafkaError.REBALANCE_IN_PROGRESS
     a.begin_sync(share([a, b]))
     assert second_sync.result().assignment == b"to b"
 
@@ -319,7 +319,7 @@ def test_the_leader_may_sync_twice(house: House) -> None:
     house.by_hand = True
     first = a.begin_sync({a.member_id: b"first"})
     second = a.begin_sync({a.member_id: b"second"})
-    assert first.result().code is ErrorCode.rebalance_in_progress
+    assert first.result().error is KafkaError.REBALANCE_IN_PROGRESS
     house.commit()
     assert second.result().assignment == b"first", "one assignment was decided, and it is what all get"
     assert house.logged().assignments == {a.member_id: b"first"}
@@ -347,7 +347,7 @@ def test_the_protocol_that_most_prefer_of_those_that_all_have(house: House) -> N
 
 def test_protocols_that_do_not_fit_are_refused(house: House) -> None:
     a = house.stable("a", protocols=("range", "other"))[0]
-    refused = ErrorCode.inconsistent_group_protocol
+    refused = KafkaError.INCONSISTENT_GROUP_PROTOCOL
     assert house.client("b", protocols=("sticky",)).join_code() is refused
     assert house.client("b", kind="connect").join_code() is refused
     assert house.client("b", protocols=()).join_code() is refused
@@ -361,35 +361,35 @@ def test_protocols_that_do_not_fit_are_refused(house: House) -> None:
     a.protocols = ("range", "other")
     a.begin_join()
     assert (a.joined().protocol, b.joined().protocol) == ("other", "other")
-    assert a.begin_sync(protocol="range").result().code is refused
-    assert a.begin_sync(protocol_type="connect").result().code is refused
-    assert a.begin_sync(share([a, b]), protocol="other").result().code is ErrorCode.none
+    assert a.begin_sync(protocol="range").result().error is refused
+    assert a.begin_sync(protocol_type="connect").result().error is refused
+    assert a.begin_sync(share([a, b]), protocol="other").result().error is None
     assert len(house.coordinator.classic) == 1, "a group that nobody could join is not there"
 
 
 @pytest.mark.parametrize("session", [5.9, 1800.1])
 def test_a_session_timeout_out_of_bounds_is_refused(house: House, session: float) -> None:
     client = house.client("a", session=session)
-    assert client.join_code() is ErrorCode.invalid_session_timeout
+    assert client.join_code() is KafkaError.INVALID_SESSION_TIMEOUT
     assert house.nothing_is_left()
 
 
 def test_strangers_are_told_so(house: House) -> None:
     a = house.client("a")
     a.member_id = "somebody"
-    assert a.join_code() is ErrorCode.unknown_member_id
-    assert a.heartbeat() is ErrorCode.unknown_member_id
-    assert a.leave() is ErrorCode.unknown_member_id
-    assert a.begin_sync().result().code is ErrorCode.unknown_member_id
+    assert a.join_code() is KafkaError.UNKNOWN_MEMBER_ID
+    assert a.heartbeat() is KafkaError.UNKNOWN_MEMBER_ID
+    assert a.leave() is KafkaError.UNKNOWN_MEMBER_ID
+    assert a.begin_sync().result().error is KafkaError.UNKNOWN_MEMBER_ID
     b = house.stable("b")[0]
-    assert a.join_code() is ErrorCode.unknown_member_id
-    assert a.heartbeat() is ErrorCode.unknown_member_id
-    assert a.leave() is ErrorCode.unknown_member_id
-    assert a.begin_sync().result().code is ErrorCode.unknown_member_id
+    assert a.join_code() is KafkaError.UNKNOWN_MEMBER_ID
+    assert a.heartbeat() is KafkaError.UNKNOWN_MEMBER_ID
+    assert a.leave() is KafkaError.UNKNOWN_MEMBER_ID
+    assert a.begin_sync().result().error is KafkaError.UNKNOWN_MEMBER_ID
     for generation in (0, 2):
         b.generation = generation
-        assert b.heartbeat() is ErrorCode.illegal_generation
-        assert b.begin_sync().result().code is ErrorCode.illegal_generation
+        assert b.heartbeat() is KafkaError.ILLEGAL_GENERATION
+        assert b.begin_sync().result().error is KafkaError.ILLEGAL_GENERATION
     assert house.state() is State.STABLE
 
 
@@ -399,6 +399,6 @@ def test_the_time_to_sync_ends_with_the_generation(house: House) -> None:
     c = house.client("c", rebalance=5.0)
     c.begin_join()
     house.advance(2.0)
-    assert [a.heartbeat(), b.heartbeat()] == [ErrorCode.rebalance_in_progress] * 2
+    assert [a.heartbeat(), b.heartbeat()] == [KafkaError.REBALANCE_IN_PROGRESS] * 2
     rejoin([a, b])
     assert c.joined().generation == 2

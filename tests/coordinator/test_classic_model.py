@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import booleans, integers, sampled_from
-from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.classic_state import JOIN, SESSION, SYNC, State
 from strandline.node.raft.outcome import Overloaded
 from strandline.statemachine.groups.classic_group import ClassicGroup
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import DELAY, Client, House, share
 
 NAMES = "abcde"
@@ -84,13 +84,13 @@ class Clients(RuleBasedStateMachine):
     @rule(name=sampled_from(NAMES))
     def heartbeat(self, name: str) -> None:
         client = self.clients[name]
-        if client.heartbeat() in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+        if client.heartbeat() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID):
             client.member_id = ""
 
     @rule(name=sampled_from(NAMES))
     def leave(self, name: str) -> None:
         client = self.clients[name]
-        if client.leave() is ErrorCode.none:
+        if client.leave() is None:
             client.member_id = ""
 
     @rule(name=sampled_from(NAMES))
@@ -146,7 +146,7 @@ class Clients(RuleBasedStateMachine):
     def heard_join(self, client: Client) -> None:
         answer = client.result()
         client.join = None
-        if answer.code is ErrorCode.none:
+        if answer.error is None:
             client.generation = answer.generation
             client.leads = answer.leader == answer.member_id and not answer.skip_assignment
             logged = self.logged()
@@ -158,9 +158,9 @@ class Clients(RuleBasedStateMachine):
             if client.leads:
                 other = self.told.setdefault(answer.generation, client.name)
                 assert other == client.name, "two clients lead one generation"
-        elif answer.code is not ErrorCode.member_id_required:
+        elif answer.error is not KafkaError.MEMBER_ID_REQUIRED:
             client.generation = -1
-            if answer.code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+            if answer.error in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID):
                 client.member_id = ""
 
     # What must hold.
@@ -250,10 +250,7 @@ class Clients(RuleBasedStateMachine):
             if (
                 group is not None
                 and group.state is State.STABLE
-                and all(
-                    client.heartbeat() is ErrorCode.none and not client.waits()
-                    for client in self.clients.values()
-                )
+                and all(client.heartbeat() is None and not client.waits() for client in self.clients.values())
             ):
                 break
             house.advance(0.5)
@@ -269,12 +266,12 @@ class Clients(RuleBasedStateMachine):
         if client.waits():
             return
         code = client.heartbeat()
-        if code is not ErrorCode.none:
-            if code is not ErrorCode.rebalance_in_progress:
+        if code is not None:
+            if code is not KafkaError.REBALANCE_IN_PROGRESS:
                 client.generation = -1
             group = self.house.coordinator.classic.get("g")
             given_out = group is not None and client.member_id in group.members.pending
-            if code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id) and not given_out:
+            if code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID) and not given_out:
                 client.member_id = ""
             client.begin_join()
         elif client.generation > 0 and self.house.live().state is State.COMPLETING_REBALANCE:

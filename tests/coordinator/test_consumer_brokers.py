@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 
 import pytest
-from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.groups.consumer_groups import Beat
-from strandline.node.coordinator.groups.consumer_member import Refusal
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.consumers import GROUP, Consumer
 from tests.node_controller.brokers import Brokers
 
 MEMBERS = 4
 PARTITIONS = 7
-RETRIED = {ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress}
+RETRIED = {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 
 
 class Scene:
@@ -58,10 +58,10 @@ class Scene:
             return
         self.made.wait(task.done)
         told = task.result()
-        if isinstance(told, Refusal) and told.code in RETRIED:
+        if isinstance(told, Refusal) and told.reason in RETRIED:
             consumer.missed()
             return
-        consumer.hear(told.reply if isinstance(told, Beat) else told)
+        consumer.hear(told.reply if isinstance(told, HeartbeatAnswer) else told)
 
     def check(self) -> None:
         """Nobody has what is another's, by the state of whoever leads."""

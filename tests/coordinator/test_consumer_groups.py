@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.groups import consumer_groups, consumer_plan
+from strandline.node.coordinator.groups import consumer_groups, consumer_plan, consumer_timers
 from strandline.node.coordinator.groups.classic_state import Leaving
-from strandline.node.coordinator.groups.consumer_groups import Beat
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
 from strandline.node.raft.outcome import NotLeader, Overloaded
+from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     STABLE,
@@ -21,6 +21,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
     partitions_of,
 )
 from strandline.statemachine.groups.group_commands import DeleteGroup
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.consumer_house import SESSION, ConsumerHouse
 from tests.coordinator.consumers import GROUP, Consumer
 
@@ -34,7 +35,7 @@ def test_a_member_is_answered_once_what_it_changes_is_in_the_log(home: ConsumerH
     assert home.groups.waiting == 1
     home.commit()
     told = task.result()
-    assert isinstance(told, Beat)
+    assert isinstance(told, HeartbeatAnswer)
     assert (told.reply.epoch, told.reply.state) == (1, STABLE)
 
 
@@ -80,7 +81,7 @@ def test_who_speaks_again_as_soon_as_it_is_answered_is_answered_again(home: Cons
     async def joins_and_leaves() -> list[int]:
         a = Consumer("a", ("events",))
         told = [await home.groups.heartbeat(GROUP, a.word(epoch)) for epoch in (JOINING, JOINING, LEAVING)]
-        return [one.reply.epoch for one in told if isinstance(one, Beat)]
+        return [one.reply.epoch for one in told if isinstance(one, HeartbeatAnswer)]
 
     task = home.ask(joins_and_leaves())
     assert task.done()
@@ -122,7 +123,7 @@ def test_a_turn_is_planned_anew_when_something_came_between(home: ConsumerHouse)
     assert not task.done()
     home.commit()
     told = task.result()
-    assert isinstance(told, Beat)
+    assert isinstance(told, HeartbeatAnswer)
     assert told.reply.epoch == 1, "a new group"
 
 
@@ -136,7 +137,7 @@ def test_a_group_that_changes_all_the_time_is_given_up(home: ConsumerHouse) -> N
         group.version += 1000  # as if another command had changed it
         home.commit()
     assert isinstance(task.result(), Refusal)
-    assert task.result().code is ErrorCode.coordinator_load_in_progress  # type: ignore[union-attr]
+    assert task.result().reason is KafkaError.COORDINATOR_LOAD_IN_PROGRESS  # type: ignore[union-attr]
 
 
 # Times.
@@ -152,7 +153,7 @@ def test_who_is_not_heard_is_fenced_and_the_others_have_its_partitions(home: Con
     home.settle(b)
     assert set(home.group.members) == {"b"}
     assert b.owned == home.cluster.parts("events")
-    assert home.code(a.word()) is ErrorCode.unknown_member_id
+    assert home.code(a.word()) is KafkaError.UNKNOWN_MEMBER_ID
 
 
 def test_a_word_in_time_is_enough(home: ConsumerHouse) -> None:
@@ -161,7 +162,7 @@ def test_a_word_in_time_is_enough(home: ConsumerHouse) -> None:
     home.beat(a)
     home.advance(SESSION - 1)
     assert "a" in home.group.members
-    assert home.code(Heartbeat("a", 9, "c", "/h")) is ErrorCode.fenced_member_epoch
+    assert home.code(Heartbeat("a", 9, "c", "/h")) is KafkaError.FENCED_MEMBER_EPOCH
     home.advance(2)
     assert "a" not in home.group.members, "a word that is refused keeps nobody in"
 
@@ -261,9 +262,9 @@ def test_who_waits_when_the_leadership_ends_looks_for_the_new_leader(home: Consu
     home.by_hand = True
     tasks = [home.say(Consumer(name, ("events",)).word()) for name in ("a", "b")]
     home.log.lose()
-    assert [task.result().code for task in tasks] == [ErrorCode.not_coordinator] * 2  # type: ignore[union-attr]
+    assert [task.result().reason for task in tasks] == [KafkaError.NOT_COORDINATOR] * 2  # type: ignore[union-attr]
     assert home.groups.waiting == 0
-    assert home.code(Consumer("c", ("events",)).word()) is ErrorCode.not_coordinator
+    assert home.code(Consumer("c", ("events",)).word()) is KafkaError.NOT_COORDINATOR
     home.log.drop(NotLeader(2))
 
 
@@ -334,7 +335,7 @@ def test_nothing_is_kept_of_a_group_that_is_empty(home: ConsumerHouse) -> None:
     home.told(a.word(LEAVING))
     assert home.group.is_empty
     for word in (a.word(3), b.word(LEAVING), Heartbeat("b", LEAVING, "c", "/h", instance_id="i")):
-        assert home.code(word) is ErrorCode.unknown_member_id
+        assert home.code(word) is KafkaError.UNKNOWN_MEMBER_ID
         assert home.groups._looked == {}
     home.beat(b)
     assert list(home.groups._looked) == [GROUP]
@@ -343,11 +344,11 @@ def test_nothing_is_kept_of_a_group_that_is_empty(home: ConsumerHouse) -> None:
 def test_members_are_heard_more_often_while_they_are_few_or_wait(made: Callable[..., ConsumerHouse]) -> None:
     home = made(consumer_heartbeat_seconds=3.0)
     a = Consumer("a", ("events",))
-    assert home.beat(a).interval_seconds == consumer_groups.STEADY_SECONDS
+    assert home.beat(a).interval_seconds == consumer_timers.STEADY_SECONDS
     a.obey()
     b = Consumer("b", ("events",))
     told = home.beat(b)
-    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_groups.SOON_SECONDS)
+    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_timers.SOON_SECONDS)
     home.settle(a, b)
     for number in range(1000):
         home.coordinator.timers.set(("load", number), 999.0, lambda: None)
@@ -361,11 +362,11 @@ def test_a_group_s_own_interval_is_what_its_members_are_told(home: ConsumerHouse
     a.obey()
     b = Consumer("b", ("events",))
     told = home.beat(b)
-    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_groups.SOON_SECONDS)
+    assert (told.reply.state, told.interval_seconds) == (UNRELEASED, consumer_timers.SOON_SECONDS)
     home.settle(a, b)
     assert home.beat(a).interval_seconds == 7.0
     del home.cluster.configs[GROUP]
-    assert home.beat(a).interval_seconds == consumer_groups.STEADY_SECONDS
+    assert home.beat(a).interval_seconds == consumer_timers.STEADY_SECONDS
 
 
 def test_a_group_s_own_session_counts_from_the_next_heartbeat(home: ConsumerHouse) -> None:
@@ -386,17 +387,17 @@ def test_a_turn_that_fails_ends_for_everybody_and_for_nobody_after(
     monkeypatch.setattr(home.loop, "call_exception_handler", errors.append)
     with monkeypatch.context() as patch:
         patch.setattr(home.groups, "_plan", lambda *_, **_look: 1 / 0)
-        assert home.code(Consumer("a", ("events",)).word()) is ErrorCode.unknown_server_error
+        assert home.code(Consumer("a", ("events",)).word()) is KafkaError.UNKNOWN_SERVER_ERROR
     assert isinstance(cast(Any, errors[0])["exception"], ZeroDivisionError)
     told = home.told(Consumer("a", ("events",)).word())
-    assert isinstance(told, Beat)
+    assert isinstance(told, HeartbeatAnswer)
     assert partitions_of(told.reply.assignment or ())
 
 
 # Who is removed by others.
 
 
-def leave(home: ConsumerHouse, *leaving: Leaving) -> list[ErrorCode]:
+def leave(home: ConsumerHouse, *leaving: Leaving) -> list[Cause | None]:
     return home.ask(home.groups.leave(GROUP, leaving)).result()
 
 
@@ -405,18 +406,18 @@ def test_members_are_removed_by_their_ids_or_their_instances(home: ConsumerHouse
         home.consumer(name, instance_id=instance)
     home.told(Heartbeat("c", LEFT_FOR_A_WHILE, "c", "/h", instance_id="k"))
     asked = [
-        (Leaving("", "i"), ErrorCode.none),
-        (Leaving("b", None), ErrorCode.none),
-        (Leaving("", "k"), ErrorCode.none),
-        (Leaving("", "nobody"), ErrorCode.unknown_member_id),
-        (Leaving("", None), ErrorCode.unknown_member_id),
-        (Leaving("nobody", None), ErrorCode.unknown_member_id),
-        (Leaving("d", "nobody"), ErrorCode.unknown_member_id),
+        (Leaving("", "i"), None),
+        (Leaving("b", None), None),
+        (Leaving("", "k"), None),
+        (Leaving("", "nobody"), KafkaError.UNKNOWN_MEMBER_ID),
+        (Leaving("", None), KafkaError.UNKNOWN_MEMBER_ID),
+        (Leaving("nobody", None), KafkaError.UNKNOWN_MEMBER_ID),
+        (Leaving("d", "nobody"), KafkaError.UNKNOWN_MEMBER_ID),
     ]
     assert leave(home, *[one for one, _ in asked]) == [code for _, code in asked]
     assert set(home.group.members) == {"d"}
     home.consumer("a", instance_id="i")
     assert leave(home, Leaving("d", "i"), Leaving("d", None)) == [
-        ErrorCode.fenced_instance_id,
-        ErrorCode.none,
+        KafkaError.FENCED_INSTANCE_ID,
+        None,
     ]

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups import consumer_groups, consumer_matches, consumer_plan
-from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
 from strandline.node.coordinator.groups.consumer_matches import (
     Matches,
     size_of_match,
     size_of_matches,
     within,
 )
-from strandline.node.coordinator.groups.consumer_member import LEAVING, Refusal
+from strandline.node.coordinator.groups.consumer_member import LEAVING
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.consumer_house import SESSION, ConsumerHouse
 from tests.coordinator.consumers import Consumer
 
@@ -68,11 +69,11 @@ def test_a_pattern_that_is_new_to_the_group_counts_with_what_it_matches(
     monkeypatch.setattr(consumer_matches, "MAX_MATCH_BYTES", 3 * ONE)
     members = [wide(number) for number in range(3)]
     joined(home, *members)
-    assert home.code(wide(3).word()) is ErrorCode.group_max_size_reached
+    assert home.code(wide(3).word()) is KafkaError.GROUP_MAX_SIZE_REACHED
     same = Consumer("same", pattern=members[0].pattern)
     joined(home, same, Consumer("by name", NAMES))
     same.pattern, same.says_all = wide(3).pattern, True
-    assert home.code(same.word()) is ErrorCode.group_max_size_reached
+    assert home.code(same.word()) is KafkaError.GROUP_MAX_SIZE_REACHED
     assert home.group.members["same"].pattern == members[0].pattern
     assert size_of_matches(home.group.matches) == 3 * ONE
 
@@ -80,7 +81,7 @@ def test_a_pattern_that_is_new_to_the_group_counts_with_what_it_matches(
     home.beat(members[1])
     assert set(home.group.matches) == {"t.*|0", "t.*|4", "t.*|2"}, "one in the place of another"
     home.told(members[0].word(LEAVING))
-    assert home.code(wide(3).word()) is ErrorCode.group_max_size_reached, "another has its pattern"
+    assert home.code(wide(3).word()) is KafkaError.GROUP_MAX_SIZE_REACHED, "another has its pattern"
     same.pattern = "t.*|2"
     home.beat(same)
     joined(home, wide(3))
@@ -100,8 +101,8 @@ def test_of_those_who_join_together_as_many_as_fit_are_taken(
     ]
     home.by_hand = False
     home.turn()
-    assert isinstance(blocker.result(), Beat)
-    taken = [isinstance(task.result(), Beat) for task in tasks]
+    assert isinstance(blocker.result(), HeartbeatAnswer)
+    taken = [isinstance(task.result(), HeartbeatAnswer) for task in tasks]
     assert taken == [number % 8 < 5 for number in range(16)]
     assert size_of_matches(home.group.matches) == 5 * ONE
 
@@ -138,9 +139,9 @@ def test_a_topic_that_is_created_at_the_limit_keeps_nobody_in(
     gone, *others = members = [wide(number, instance_id=f"i{number}") for number in range(6)]
     late = create_late_at_the_limit(home, members)
     if goes == "leaves":
-        assert isinstance(home.told(gone.word(LEAVING)), Beat)
+        assert isinstance(home.told(gone.word(LEAVING)), HeartbeatAnswer)
     elif goes == "leaves for a while":
-        assert isinstance(home.told(gone.word(LEFT_FOR_A_WHILE)), Beat)
+        assert isinstance(home.told(gone.word(LEFT_FOR_A_WHILE)), HeartbeatAnswer)
         home.advance(SESSION - 1)
         home.settle(*others)
     home.advance(2)
@@ -207,20 +208,20 @@ def test_what_all_groups_match_is_bounded(home: ConsumerHouse, monkeypatch: pyte
     bound = 3 * (ONE + 300)
     monkeypatch.setattr(consumer_groups, "MAX_BYTES", bound)
     told = [home.say(wide(number).word(), f"g{number}").result() for number in range(4)]
-    assert [isinstance(answer, Beat) for answer in told] == [True, True, True, False]
+    assert [isinstance(answer, HeartbeatAnswer) for answer in told] == [True, True, True, False]
     assert isinstance(told[3], Refusal)
-    assert told[3].code is ErrorCode.coordinator_load_in_progress
+    assert told[3].reason is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
     members = [wide(number) for number in range(3)]
     for number in range(10):
         home.cluster.create(f"t-{number}", 1)
         for place, one in enumerate(members):
             answer = home.say(one.word(), f"g{place}").result()
-            assert isinstance(answer, Beat)
+            assert isinstance(answer, HeartbeatAnswer)
             one.hear(answer.reply)
             one.obey()
     assert home.groups.bytes <= bound
     for place, one in enumerate(members):
-        assert isinstance(home.say(one.word(LEAVING), f"g{place}").result(), Beat)
+        assert isinstance(home.say(one.word(LEAVING), f"g{place}").result(), HeartbeatAnswer)
     assert home.groups.bytes == 0
 
 
@@ -230,7 +231,7 @@ def test_what_a_group_matches_counts_with_what_its_members_say(
     monkeypatch.setattr(consumer_plan, "MAX_GROUP_BYTES", 2 * (ONE + 300))
     members = [wide(number) for number in range(2)]
     joined(home, *members)
-    assert home.code(wide(2).word()) is ErrorCode.group_max_size_reached
+    assert home.code(wide(2).word()) is KafkaError.GROUP_MAX_SIZE_REACHED
     for number in range(20):
         home.cluster.create(f"t-{number}", 1)
         home.settle(*members)

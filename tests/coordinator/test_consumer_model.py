@@ -19,7 +19,8 @@ from hypothesis.stateful import (
 
 from strandline.node.coordinator.groups.consumer_draft import size_of
 from strandline.node.coordinator.groups.consumer_matches import size_of_matches
-from strandline.node.coordinator.groups.consumer_member import LEAVING, Partition, Refusal
+from strandline.node.coordinator.groups.consumer_member import LEAVING, Partition
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, STABLE, partitions_of
 from tests.coordinator.consumers import Cluster, Consumer, Log, settle
 

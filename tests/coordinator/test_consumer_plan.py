@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups import consumer_plan
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
-from strandline.node.coordinator.groups.consumer_plan import Answer, preferred_assignor
+from strandline.node.coordinator.groups.consumer_events import Answer
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
+from strandline.node.coordinator.groups.consumer_plan import preferred_assignor
+from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     STABLE,
@@ -15,6 +16,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
     UNREVOKED,
     partitions_of,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.consumers import Cluster, Consumer, Log, reply, settle
 
 
@@ -30,9 +32,9 @@ def joined(log: Log, *names: str, topics: tuple[str, ...] = ("events",)) -> list
     return members
 
 
-def code(answer: Answer | None) -> ErrorCode:
+def code(answer: Answer | None) -> Cause | None:
     assert isinstance(answer, Refusal), answer
-    return answer.code
+    return answer.reason
 
 
 def test_the_first_member_has_everything_at_once() -> None:
@@ -125,37 +127,37 @@ def test_an_epoch_that_is_not_the_members_fences_it(epoch: int, owned: bool) -> 
     everything = cluster.parts("events") if owned else a.owned
     stale = Heartbeat("a", epoch, "c", "/h", owned=everything)
     before = len(log.changes)
-    assert code(log.say(stale)[0]) is ErrorCode.fenced_member_epoch
+    assert code(log.say(stale)[0]) is KafkaError.FENCED_MEMBER_EPOCH
     assert len(log.changes) == before
 
 
 def test_a_fenced_member_joins_again_and_gets_what_it_had() -> None:
     cluster, log = scene(events=2)
     (a,) = joined(log, "a")
-    a.hear(Refusal(ErrorCode.fenced_member_epoch, ""))
+    a.hear(Refusal(KafkaError.FENCED_MEMBER_EPOCH, ""))
     answer = reply(log.say(a.word())[0])
     assert (answer.epoch, frozenset(partitions_of(answer.assignment or ()))) == (1, cluster.parts("events"))
 
 
 def test_strangers() -> None:
     _, log = scene(events=2)
-    assert code(log.say(Heartbeat("a", 1, "c", "/h"))[0]) is ErrorCode.group_id_not_found
-    assert code(log.say(Heartbeat("a", LEAVING, "c", "/h"))[0]) is ErrorCode.group_id_not_found
+    assert code(log.say(Heartbeat("a", 1, "c", "/h"))[0]) is KafkaError.GROUP_ID_NOT_FOUND
+    assert code(log.say(Heartbeat("a", LEAVING, "c", "/h"))[0]) is KafkaError.GROUP_ID_NOT_FOUND
     joined(log, "a")
-    assert code(log.say(Heartbeat("b", 1, "c", "/h"))[0]) is ErrorCode.unknown_member_id
-    assert code(log.say(Heartbeat("b", LEAVING, "c", "/h"))[0]) is ErrorCode.unknown_member_id
-    assert code(log.say(Heartbeat("b", LEAVING, "c", "/h", "i"))[0]) is ErrorCode.unknown_member_id
-    assert code(log.say(Heartbeat("b", 1, "c", "/h", "i"))[0]) is ErrorCode.unknown_member_id
+    assert code(log.say(Heartbeat("b", 1, "c", "/h"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
+    assert code(log.say(Heartbeat("b", LEAVING, "c", "/h"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
+    assert code(log.say(Heartbeat("b", LEAVING, "c", "/h", "i"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
+    assert code(log.say(Heartbeat("b", 1, "c", "/h", "i"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
 
 
 def test_a_full_group_takes_nobody_in_but_its_members() -> None:
     cluster = Cluster(events=2)
     log = Log(cluster, max_members=2)
     members = joined(log, "a", "b")
-    assert code(log.say(Consumer("c", ("events",)).word())[0]) is ErrorCode.group_max_size_reached
+    assert code(log.say(Consumer("c", ("events",)).word())[0]) is KafkaError.GROUP_MAX_SIZE_REACHED
     assert reply(log.say(members[0].word(JOINING))[0]).epoch == log.present.epoch
     both = [Consumer("c", ("events",)).word(), members[0].word(LEAVING)]
-    assert code(log.say(*both)[0]) is ErrorCode.group_max_size_reached
+    assert code(log.say(*both)[0]) is KafkaError.GROUP_MAX_SIZE_REACHED
     assert isinstance(log.say(Consumer("c", ("events",)).word())[0], tuple)
 
 
@@ -164,10 +166,10 @@ def test_what_members_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPat
     _, log = scene(events=2)
     (a,) = joined(log, "a")
     wide = Consumer("b", tuple(f"topic-{number:03}" for number in range(400)))
-    assert code(log.say(wide.word())[0]) is ErrorCode.group_max_size_reached
+    assert code(log.say(wide.word())[0]) is KafkaError.GROUP_MAX_SIZE_REACHED
     a.topics, a.says_all = wide.topics, True
     before = len(log.changes)
-    assert code(log.say(a.word())[0]) is ErrorCode.group_max_size_reached
+    assert code(log.say(a.word())[0]) is KafkaError.GROUP_MAX_SIZE_REACHED
     assert len(log.changes) == before
     words = [Consumer(f"m{number:03}", ("events",)).word() for number in range(20)]
     refused = [answer for answer in log.say(*words) if isinstance(answer, Refusal)]
@@ -185,7 +187,7 @@ def test_who_leaves_makes_room_in_the_same_turn(monkeypatch: pytest.MonkeyPatch)
     (a,) = joined(log, "a")
     b, c = (Consumer(name, ("events",)).word() for name in "bc")
     assert not any(isinstance(answer, Refusal) for answer in log.say(b, a.word(LEAVING), c))
-    assert code(log.say(Consumer("d", ("events",)).word())[0]) is ErrorCode.group_max_size_reached
+    assert code(log.say(Consumer("d", ("events",)).word())[0]) is KafkaError.GROUP_MAX_SIZE_REACHED
 
 
 def test_what_a_member_leaves_is_the_others() -> None:
@@ -217,7 +219,7 @@ def test_whose_time_is_over_is_a_member_no_more() -> None:
     cluster, log = scene(events=2)
     a, b = joined(log, "a", "b")
     log.overdue("a")
-    assert code(log.say(a.word())[0]) is ErrorCode.unknown_member_id
+    assert code(log.say(a.word())[0]) is KafkaError.UNKNOWN_MEMBER_ID
     settle(log, [b], 2)
     assert b.owned == cluster.parts("events")
     before = len(log.changes)
@@ -245,10 +247,10 @@ def test_a_static_member_comes_back_to_what_it_had() -> None:
     assert set(partitions_of(answer.assignment or ())) == had
     assert (answer.epoch, log.present.epoch) == (epoch, epoch), "nobody else is troubled"
     assert log.present.static == {"i": "z", "k": "b"}
-    assert code(log.say(first.word(epoch))[0]) is ErrorCode.unknown_member_id
+    assert code(log.say(first.word(epoch))[0]) is KafkaError.UNKNOWN_MEMBER_ID
     first.says_all = True
-    assert code(log.say(first.word(epoch))[0]) is ErrorCode.fenced_instance_id
-    assert code(log.say(first.word(LEAVING))[0]) is ErrorCode.fenced_instance_id
+    assert code(log.say(first.word(epoch))[0]) is KafkaError.FENCED_INSTANCE_ID
+    assert code(log.say(first.word(LEAVING))[0]) is KafkaError.FENCED_INSTANCE_ID
     assert {*other.owned, *had} == cluster.parts("events")
 
 
@@ -256,11 +258,11 @@ def test_a_static_member_that_is_there_is_not_replaced() -> None:
     _, log = scene(events=2)
     first = static("a")
     settle(log, [first], 2)
-    assert code(log.say(static("z").word())[0]) is ErrorCode.unreleased_instance_id
+    assert code(log.say(static("z").word())[0]) is KafkaError.UNRELEASED_INSTANCE_ID
     first.says_all = True
     assert reply(log.say(first.word(JOINING))[0]).epoch == 1, "the same process, whose answer was lost"
     assert reply(log.say(first.word(1))[0]).epoch == 1
-    assert code(log.say(first.word(2))[0]) is ErrorCode.fenced_member_epoch
+    assert code(log.say(first.word(2))[0]) is KafkaError.FENCED_MEMBER_EPOCH
 
 
 def test_a_static_member_that_left_lets_go_of_what_it_was_to_let_go_of() -> None:
@@ -354,12 +356,12 @@ def test_another_pattern_that_matches_the_same_keeps_what_there_is() -> None:
 def test_a_pattern_that_is_none_changes_nothing() -> None:
     _, log = scene(events=1)
     answer = log.say(Consumer("a", pattern="e(").word())[0]
-    assert code(answer) is ErrorCode.invalid_regular_expression
+    assert code(answer) is KafkaError.INVALID_REGULAR_EXPRESSION
     assert log.group is None
     (b,) = joined(log, "b")
     before = log.present.version
     b.pattern, b.says_all = "(?=e)", True
-    assert code(log.say(b.word())[0]) is ErrorCode.invalid_regular_expression
+    assert code(log.say(b.word())[0]) is KafkaError.INVALID_REGULAR_EXPRESSION
     assert log.present.version == before
 
 

@@ -7,19 +7,18 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
-from strandline.node.coordinator.groups import upkeep
+from strandline.node.coordinator.groups import offset_expiry
 from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.offset_expiry import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
 from strandline.node.coordinator.groups.timers import Timers
-from strandline.node.coordinator.groups.upkeep import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
 from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
     EndTransaction,
     PartitionOffset,
-    Refused,
     TopicOffsets,
 )
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.coordinator.classic_house import House
 from tests.manual_loop import manual_loop
 from tests.statemachine.groups_harness import subscription
@@ -140,7 +139,7 @@ def test_too_many_producers_are_not_remembered_for_a_week(
 
     At the look the first is six minutes older than it was quiet.
     """
-    monkeypatch.setattr(upkeep, "MAX_PRODUCERS", most)
+    monkeypatch.setattr(offset_expiry, "MAX_PRODUCERS", most)
     rows = [TopicOffsets(topic(1), "one", [PartitionOffset(0, 7, -1, "")])]
     house.topics[topic(1)] = "it is there"
     house.ask(house.coordinator.execute(CommitTransactionOffsets("g", "", -1, None, 9, 0, 1, rows)))
@@ -156,7 +155,7 @@ def test_too_many_producers_are_not_remembered_for_a_week(
 def test_after_a_leader_whose_clock_was_ahead_producers_go_by_the_one_that_most_agree_on(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "MAX_PRODUCERS", 3)
+    monkeypatch.setattr(offset_expiry, "MAX_PRODUCERS", 3)
     for producer in range(1, 7):
         house.ask(house.coordinator.execute(EndTransaction(producer, 0, 1, True, 1)))
         house.wall += 3 * 60 * 60_000
@@ -239,8 +238,8 @@ def test_while_somebody_joins_offsets_of_other_topics_may_be_deleted(build: Call
 def test_what_is_old_goes_in_commands_of_a_bounded_size_and_others_are_served_between(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "MAX_OFFSETS", 10)
-    monkeypatch.setattr(upkeep, "SLICE_OFFSETS", 10)
+    monkeypatch.setattr(offset_expiry, "MAX_OFFSETS", 10)
+    monkeypatch.setattr(offset_expiry, "SLICE_OFFSETS", 10)
     house.topics |= {topic(number): "it is there" for number in range(1, 30)}
     for group in range(12):
         commit(house, topic(1), topic(2), topic(3), group=f"g{group}")

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from strandline.node.coordinator.groups import consumer_member
-from strandline.node.coordinator.groups.consumer_groups import Beat
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
 from strandline.node.coordinator.groups.consumer_member import LEAVING, Partition
 from strandline.statemachine.groups import conversions
 from strandline.statemachine.groups.classic_group import ClassicGroup
@@ -83,7 +83,7 @@ class Walk:
         if not task.done():
             return
         told = task.result()
-        client.hear(told.reply if isinstance(told, Beat) else told)
+        client.hear(told.reply if isinstance(told, HeartbeatAnswer) else told)
 
     def go(self) -> None:
         if self.clients:

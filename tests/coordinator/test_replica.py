@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import pytest
-from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.replica import ANSWER_SECONDS, CoordinatorReplica, NotDone
+from strandline.node.coordinator.replica import ANSWER_SECONDS, CoordinatorReplica
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
+from strandline.node.refusal import Cause, Reason, Refusal
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.coordinator_machine import Checkpoint, CoordinatorMachine
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
 from tests.partition.lone import HandGroup, TaskLoop
 
@@ -90,11 +91,11 @@ class Lone:
         return task
 
 
-def not_done(task: asyncio.Task[Any]) -> tuple[ErrorCode, bool]:
+def refused(task: asyncio.Task[Any]) -> Cause:
     result = task.result()
-    assert isinstance(result, NotDone)
-    assert result.reason
-    return result.code, result.unknown
+    assert isinstance(result, Refusal)
+    assert result.message
+    return result.reason
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_it_leads_once_it_has_applied_all_of_earlier_terms(lone: Lone) -> None:
     lone.log.lead(3)
     assert (lone.replica.leads, lone.replica.loading, lone.replica.term) == (False, True, 0)
     assert lone.told == []
-    assert not_done(lone.execute()) == (ErrorCode.not_coordinator, False)
+    assert refused(lone.execute()) is KafkaError.NOT_COORDINATOR
     assert lone.log.proposed == []
     lone.log.catch_up()
     assert (lone.replica.leads, lone.replica.loading, lone.replica.term) == (True, False, 3)
@@ -198,20 +199,20 @@ def test_a_checkpoint_gives_its_index_and_reaches_the_recorder(lone: Lone) -> No
 def test_what_the_log_refuses_was_not_done(lone: Lone) -> None:
     lone.log.lead(3)
     lone.log.refusal = Overloaded("too much waits")
-    assert not_done(lone.execute()) == (ErrorCode.coordinator_load_in_progress, False)
+    assert refused(lone.execute()) is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
     lone.log.refusal = NotLeader(2)
-    assert not_done(lone.execute()) == (ErrorCode.not_coordinator, False)
+    assert refused(lone.execute()) is KafkaError.NOT_COORDINATOR
     lone.log.refusal = None
     task = lone.execute()
     lone.log.drop(NotLeader(2, "another leader's entry took its place"))
-    assert not_done(task) == (ErrorCode.not_coordinator, False)
+    assert refused(task) is KafkaError.NOT_COORDINATOR
 
 
 def test_what_may_yet_be_applied_is_never_called_refused(lone: Lone) -> None:
     lone.log.lead(3)
     task = lone.execute()
     lone.log.drop(Unknown("leadership was lost"))
-    assert not_done(task) == (ErrorCode.not_coordinator, True)
+    assert refused(task) is Reason.COORDINATOR_UNDECIDED
 
 
 def test_an_entry_of_an_earlier_term_was_not_done(lone: Lone) -> None:
@@ -221,7 +222,7 @@ def test_an_entry_of_an_earlier_term_was_not_done(lone: Lone) -> None:
     lone.replica.machine.begin_term(2, 4, 2)
     lone.log.term = 4
     lone.log.commit()
-    assert not_done(task) == (ErrorCode.not_coordinator, False)
+    assert refused(task) is KafkaError.NOT_COORDINATOR
     assert lone.replica.machine.total == 0
 
 
@@ -232,7 +233,7 @@ def test_a_lost_leader_says_soon_that_nobody_knows(lone: Lone) -> None:
     lone.loop.advance(ANSWER_SECONDS / 2)
     assert not task.done()
     lone.loop.advance(ANSWER_SECONDS)
-    assert not_done(task) == (ErrorCode.not_coordinator, True)
+    assert refused(task) is Reason.COORDINATOR_UNDECIDED
     # What becomes of it later is nobody's any more, and does no harm.
     lone.log.term = 3
     lone.log.apply()
@@ -265,7 +266,7 @@ def test_a_command_that_no_entry_holds_is_refused(lone: Lone, monkeypatch: pytes
         raise ValueError("split it")
 
     monkeypatch.setattr(lone.log, "replicate", too_large)
-    assert not_done(lone.execute()) == (ErrorCode.message_too_large, False)
+    assert refused(lone.execute()) is KafkaError.MESSAGE_TOO_LARGE
 
 
 # Reading and watching.

@@ -158,7 +158,7 @@ def test_without_an_answer_it_is_to_be_asked_again_and_the_wait_has_an_end(troub
             return [7]
 
         async def nought(peer: int, payload: Any) -> Any:
-            return [0, None, 0]
+            return ["done", None, 0]
 
         match trouble:
             case "no leader":

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
 from strandline.statemachine.partition.extents import ObjectExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
@@ -151,10 +151,10 @@ class InFlight(RuleBasedStateMachine):
     def let_in(self, leader: Leader, epoch: int) -> None:
         if leader.window is None:
             return
-        verdict = leader.window.judge(epoch)
-        if verdict is Verdict.STALE or (verdict is Verdict.NEW and leader.holds):
+        status = leader.window.classify(epoch)
+        if status is EpochStatus.STALE or (status is EpochStatus.NEW and leader.holds):
             return
-        if verdict is Verdict.NEW:
+        if status is EpochStatus.NEW:
             leader.window = leader.window.slide(epoch)
         leader.holds.append(Hold(leader.window, epoch))
 

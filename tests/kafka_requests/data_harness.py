@@ -24,9 +24,9 @@ from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, RangeNotFound
 from strandline.node.partition.batch import (
     AppendResult,
-    Judgement,
     ProducedBatch,
     StoredBatch,
+    Validation,
     Verification,
     Verified,
 )
@@ -160,31 +160,34 @@ class FakePartition:
     def append(
         self,
         batch: ProducedBatch,
-        judgement: Judgement | None = None,
+        validation: Validation | None = None,
         verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         if verification is not None:
             self.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
             future.add_done_callback(lambda _: self.verifications.end(batch.producer_id))
-        waited_for = verification if judgement is None else judgement
+        waited_for = verification if validation is None else validation
         if waited_for is None:
             self._take(batch, future)
         else:
-            waited_for.add_done_callback(partial(self._judged, batch, future))
+            waited_for.add_done_callback(partial(self._validated, batch, future))
         return future
 
-    def _judged(
-        self, batch: ProducedBatch, future: asyncio.Future[AppendResult], judgement: Judgement | Verification
+    def _validated(
+        self,
+        batch: ProducedBatch,
+        future: asyncio.Future[AppendResult],
+        validation: Validation | Verification,
     ) -> None:
-        if judgement.cancelled():
+        if validation.cancelled():
             future.set_result(Refusal(Reason.NOT_NOW, "nobody knows"))
             return
-        judged = judgement.result()
-        if isinstance(judged, Refusal):
-            future.set_result(judged)
+        validated = validation.result()
+        if isinstance(validated, Refusal):
+            future.set_result(validated)
         else:
-            self._take(batch if judged is None else batch._replace(transaction=judged.number), future)
+            self._take(batch if validated is None else batch._replace(transaction=validated.number), future)
 
     def transaction_of(self, producer_id: int, epoch: int) -> int | Verification | None:
         opened = self.machine.open_transaction(producer_id)

@@ -14,7 +14,7 @@ from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader, decode_request, encode_response
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
+from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
 from strandline.statemachine.partition.partition_commands import Appended
 from tests.kafka_requests.admin_harness import entity_of
 from tests.kafka_requests.data_harness import DataNode, FakePartition
@@ -31,7 +31,7 @@ class Instant(FakePartition):
     def append(
         self,
         batch: ProducedBatch,
-        judgement: Judgement | None = None,
+        validation: Validation | None = None,
         verification: Verification | None = None,
     ) -> asyncio.Future[AppendResult]:
         loop = asyncio.get_running_loop()

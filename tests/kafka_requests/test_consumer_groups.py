@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.replica import NotDone
 from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.kafka_errors import KafkaError
@@ -193,7 +193,7 @@ def test_a_classic_group_that_cannot_be_read_is_not_one_of_these() -> None:
 def test_who_does_not_lead_sends_the_client_on() -> None:
     async def test(home: Home) -> None:
         for code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress):
-            home.code = KafkaError(code)
+            home.code = KafkaError(code.name)
             assert (await beat(home)).error_code is code
             assert (await described(home)).error_code is code
 
@@ -224,7 +224,7 @@ def test_an_administrator_removes_members_by_the_classic_request(version: int) -
         else:
             rows = [("", "i"), ("n", None), ("nobody", None)]
             asked |= {"members": [{"member_id": id, "group_instance_id": instance} for id, instance in rows]}
-        home.replica.down = NotDone(ErrorCode.not_coordinator, "it leads no more")
+        home.replica.down = Refusal(KafkaError.NOT_COORDINATOR, "it leads no more")
         failed = await home.ask(ApiKey.LEAVE_GROUP, version, **asked)
         assert failed.error_code is ErrorCode.not_coordinator, "as a whole: it is asked elsewhere"
         home.replica.down = None

@@ -75,7 +75,7 @@ class Desk:
         self.replica.attach(cast(RaftGroup, self.group))
         self.coordinator = GroupCoordinator(self.replica, context)
         self.heard: list[tuple[str, str]] = []
-        self.coordinator.heard = lambda *who: self.heard.append(who)  # type: ignore[method-assign]
+        self.coordinator.restart_session = lambda *who: self.heard.append(who)  # type: ignore[method-assign]
 
     def _groups_for(self, group_id: str) -> GroupCoordinator | KafkaError:
         return self.elsewhere or self.coordinator
@@ -340,7 +340,7 @@ async def test_old_versions_may_ask_for_a_retention(desk: Desk) -> None:
 @served
 async def test_a_node_that_does_not_coordinate_says_so(desk: Desk) -> None:
     for code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress):
-        desk.elsewhere = KafkaError(code)
+        desk.elsewhere = KafkaError(code.name)
         assert await desk.commit((0, 5)) == [code]
         assert await desk.txn_commit((0, 5)) == [code]
         for version in (2, 7, 9):

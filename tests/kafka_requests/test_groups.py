@@ -13,9 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.classic_state import Leaving
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
-from strandline.node.coordinator.replica import NotDone
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
@@ -37,7 +37,7 @@ class Replica:
         self.machine = GroupsMachine(lambda index, state: None)
         self.machine.begin_term(1, 1, 1)
         self.index = 1
-        self.down: NotDone | None = None
+        self.down: Refusal | None = None
 
     async def execute(self, command: CoordinatorCommand) -> Any:
         await asyncio.sleep(0)
@@ -356,7 +356,7 @@ def test_a_group_that_somebody_joins_is_not_deleted_and_neither_if_nobody_knows(
         deleted = await home.ask(ApiKey.DELETE_GROUPS, groups_names=["g"])
         assert deleted.results[0].error_code is ErrorCode.non_empty_group
         await waiting
-        home.replica.down = NotDone(ErrorCode.not_coordinator, "cut off", unknown=True)
+        home.replica.down = Refusal(Reason.COORDINATOR_UNDECIDED, "cut off")
         deleted = await home.ask(ApiKey.DELETE_GROUPS, groups_names=["h"])
         assert deleted.results[0].error_code is ErrorCode.not_coordinator
 
@@ -376,7 +376,7 @@ def test_who_does_not_coordinate_sends_clients_on(
 ) -> None:
     async def test(home: Home) -> None:
         joined = await home.stable()
-        home.code = KafkaError(code)
+        home.code = KafkaError(code.name)
         refused = await home.join(member_id="mine")
         assert (refused.error_code, refused.member_id, refused.generation_id) == (code, "mine", -1)
         assert refused.protocol_name is None
@@ -431,7 +431,7 @@ def test_the_end_of_a_transaction_reaches_the_groups() -> None:
     async def test(home: Home) -> None:
         assert await home.coordinator.end_transaction(7, 0, 1, True, 1) is True
         assert await home.coordinator.end_transaction(7, 0, 1, True, 1) is True
-        home.replica.down = NotDone(ErrorCode.not_coordinator, "cut off", unknown=True)
+        home.replica.down = Refusal(Reason.COORDINATOR_UNDECIDED, "cut off")
         assert await home.coordinator.end_transaction(7, 0, 2, True, 1) is home.replica.down
 
     at_home(test)

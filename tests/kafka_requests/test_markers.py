@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.replica import NotDone
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.partition import transaction_markers
 from strandline.node.partition.transaction_markers import ANSWER_SECONDS, MAX_MARKERS, METHOD, MarkerAnswer
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.rpc import CallFailed
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.producers import OpenTransaction
 from tests.kafka_requests.data_harness import DataNode
 from tests.kafka_requests.test_produce import simulated
@@ -31,9 +31,9 @@ class FakeGroups:
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []
-        self.answer: bool | NotDone = True
+        self.answer: bool | Refusal = True
 
-    async def end_transaction(self, *marker: Any) -> bool | NotDone:
+    async def end_transaction(self, *marker: Any) -> bool | Refusal:
         self.heard.append(marker)
         return self.answer
 
@@ -121,8 +121,8 @@ async def test_what_a_group_coordinator_says(answer: bool) -> None:
     node.coordinated = UNKNOWN_GROUP
     node.groups.answer = answer
     assert await node.mark((UNKNOWN_GROUP, P, 0, 1, True, 5)) == [DONE]
-    for unknown in (False, True):
-        node.groups.answer = NotDone(ErrorCode.not_coordinator, "moved", unknown)
+    for reason in (KafkaError.NOT_COORDINATOR, Reason.COORDINATOR_UNDECIDED):
+        node.groups.answer = Refusal(reason, "moved")
         assert await node.mark((UNKNOWN_GROUP, P, 0, 1, True, 5)) == [AGAIN]
 
 

@@ -8,8 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.statemachine.groups.consumer_protocol import read_assignment, write_assignment
-from strandline.statemachine.groups.group_commands import CommitTransactionOffsets, Refused
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.groups.group_commands import CommitTransactionOffsets
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.coordinator.mixed import subscription
 from tests.kafka_requests.test_consumer_groups import beat, described, parts, topic
 from tests.kafka_requests.test_groups import Home, at_home

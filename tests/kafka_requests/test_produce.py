@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.handlers.outcomes import UNTIMED_SECONDS
-from strandline.node.kafka.handlers.produce import rules_of
+from strandline.node.kafka.handlers.topic_rules import rules_of
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.handler import CloseConnection
 from strandline.node.kafka.wire.record_batch import BatchLimits, read_header, validate_produced

@@ -23,9 +23,9 @@ from strandline.node.kafka.wire.record_batch import (
     BatchLimits,
     InvalidBatch,
     boundaries,
-    judged_at_once,
     read_header,
     stamped,
+    validate_at_once,
     validate_produced,
 )
 from strandline.node.kafka.wire.record_keys import keyless_records
@@ -217,22 +217,22 @@ def test_a_bomb_stops_at_the_limit(compression: Compression) -> None:
 def test_what_takes_long_to_unpack_is_left_to_a_thread(compression: Compression) -> None:
     limits = BatchLimits(max_batch_bytes=HUGE)
     small = build(compression=compression)
-    assert judged_at_once(small, version=9, limits=limits)[1] is None
+    assert validate_at_once(small, version=9, limits=limits)[1] is None
     large = build([Record(random.Random(3).randbytes(1 << 20))], compression=compression)
-    header, rest = judged_at_once(large, version=9, limits=limits)
+    header, rest = validate_at_once(large, version=9, limits=limits)
     assert rest is not None
     assert header.record_count == 1
     rest()
     bomb = build(compression=compression, payload=compress(compression, bytes(2 << 20)))
-    _, rest = judged_at_once(bomb, version=9, limits=limits._replace(max_decompressed_bytes=3 << 20))
+    _, rest = validate_at_once(bomb, version=9, limits=limits._replace(max_decompressed_bytes=3 << 20))
     assert rest is not None
     with pytest.raises(InvalidBatch) as refusal:
         rest()
     assert refusal.value.refusal.reason is Reason.INVALID_RECORD
     with pytest.raises(InvalidBatch):
-        judged_at_once(small + small, version=9, limits=limits)
+        validate_at_once(small + small, version=9, limits=limits)
     with pytest.raises(InvalidBatch):
-        judged_at_once(b"", version=9, limits=limits)
+        validate_at_once(b"", version=9, limits=limits)
 
 
 @pytest.mark.parametrize("compression", ALL[1:])
@@ -304,11 +304,11 @@ def test_records_that_end_before_their_keys_are_wrong(count: int) -> None:
 
 def test_many_keys_are_looked_for_in_a_thread() -> None:
     limits = BatchLimits(max_batch_bytes=HUGE, needs_keys=True)
-    _, rest = judged_at_once(build([Record(b"", key=b"k")] * 2_000), version=9, limits=limits)
+    _, rest = validate_at_once(build([Record(b"", key=b"k")] * 2_000), version=9, limits=limits)
     assert rest is None
     many = build([Record(b"", key=b"k")] * 2_001 + [Record(b"")])
-    assert judged_at_once(many, version=9, limits=limits._replace(needs_keys=False))[1] is None
-    _, rest = judged_at_once(many, version=9, limits=limits)
+    assert validate_at_once(many, version=9, limits=limits._replace(needs_keys=False))[1] is None
+    _, rest = validate_at_once(many, version=9, limits=limits)
     assert rest is not None
     with pytest.raises(InvalidBatch) as refusal:
         rest()

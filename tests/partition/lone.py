@@ -14,7 +14,7 @@ from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.store import Buffer, ObjectNotFound, ObjectStore
-from strandline.node.partition.batch import AppendResult, Judgement, ProducedBatch, Verification
+from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
 from strandline.node.partition.partition import Partition
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
@@ -338,7 +338,7 @@ class Lone:
         connection: int = 0,
         count: int = 1,
         size: int = 100,
-        judgement: Judgement | None = None,
+        validation: Validation | None = None,
         transaction: int = NO_TRANSACTION,
         verification: Verification | None = None,
         replicas: int = 0,
@@ -356,7 +356,7 @@ class Lone:
             transaction,
             replicas,
         )
-        future = self.partition.append(batch, judgement, verification)
+        future = self.partition.append(batch, validation, verification)
         future.add_done_callback(
             lambda ended: None if ended.cancelled() else self.answers.append((name, ended.result()))
         )

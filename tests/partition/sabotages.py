@@ -16,7 +16,7 @@ from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.writer import Writer
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader, Unknown
-from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow, StaleClusterEpoch
 from strandline.statemachine.partition.partition_commands import Appended
 
 # The fence.
@@ -32,7 +32,7 @@ class LastComeFirstServed(fence._Term):
 
 
 class JudgesOnlyOnce(fence._Term):
-    """Trap 4: who waited is treated by the verdict from before the wait: new, so it slides again."""
+    """Trap 4: who waited is treated by the status from before the wait: new, so it slides again."""
 
     def serve(self) -> None:
         for waiter in [*self.waiting]:
@@ -44,7 +44,7 @@ class JudgesOnlyOnce(fence._Term):
                     self.window.term, self.window.newest, max(waiter.epoch, self.window.newest or 0)
                 )
                 self.holds += 1
-                waiter.verdict = Verdict.NEW
+                waiter.status = EpochStatus.NEW
                 waiter.future.set_result(Hold(self, self.window))
 
 
@@ -53,7 +53,7 @@ class SlidesUnderHolds(Fence):
 
     def try_acquire(self, epoch: int) -> Grant | None:
         term = self._term
-        if term is not None and term.window.judge(epoch) is Verdict.NEW:
+        if term is not None and term.window.classify(epoch) is EpochStatus.NEW:
             term.window = term.window.slide(epoch)
         return super().try_acquire(epoch)
 
@@ -63,8 +63,8 @@ class StarvesSlides(Fence):
 
     def try_acquire(self, epoch: int) -> Grant | None:
         term = self._term
-        if term is not None and term.window.judge(epoch) is Verdict.IN_WINDOW:
-            return term.grant(Verdict.IN_WINDOW, epoch)
+        if term is not None and term.window.classify(epoch) is EpochStatus.IN_WINDOW:
+            return term.grant(EpochStatus.IN_WINDOW, epoch)
         return super().try_acquire(epoch)
 
 
@@ -96,7 +96,7 @@ class AcceptsStaleEpochs(Fence):
     def try_acquire(self, epoch: int) -> Grant | None:
         granted = super().try_acquire(epoch)
         if isinstance(granted, StaleClusterEpoch) and self._term is not None:
-            return self._term.grant(Verdict.IN_WINDOW, epoch)
+            return self._term.grant(EpochStatus.IN_WINDOW, epoch)
         return granted
 
 

@@ -153,13 +153,13 @@ def test_a_seed_gives_the_same_run_again() -> None:
 def _any_marker() -> Iterator[None]:
     """Markers have no numbers: each ends whatever is open."""
     with (
-        patch.object(Producers, "judge_end", lambda *_: None),
+        patch.object(Producers, "check_end", lambda *_: None),
         patch.object(Partition, "_ended", lambda *_: 0),
     ):
         yield
 
 
-_judge = Producers.judge
+_judge = Producers.check
 
 
 def _no_numbers(self: Producers, producer: int, epoch: int, first: int, count: int, transaction: int) -> Any:
@@ -189,7 +189,7 @@ _end_transaction = Partition.end_transaction
 
 SABOTAGES: dict[str, AbstractContextManager[Any]] = {
     "markers-without-numbers": _any_marker(),
-    "batches-without-numbers": patch.object(Producers, "judge", _no_numbers),
+    "batches-without-numbers": patch.object(Producers, "check", _no_numbers),
     "refusals-unheard": patch.object(Questions, "_verified", _believes),
     "markers-done-unheard": patch.object(Partition, "end_transaction", _says_done),
     "reads-to-the-end": patch.object(PartitionState, "last_stable_offset", PartitionState.high_watermark),

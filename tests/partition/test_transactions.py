@@ -223,13 +223,13 @@ def test_an_answer_that_never_comes_is_no_refusal(lost: str) -> None:
 @pytest.mark.parametrize("bad", ["records", "transaction", "both", "nothing"])
 def test_records_and_transaction_are_looked_at_together_and_either_fails_it(first: str, bad: str) -> None:
     with Lone() as lone:
-        verification, judgement = asked(lone), lone.loop.create_future()
-        lone.append("0", producer=P, sequence=0, judgement=judgement, verification=verification)
+        verification, validation = asked(lone), lone.loop.create_future()
+        lone.append("0", producer=P, sequence=0, validation=validation, verification=verification)
         lone.stored("0")
 
         def records() -> None:
             wrong = Refusal(Reason.INVALID_RECORD, "no") if bad in ("records", "both") else None
-            judgement.set_result(wrong)
+            validation.set_result(wrong)
 
         def transaction() -> None:
             wrong = Refusal(Reason.NOT_IN_TRANSACTION, "no")

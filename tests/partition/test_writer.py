@@ -111,13 +111,13 @@ def test_a_failed_upload_fails_those_behind_it_in_order() -> None:
 
 def test_a_batch_whose_records_are_looked_at_is_uploaded_meanwhile_and_keeps_its_turn() -> None:
     with Lone() as lone:
-        judgement = lone.loop.create_future()
-        lone.append("0", producer=7, sequence=0, judgement=judgement)
+        validation = lone.loop.create_future()
+        lone.append("0", producer=7, sequence=0, validation=validation)
         lone.append("1", producer=7, sequence=1)
         lone.append("other", producer=8, sequence=0)
         lone.stored("1", "0", "other")
         assert logged(lone) == [[(CREATION_EPOCH, 0)]], "the other producer's only"
-        judgement.set_result(None)
+        validation.set_result(None)
         lone.loop.run()
         lone.group.commit()
         assert lone.codes() == {"other": "0", "0": "1", "1": "2"}
@@ -126,13 +126,13 @@ def test_a_batch_whose_records_are_looked_at_is_uploaded_meanwhile_and_keeps_its
 @pytest.mark.parametrize("stored_first", [True, False])
 def test_bad_records_found_late_fail_before_the_log(stored_first: bool) -> None:
     with Lone() as lone:
-        judgement = lone.loop.create_future()
-        lone.append("0", producer=7, sequence=0, judgement=judgement)
+        validation = lone.loop.create_future()
+        lone.append("0", producer=7, sequence=0, validation=validation)
         lone.append("1", producer=7, sequence=1)
         lone.stored("1")
         if stored_first:
             lone.stored("0")
-        judgement.set_result(Refusal(Reason.INVALID_RECORD, "no records"))
+        validation.set_result(Refusal(Reason.INVALID_RECORD, "no records"))
         lone.loop.run()
         lone.group.commit()
         assert lone.codes() == {"0": "invalid_record", "1": NOT_NOW}
@@ -142,10 +142,10 @@ def test_bad_records_found_late_fail_before_the_log(stored_first: bool) -> None:
 
 def test_records_nobody_could_look_at_are_no_verdict() -> None:
     with Lone() as lone:
-        judgement = lone.loop.create_future()
-        lone.append("0", producer=7, sequence=0, judgement=judgement)
+        validation = lone.loop.create_future()
+        lone.append("0", producer=7, sequence=0, validation=validation)
         lone.stored("0")
-        judgement.set_exception(RuntimeError("no threads"))
+        validation.set_exception(RuntimeError("no threads"))
         lone.loop.run()
         assert lone.codes() == {"0": NOT_NOW}
 

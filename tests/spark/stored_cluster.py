@@ -37,7 +37,7 @@ from strandline.statemachine.controller.controller_commands import encode as enc
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Topic
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import object_id, object_name
-from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
 from strandline.statemachine.partition.extents import Extent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -170,7 +170,7 @@ class StoredPartition(Group):
         return self.apply(encode_partition(self.term, self.cluster.now, commands))[0]
 
     def fence(self, epoch: int) -> EpochWindow:
-        if self.window.judge(epoch) is Verdict.NEW:
+        if self.window.classify(epoch) is EpochStatus.NEW:
             self.window = self.window.slide(epoch)
         return self.window
 

@@ -41,12 +41,12 @@ from strandline.statemachine.groups.group_commands import (
     CommitTransactionOffsets,
     Member,
     PartitionOffset,
-    Refused,
     StartGeneration,
     TopicOffsets,
 )
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import coordinator_of
+from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import AppendInline, EndTransaction

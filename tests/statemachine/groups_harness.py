@@ -17,13 +17,12 @@ from strandline.statemachine.groups.group_commands import (
     ExpireOffsets,
     Member,
     PartitionOffset,
-    Refused,
     StartGeneration,
     TopicOffsets,
 )
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import CommittedOffset
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Captured, packed
 
 EVENTS, CLICKS = b"events" + bytes(10), b"clicks" + bytes(10)
@@ -84,7 +83,7 @@ class Groups:
         result = self.do(command)
         assert isinstance(result, Refused), result
         assert packed(self.machine.fields()) == before
-        return result.code
+        return result.error
 
     def restart(self) -> None:
         """Go on from the snapshot, which a second one equals."""

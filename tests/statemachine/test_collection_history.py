@@ -26,7 +26,7 @@ from strandline.statemachine.controller.controller_commands import (
 from strandline.statemachine.controller.controller_commands import Command as ControllerCommand
 from strandline.statemachine.controller.controller_commands import encode as encode_controller
 from strandline.statemachine.object_names import object_id
-from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
 from strandline.statemachine.partition.extents import ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -208,10 +208,10 @@ class CollectionHistory(RuleBasedStateMachine):
         if partition is None or not self.landed:
             return
         wanted = self.landed[upload % len(self.landed)]
-        verdict = partition.window.judge(wanted.epoch)
-        if verdict is Verdict.NEW and not partition.holds:
+        status = partition.window.classify(wanted.epoch)
+        if status is EpochStatus.NEW and not partition.holds:
             partition.window = partition.window.slide(wanted.epoch)
-        elif verdict is not Verdict.IN_WINDOW:
+        elif status is not EpochStatus.IN_WINDOW:
             return
         partition.holds.append(Hold(partition.window, wanted))
 
@@ -240,9 +240,9 @@ class CollectionHistory(RuleBasedStateMachine):
     def follow(self, which: int, epoch: int) -> None:
         partition = self.partition(which)
         if partition is not None and not partition.holds and epoch > partition.machine.max_applied_epoch:
-            if partition.window.judge(epoch) is Verdict.NEW:
+            if partition.window.classify(epoch) is EpochStatus.NEW:
                 partition.window = partition.window.slide(epoch)
-            if partition.window.judge(epoch) is Verdict.IN_WINDOW:
+            if partition.window.classify(epoch) is EpochStatus.IN_WINDOW:
                 partition.log.append([AdvanceEpoch(partition.window)])
 
     @rule(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from strandline.statemachine.partition.epoch_window import (
+    EpochStatus,
     EpochWindow,
     StaleClusterEpoch,
-    Verdict,
     WindowCounters,
 )
 
@@ -33,7 +33,7 @@ def slid(start: EpochWindow, *epochs: int) -> EpochWindow:
 
 
 def accepted(tested: EpochWindow, epochs: range) -> list[int]:
-    return [epoch for epoch in epochs if tested.judge(epoch) is Verdict.IN_WINDOW]
+    return [epoch for epoch in epochs if tested.classify(epoch) is EpochStatus.IN_WINDOW]
 
 
 # The published scenarios.
@@ -42,7 +42,7 @@ def accepted(tested: EpochWindow, epochs: range) -> list[int]:
 def test_first_epoch_of_all_makes_a_window_of_one() -> None:
     empty = EpochWindow.recovered(TERM, None)
     assert (empty.oldest, empty.newest, empty.size) == (None, None, 0)
-    assert empty.judge(0) is Verdict.NEW
+    assert empty.classify(0) is EpochStatus.NEW
     assert empty.slide(7) == window(7, 7)
     assert empty.slide(7).size == 1
 
@@ -56,12 +56,12 @@ def test_window_slides_with_each_new_epoch() -> None:
 
 def test_concurrent_fences_inside_the_window_share_it() -> None:
     for epoch in (6, 7, 7, 6):
-        assert window(6, 7).judge(epoch) is Verdict.IN_WINDOW
+        assert window(6, 7).classify(epoch) is EpochStatus.IN_WINDOW
 
 
 def test_epoch_below_the_window_is_refused_with_the_window() -> None:
     tested = window(6, 8)
-    assert tested.judge(5) is Verdict.STALE
+    assert tested.classify(5) is EpochStatus.STALE
     refusal = tested.refusal(4)
     assert refusal == StaleClusterEpoch(epoch=4, oldest=6, newest=8)
     assert refusal.gap == 2
@@ -79,11 +79,11 @@ def test_epochs_may_skip_and_the_skipped_ones_are_accepted() -> None:
     assert wide == window(6, 10)
     assert wide.size == 5
     assert accepted(wide, range(12)) == [6, 7, 8, 9, 10]
-    assert wide.judge(11) is Verdict.NEW
+    assert wide.classify(11) is EpochStatus.NEW
 
 
 def test_the_later_epoch_first_and_then_the_earlier_refuses_the_earlier() -> None:
-    assert slid(EpochWindow.recovered(TERM, None), 8).judge(7) is Verdict.STALE
+    assert slid(EpochWindow.recovered(TERM, None), 8).classify(7) is EpochStatus.STALE
 
 
 def test_recovery_collapses_the_window_to_the_applied_epoch() -> None:
@@ -94,16 +94,16 @@ def test_recovery_collapses_the_window_to_the_applied_epoch() -> None:
 def test_many_advancing_at_once_each_decide_on_the_window_of_their_turn(order: tuple[int, ...]) -> None:
     """All were judged new on the same window and waited; whoever comes after a higher one slides nothing."""
     start = now = window(5, 6)
-    assert {start.judge(epoch) for epoch in order} == {Verdict.NEW}
+    assert {start.classify(epoch) for epoch in order} == {EpochStatus.NEW}
     highest = 6
     for epoch in order:
-        verdict = now.judge(epoch)
-        assert (verdict is Verdict.NEW) == (epoch > highest)
-        if verdict is Verdict.NEW:
+        status = now.classify(epoch)
+        assert (status is EpochStatus.NEW) == (epoch > highest)
+        if status is EpochStatus.NEW:
             now = now.slide(epoch)
             highest = epoch
         else:
-            assert (verdict is Verdict.IN_WINDOW) == (now.oldest is not None and epoch >= now.oldest)
+            assert (status is EpochStatus.IN_WINDOW) == (now.oldest is not None and epoch >= now.oldest)
     assert now.newest == 9
 
 
@@ -122,32 +122,32 @@ def test_leader_change_in_the_middle_of_a_transition_counts_what_was_applied(
 def test_trap_1_after_recovery_the_applied_epoch_itself_is_accepted() -> None:
     recovered = EpochWindow.recovered(TERM, 6)
     assert recovered == window(6, 6)
-    assert recovered.judge(6) is Verdict.IN_WINDOW
-    assert recovered.judge(5) is Verdict.STALE
+    assert recovered.classify(6) is EpochStatus.IN_WINDOW
+    assert recovered.classify(5) is EpochStatus.STALE
 
 
 @pytest.mark.parametrize("epoch", [7, 12])
 def test_trap_2_after_recovery_the_next_epoch_keeps_the_applied_one(epoch: int) -> None:
     following = EpochWindow.recovered(TERM, 6).slide(epoch)
     assert following == window(6, epoch)
-    assert following.judge(6) is Verdict.IN_WINDOW
+    assert following.classify(6) is EpochStatus.IN_WINDOW
 
 
 def test_trap_3_a_window_belongs_to_its_term_even_on_the_same_node() -> None:
     earlier = slid(EpochWindow.recovered(TERM, 5), 6, 9)
     again = EpochWindow.recovered(TERM + 2, 5)
-    assert earlier.judge(6) is Verdict.IN_WINDOW
+    assert earlier.classify(6) is EpochStatus.IN_WINDOW
     assert (again.term, again.oldest, again.newest) == (TERM + 2, 5, 5)
-    assert again.judge(6) is Verdict.NEW
+    assert again.classify(6) is EpochStatus.NEW
     assert again != EpochWindow.recovered(TERM, 5)
     assert earlier.slide(10).term == TERM
 
 
 def test_trap_4_an_epoch_that_came_to_lie_inside_while_waiting_is_accepted() -> None:
     before = window(5, 6)
-    assert before.judge(8) is Verdict.NEW
+    assert before.classify(8) is EpochStatus.NEW
     after = before.slide(10)
-    assert after.judge(8) is Verdict.IN_WINDOW
+    assert after.classify(8) is EpochStatus.IN_WINDOW
     with pytest.raises(ValueError, match="not above"):
         after.slide(8)
 
@@ -156,7 +156,7 @@ def test_sliding_twice_to_one_epoch_is_refused_because_it_would_shut_out_the_old
     once = window(5, 6).slide(7)
     with pytest.raises(ValueError, match="not above"):
         once.slide(7)
-    assert once.judge(6) is Verdict.IN_WINDOW
+    assert once.classify(6) is EpochStatus.IN_WINDOW
 
 
 @pytest.mark.parametrize(("oldest", "newest"), [(7, 6), (-1, 3), (None, 3), (3, None)])
@@ -169,9 +169,9 @@ def test_counters_tell_slides_fences_and_refusals_apart() -> None:
     counters = WindowCounters()
     counters.slid()
     counters.slid()
-    counters.granted(Verdict.NEW)
+    counters.granted(EpochStatus.NEW)
     for _ in range(3):
-        counters.granted(Verdict.IN_WINDOW)
+        counters.granted(EpochStatus.IN_WINDOW)
     counters.rejected(window(6, 8).refusal(1))
     counters.rejected(window(6, 8).refusal(4))
     assert counters == WindowCounters(
@@ -199,16 +199,16 @@ class WindowAgainstPlainModel(RuleBasedStateMachine):
 
     def request(self, epoch: int) -> None:
         before = self.tested
-        verdict = before.judge(epoch)
+        status = before.classify(epoch)
         if not self.seen or epoch > self.seen[-1]:
-            assert verdict is Verdict.NEW
+            assert status is EpochStatus.NEW
             self.tested = before.slide(epoch)
             self.seen.append(epoch)
             assert before.newest is None or before.newest == self.tested.oldest
         elif epoch >= self.seen[-2:][0]:
-            assert verdict is Verdict.IN_WINDOW
+            assert status is EpochStatus.IN_WINDOW
         else:
-            assert verdict is Verdict.STALE
+            assert status is EpochStatus.STALE
             assert before.refusal(epoch).gap == self.seen[-2:][0] - epoch
 
     @rule(back=st.integers(0, 3))

@@ -26,12 +26,11 @@ from strandline.statemachine.groups.group_commands import (
     ExpireOffsets,
     ForgetTopics,
     PartitionOffset,
-    Refused,
     ReplaceStaticMember,
     StartGeneration,
     TopicOffsets,
 )
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Captured, packed
 from tests.statemachine.groups_harness import NAMES, Groups, member
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strandline.statemachine.machine import Corruption, StateMachine
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.collectable_epoch import max_collectable_epoch
-from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
 from strandline.statemachine.partition.partition import FAR_AHEAD_MS, PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
@@ -165,8 +165,8 @@ def test_advance_epoch_that_comes_late_is_rejected(replica: Replica, window: tup
 def test_a_new_leader_starts_from_the_applied_epoch(replica: Replica) -> None:
     replica.append(placeholder(epoch=6), window=(5, 8))
     recovered = EpochWindow.recovered(2, replica.machine.max_applied_epoch)
-    assert recovered.judge(8) is Verdict.IN_WINDOW
-    assert recovered.judge(7) is Verdict.STALE
+    assert recovered.classify(8) is EpochStatus.IN_WINDOW
+    assert recovered.classify(7) is EpochStatus.STALE
 
 
 # M(p).
@@ -175,7 +175,7 @@ def test_a_new_leader_starts_from_the_applied_epoch(replica: Replica) -> None:
 def test_a_new_partition_needs_its_creation_epoch_and_nothing_older() -> None:
     machine = Replica(creation_epoch=40).machine
     assert machine.max_collectable_epoch == 39
-    assert EpochWindow.recovered(1, machine.max_applied_epoch).judge(39) is Verdict.STALE
+    assert EpochWindow.recovered(1, machine.max_applied_epoch).classify(39) is EpochStatus.STALE
 
 
 @pytest.mark.parametrize(

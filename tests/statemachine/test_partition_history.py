@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.partition import partition_invariants
-from strandline.statemachine.partition.epoch_window import EpochWindow, Verdict
+from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
 from strandline.statemachine.partition.extents import ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -86,11 +86,11 @@ class PartitionHistory(RuleBasedStateMachine):
         newest = self.window.newest
         assert newest is not None
         epoch = max(0, newest + distance)
-        verdict = self.window.judge(epoch)
-        if verdict is Verdict.STALE:
+        status = self.window.classify(epoch)
+        if status is EpochStatus.STALE:
             assert epoch < self.window.refusal(epoch).oldest
             return None
-        if verdict is Verdict.NEW:
+        if status is EpochStatus.NEW:
             self.window = self.window.slide(epoch)
         return self.window, epoch
 
@@ -556,8 +556,8 @@ class PartitionHistory(RuleBasedStateMachine):
     def a_collectable_epoch_is_refused_by_this_leader_and_by_any_next_one(self) -> None:
         if self.collectable >= 0:
             following = EpochWindow.recovered(99, self.replica.max_applied_epoch)
-            assert self.window.judge(self.collectable) is Verdict.STALE
-            assert following.judge(self.collectable) is Verdict.STALE
+            assert self.window.classify(self.collectable) is EpochStatus.STALE
+            assert following.classify(self.collectable) is EpochStatus.STALE
 
     @invariant()
     def nothing_that_is_needed_is_collectable(self) -> None:

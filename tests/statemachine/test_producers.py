@@ -42,7 +42,7 @@ class Partition:
         transaction: int = NO_TRANSACTION,
     ) -> Duplicate | Rejected | int:
         """The base offset of an appended batch, or why it was not."""
-        refusal = self.producers.judge(producer, epoch, first, count, transaction)
+        refusal = self.producers.check(producer, epoch, first, count, transaction)
         if refusal is not None:
             return refusal
         base = self.next_offset
@@ -54,7 +54,7 @@ class Partition:
         self, transaction: int, *, epoch: int = 0, producer: int = PRODUCER, time: int = 0
     ) -> Rejected | OpenTransaction | None:
         """What a marker ended, or why it was passed over."""
-        refusal = self.producers.judge_end(producer, epoch, transaction)
+        refusal = self.producers.check_end(producer, epoch, transaction)
         if refusal is not None:
             return refusal
         self.next_offset += 1

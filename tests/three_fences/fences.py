@@ -67,7 +67,7 @@ def _any_sequence(
     return refusal
 
 
-_judge = Producers.judge
+_judge = Producers.check
 
 
 def _no_gap(*_: Any) -> None:
@@ -131,8 +131,8 @@ def _any_member(*_: Any, **__: Any) -> None:
 FENCES: Final[dict[str, tuple[Place, ...]]] = {
     SEQUENCE: (
         Place(
-            "apply of an append: Producers.judge",
-            lambda: patch.object(Producers, "judge", _any_sequence),
+            "apply of an append: Producers.check",
+            lambda: patch.object(Producers, "check", _any_sequence),
         ),
         Place("the partition's leader: Gaps", lambda: patch.object(Gaps, "refusal", _no_gap)),
         Place(
@@ -142,8 +142,8 @@ FENCES: Final[dict[str, tuple[Place, ...]]] = {
     ),
     EPOCH: (
         Place(
-            "apply of an append: Producers.judge",
-            lambda: patch.object(Producers, "judge", _any_epoch),
+            "apply of an append: Producers.check",
+            lambda: patch.object(Producers, "check", _any_epoch),
         ),
         Place(
             "apply of a transaction's offsets: group_offsets._refuse_transaction",

@@ -13,13 +13,12 @@ import logging
 from collections import Counter
 from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.context import GroupsContext
-from strandline.node.coordinator.replica import NotDone
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.group_commands import CommitOffsets, CommitTransactionOffsets
 from strandline.statemachine.groups.group_state import size_of_group
 from strandline.statemachine.groups.offsets import Offsets, size_of_name, size_of_offset
+from strandline.statemachine.kafka_errors import KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +30,8 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 TRANSIENT: Final = 2
 """Factor on the bounds of offsets and bytes for commits that add no partition: until a transaction's marker
 comes, its offset is held beside the one that it replaces, and metadata may grow."""
-SAY_SECONDS: Final = 600.0
-"""Between two words to the operator."""
+WARN_SECONDS: Final = 600.0
+"""Between two warnings to the operator."""
 
 _NOTHING: Final = Offsets()
 
@@ -55,24 +54,24 @@ class Bounds:
         """Groups that commits in progress would create."""
         self._offsets = self._bytes = 0
         """Offsets and bytes of commits in progress."""
-        self._said = float("-inf")
+        self._warned_at = float("-inf")
         self.refused = 0
         """Number of requests that were refused because of a bound."""
 
-    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | NotDone:
+    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | Refusal:
         """Execute a commit; one that would exceed a bound gets INVALID_COMMIT_OFFSET_SIZE: no retry."""
         coordinator = self._coordinator
         held = coordinator.machine.groups.get(command.group)
         growth = growth_by(_NOTHING if held is None else held.offsets, command)
         size = growth.bytes + (size_of_group(command.group) if held is None else 0)
-        code = ErrorCode.invalid_commit_offset_size
-        if not self.takes_group(command.group):
-            return NotDone(code, self._refuse(command.group, f"{MAX_GROUPS} groups"))
+        error = KafkaError.INVALID_COMMIT_OFFSET_SIZE
+        if not self.has_room_for(command.group):
+            return Refusal(error, self._refuse(command.group, f"{MAX_GROUPS} groups"))
         totals, times = coordinator.machine.totals, 1 if growth.partitions else TRANSIENT
         if growth.offsets > 0 and totals.offsets + self._offsets + growth.offsets > times * MAX_OFFSETS:
-            return NotDone(code, self._refuse(command.group, f"{MAX_OFFSETS} offsets"))
+            return Refusal(error, self._refuse(command.group, f"{MAX_OFFSETS} offsets"))
         if size > 0 and totals.bytes + self._bytes + size > times * MAX_BYTES:
-            return NotDone(code, self._refuse(command.group, f"{MAX_BYTES} bytes of offsets"))
+            return Refusal(error, self._refuse(command.group, f"{MAX_BYTES} bytes of offsets"))
         if held is None:
             self._new[command.group] += 1
         self._offsets += growth.offsets
@@ -85,7 +84,7 @@ class Bounds:
             if held is None:
                 self._new -= Counter((command.group,))
 
-    def takes_group(self, group_id: str) -> bool:
+    def has_room_for(self, group_id: str) -> bool:
         """Whether the group exists, or may be created. Groups that commits in progress create count too."""
         groups = self._coordinator.machine.groups
         if group_id in groups or group_id in self._new:
@@ -104,8 +103,8 @@ class Bounds:
         self.refused += 1
         coordinator = self._coordinator
         now = coordinator.loop.time()
-        if now - self._said >= SAY_SECONDS:
-            self._said = now
+        if now - self._warned_at >= WARN_SECONDS:
+            self._warned_at = now
             log.warning(
                 "%s-%d has %s, as many as a coordinator takes: group %r is refused; delete groups that are "
                 "unused, or lower groups.offset_retention_seconds: does a client make an id for each run?",

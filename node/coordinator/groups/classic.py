@@ -13,37 +13,32 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_group import LiveGroup
-from strandline.node.coordinator.groups.classic_members import LiveMember
+from strandline.node.coordinator.groups.classic_members import restored_member
+from strandline.node.coordinator.groups.classic_memory import GROUP_BYTES, GroupMemory
 from strandline.node.coordinator.groups.classic_state import (
     JOIN,
     SESSION,
     SYNC,
     UNKNOWN_MEMBER,
     Decision,
-    JoinAsk,
-    Joined,
+    JoinRequest,
+    JoinResponse,
     Leaving,
     Limits,
     State,
-    SyncAsk,
-    Synced,
+    SyncRequest,
+    SyncResponse,
 )
 from strandline.node.coordinator.groups.context import GroupsContext
+from strandline.node.refusal import Cause
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_protocol import CONSUMERS, subscribed_topics
 from strandline.statemachine.groups.group_state import Membership
+from strandline.statemachine.kafka_errors import KafkaError
 
 MAX_GROUP_BYTES: Final = 3 * 1024 * 1024
 """Of one group's members together: a generation is one entry of the log, which takes 4 MiB."""
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of all groups of one coordinator together, as they are in memory."""
-GROUP_BYTES: Final = 4096
-"""Memory of a group besides its members, in bytes."""
-MEMBER_BYTES: Final = 512
-"""Memory of a member, or of a member id that was given out, besides what the client sent, in bytes."""
 
 
 class ClassicGroups:
@@ -61,8 +56,7 @@ class ClassicGroups:
             MAX_GROUP_BYTES,
         )
         self._groups: dict[str, LiveGroup] = {}
-        self._sizes: dict[str, int] = {}
-        self._bytes = 0
+        self._memory = GroupMemory()
         self._tickets = 0
         self._waits: dict[int, asyncio.Future[Any]] = {}
         self._decisions: dict[asyncio.Task[None], None] = {}
@@ -79,9 +73,8 @@ class ClassicGroups:
             task.cancel()
         groups, self._groups = self._groups, {}
         for group in groups.values():
-            group.lost(ErrorCode.not_coordinator)
-        self._sizes.clear()
-        self._bytes = 0
+            group.end(KafkaError.NOT_COORDINATOR)
+        self._memory.clear()
 
     def follow(self, group_id: str) -> None:
         """A group may have become one of the other protocol: let go of one that is a consumer group now, and
@@ -93,56 +86,60 @@ class ClassicGroups:
             if group is None:
                 self._take_up(group_id, membership)
         elif group is not None:
-            consumes = group.protocol_type == CONSUMERS  # then it is served as a member of the consumer group
-            group.lost(ErrorCode.rebalance_in_progress if consumes else ErrorCode.inconsistent_group_protocol)
+            if group.protocol_type == CONSUMERS:  # its members are served as members of the consumer group
+                group.end(KafkaError.REBALANCE_IN_PROGRESS)
+            else:
+                group.end(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
             self._settle(group)
 
     # Requests.
 
-    async def join(self, group_id: str, ask: JoinAsk) -> Joined:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinResponse:
         """A JoinGroup; returns when the join phase is over. Cancelled, it leaves its member to the timers."""
         group = self._groups.get(group_id)
         if group is None:
-            if ask.member_id != UNKNOWN_MEMBER:
-                return Joined(ErrorCode.unknown_member_id, ask.member_id)
-            if not self._has_room(GROUP_BYTES):
-                return Joined(ErrorCode.coordinator_load_in_progress, ask.member_id)
-            if not self._coordinator.bounds.takes_group(group_id):
+            if request.member_id != UNKNOWN_MEMBER:
+                return JoinResponse(KafkaError.UNKNOWN_MEMBER_ID, request.member_id)
+            if not self._memory.has_room(GROUP_BYTES):
+                return JoinResponse(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, request.member_id)
+            if not self._coordinator.bounds.has_room_for(group_id):
                 self._coordinator.bounds.refuse_group(group_id)
-                return Joined(ErrorCode.group_max_size_reached, ask.member_id)
+                return JoinResponse(KafkaError.GROUP_MAX_SIZE_REACHED, request.member_id)
             group = self._create(group_id)
-        answer: Joined = await self._asked(group, partial(group.join, ask))
+        answer: JoinResponse = await self._await_answer(group, partial(group.join, request))
         return answer
 
-    async def sync(self, group_id: str, ask: SyncAsk) -> Synced:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncResponse:
         """A SyncGroup; returns when there is an assignment."""
         group = self._groups.get(group_id)
         if group is None:
-            return Synced(ErrorCode.unknown_member_id)
-        answer: Synced = await self._asked(group, partial(group.sync, ask))
+            return SyncResponse(KafkaError.UNKNOWN_MEMBER_ID)
+        answer: SyncResponse = await self._await_answer(group, partial(group.sync, request))
         return answer
 
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Handle a Heartbeat: NONE, or the error that makes the member act."""
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> Cause | None:
+        """Handle a Heartbeat: None, or the error that makes the member act."""
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.unknown_member_id
+            return KafkaError.UNKNOWN_MEMBER_ID
         return group.heartbeat(member_id, instance_id, generation)
 
-    def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """Handle a LeaveGroup: an error code for each member."""
+    def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[Cause | None]:
+        """Handle a LeaveGroup: an error for each member, None for one that is removed."""
         group = self._groups.get(group_id)
         if group is None:
-            return [ErrorCode.unknown_member_id] * len(leaving)
+            return [KafkaError.UNKNOWN_MEMBER_ID] * len(leaving)
         codes = group.leave(leaving)
         self._settle(group)
         return codes
 
-    def heard(self, group_id: str, member_id: str) -> None:
+    def restart_session(self, group_id: str, member_id: str) -> None:
         """A member showed by something else than a heartbeat that it lives."""
         group = self._groups.get(group_id)
         if group is not None:
-            group.heard(member_id)
+            group.restart_session(member_id)
 
     # Looking at them.
 
@@ -200,7 +197,7 @@ class ClassicGroups:
     @property
     def bytes(self) -> int:
         """Bytes that the groups take, as the bound counts them."""
-        return self._bytes
+        return self._memory.bytes
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -208,13 +205,13 @@ class ClassicGroups:
     # What the groups ask for.
 
     def _create(self, group_id: str) -> LiveGroup:
-        group = self._groups[group_id] = LiveGroup(group_id, self._limits, _Around(self, group_id))
+        group = self._groups[group_id] = LiveGroup(group_id, self._limits, _GroupEnvironment(self, group_id))
         return group
 
     def _take_up(self, group_id: str, classic: ClassicGroup) -> None:
         """Go on with the generation that the log has."""
         group = self._create(group_id)
-        members = [_taken_up(classic, member_id) for member_id in classic.members]
+        members = [restored_member(classic, member_id) for member_id in classic.members]
         of_log = (classic.generation, classic.protocol_type, classic.protocol_name, classic.leader)
         group.restore(*of_log, members)
         self._settle(group)
@@ -232,21 +229,15 @@ class ClassicGroups:
             self._coordinator.timers.cancel((JOIN, group_id, ""))
             self._coordinator.timers.cancel((SYNC, group_id, ""))
             del self._groups[group_id]
-            self._bytes -= self._sizes.pop(group_id, 0)
+            self._memory.forget(group_id)
             return
-        members = group.members
-        size = GROUP_BYTES + members.bytes + MEMBER_BYTES * (len(members) + len(members.pending))
-        self._bytes += size - self._sizes.get(group_id, 0)
-        self._sizes[group_id] = size
+        self._memory.count(group_id, group.members)
 
-    def _has_room(self, size: int) -> bool:
-        return self._bytes + MEMBER_BYTES + size <= MAX_BYTES
-
-    async def _asked(self, group: LiveGroup, ask: Callable[[int], None]) -> Any:
+    async def _await_answer(self, group: LiveGroup, request: Callable[[int], None]) -> Any:
         self._tickets += 1
         ticket = self._tickets
         answer = self._waits[ticket] = self._loop.create_future()
-        ask(ticket)
+        request(ticket)
         self._settle(group)
         try:
             return await answer
@@ -256,7 +247,7 @@ class ClassicGroups:
                 self._settle(group)
             raise
 
-    def _answer(self, ticket: int, result: Joined | Synced) -> None:
+    def _answer(self, ticket: int, result: JoinResponse | SyncResponse) -> None:
         waits = self._waits.pop(ticket, None)
         if waits is not None and not waits.done():
             waits.set_result(result)
@@ -301,14 +292,14 @@ class ClassicGroups:
         return classic.generation, not classic.is_empty
 
 
-class _Around:
-    """`Surroundings` of one group."""
+class _GroupEnvironment:
+    """`Environment` of one group."""
 
     def __init__(self, groups: ClassicGroups, group_id: str) -> None:
         self._groups = groups
         self._group_id = group_id
 
-    def answer(self, ticket: int, result: Joined | Synced) -> None:
+    def answer(self, ticket: int, result: JoinResponse | SyncResponse) -> None:
         self._groups._answer(ticket, result)
 
     def set_timer(self, what: str, member_id: str, seconds: float) -> None:
@@ -329,20 +320,4 @@ class _Around:
         return self._groups._logged_generation(self._group_id)
 
     def has_room(self, size: int) -> bool:
-        return self._groups._has_room(size)
-
-
-def _taken_up(classic: ClassicGroup, member_id: str) -> LiveMember:
-    member = classic.members[member_id]
-    assignments = classic.assignments
-    return LiveMember(
-        member.member_id,
-        member.instance_id,
-        member.client_id,
-        member.client_host,
-        member.session_timeout / 1000,
-        member.rebalance_timeout / 1000,
-        tuple(member.protocols),
-        assignment=b"" if assignments is None else assignments[member_id],
-        synced=assignments is not None,
-    )
+        return self._groups._memory.has_room(size)

@@ -1,6 +1,6 @@
 """The requests and timers of one classic group while this node coordinates it.
 
-A call reports one event; its effects go to `Surroundings`, so nothing here waits, and a test chooses the
+A call reports one event; its effects go to `Environment`, so nothing here waits, and a test chooses the
 order of events. The rules between one generation and the next are in classic_rebalance.
 """
 
@@ -9,22 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kio.schema.errors import ErrorCode
-
-from strandline.node.coordinator.groups.classic_members import LiveMember, asked
+from strandline.node.coordinator.groups.classic_members import LiveMember, joining_member
 from strandline.node.coordinator.groups.classic_rebalance import Rebalancing
 from strandline.node.coordinator.groups.classic_state import (
     SESSION,
     SYNC,
     UNKNOWN_MEMBER,
-    JoinAsk,
-    Joined,
+    JoinRequest,
+    JoinResponse,
     Leaving,
     State,
-    SyncAsk,
-    Synced,
+    SyncRequest,
+    SyncResponse,
 )
+from strandline.node.refusal import Cause
 from strandline.statemachine.groups.group_commands import ReplaceStaticMember
+from strandline.statemachine.kafka_errors import KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class LiveGroup(Rebalancing):
     """The volatile part of a group; the runtime makes it when there is something to wait for.
 
-    A request that may wait is answered by `Surroundings.answer`, under its ticket; others by value.
+    A request that may wait is answered by `Environment.answer`, under its ticket; others by value.
     """
 
     @property
@@ -61,54 +61,54 @@ class LiveGroup(Rebalancing):
             self.state = State.STABLE
         else:
             self.state = State.COMPLETING_REBALANCE
-            self._around.set_timer(SYNC, "", self._longest_rebalance())
+            self._environment.set_timer(SYNC, "", self._longest_rebalance())
         if leader == UNKNOWN_MEMBER:
             self._prepare("it was a consumer group until now")
 
     # Joining.
 
-    def join(self, ask: JoinAsk, ticket: int) -> None:
+    def join(self, request: JoinRequest, ticket: int) -> None:
         """A JoinGroup: answered now, or when the join phase is complete and its generation decided."""
-        present = self.members.get(ask.member_id) or (
-            self.members.of_instance(ask.instance_id) if ask.member_id == UNKNOWN_MEMBER else None
+        present = self.members.get(request.member_id) or (
+            self.members.of_instance(request.instance_id) if request.member_id == UNKNOWN_MEMBER else None
         )
-        code = self._refusal(ask, present)
-        if code is not None:
-            self._around.answer(ticket, Joined(code, ask.member_id))
+        error = self._refusal(request, present)
+        if error is not None:
+            self._environment.answer(ticket, JoinResponse(error, request.member_id))
         elif present is not None and self._sheds(present):
-            self._around.answer(ticket, Joined(ErrorCode.group_max_size_reached, UNKNOWN_MEMBER))
+            self._environment.answer(ticket, JoinResponse(KafkaError.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER))
             self._remove(present)
             self._go_on_without("a member was one too many")
-        elif ask.member_id == UNKNOWN_MEMBER:
-            self._join_unknown(ask, ticket)
-        elif ask.member_id in self.members.pending:
-            self._add(ask, ask.member_id, ticket)
+        elif request.member_id == UNKNOWN_MEMBER:
+            self._join_unknown(request, ticket)
+        elif request.member_id in self.members.pending:
+            self._add(request, request.member_id, ticket)
         else:
-            self._rejoin(ask, ticket)
+            self._rejoin(request, ticket)
 
     def _sheds(self, member: LiveMember) -> bool:
         """Whether the group is full with the members that have joined (the limit fell), without this one."""
         joining = self.state is State.PREPARING_REBALANCE and not member.joined
         return joining and self.members.joined >= self._limits.max_members
 
-    def _refusal(self, ask: JoinAsk, present: LiveMember | None) -> ErrorCode | None:
-        if not self._limits.min_session <= ask.session <= self._limits.max_session:
-            return ErrorCode.invalid_session_timeout
-        pending = ask.member_id in self.members.pending and ask.instance_id is None
-        size, had = asked(ask, ask.member_id).size, 0 if present is None else present.size
+    def _refusal(self, request: JoinRequest, present: LiveMember | None) -> KafkaError | None:
+        if not self._limits.min_session <= request.session <= self._limits.max_session:
+            return KafkaError.INVALID_SESSION_TIMEOUT
+        pending = request.member_id in self.members.pending and request.instance_id is None
+        size, had = joining_member(request, request.member_id).size, 0 if present is None else present.size
         # The next generation forgets what was assigned: it keeps no member out.
         said = 0 if present is None else had - len(present.assignment)
         full = len(self.members) + len(self.members.pending) >= self._limits.max_members
-        too_much = size > said and self.members.said + size - said > self._limits.max_bytes
+        too_much = size > said and self.members.sent_bytes + size - said > self._limits.max_bytes
         if too_much or (full and present is None and not pending):
-            return ErrorCode.group_max_size_reached
-        if size > had and not self._around.has_room(size - had):
-            return ErrorCode.coordinator_load_in_progress
-        if not self._supports(ask.protocol_type, [name for name, _ in ask.protocols]):
-            return ErrorCode.inconsistent_group_protocol
-        if pending or ask.member_id == UNKNOWN_MEMBER:
+            return KafkaError.GROUP_MAX_SIZE_REACHED
+        if size > had and not self._environment.has_room(size - had):
+            return KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+        if not self._supports(request.protocol_type, [name for name, _ in request.protocols]):
+            return KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        if pending or request.member_id == UNKNOWN_MEMBER:
             return None
-        return self.members.refusal(ask.member_id, ask.instance_id)
+        return self.members.refusal(request.member_id, request.instance_id)
 
     def _supports(self, protocol_type: str, names: Sequence[str]) -> bool:
         if not protocol_type or not names:
@@ -116,33 +116,33 @@ class LiveGroup(Rebalancing):
         fits = not len(self.members) or protocol_type == self.protocol_type
         return fits and self.members.supports(names)
 
-    def _join_unknown(self, ask: JoinAsk, ticket: int) -> None:
-        member_id = self._around.new_member_id(ask.instance_id or ask.client_id)
-        old = self.members.of_instance(ask.instance_id)
+    def _join_unknown(self, request: JoinRequest, ticket: int) -> None:
+        member_id = self._environment.new_member_id(request.instance_id or request.client_id)
+        old = self.members.of_instance(request.instance_id)
         if old is not None:
-            self._return(old, ask, member_id, ticket)
-        elif ask.instance_id is None and ask.takes_member_id:
+            self._return(old, request, member_id, ticket)
+        elif request.instance_id is None and request.takes_member_id:
             self.members.give_out(member_id)
-            self._around.set_timer(SESSION, member_id, ask.session)
-            self._around.answer(ticket, Joined(ErrorCode.member_id_required, member_id))
+            self._environment.set_timer(SESSION, member_id, request.session)
+            self._environment.answer(ticket, JoinResponse(KafkaError.MEMBER_ID_REQUIRED, member_id))
         else:
-            self._add(ask, member_id, ticket)
+            self._add(request, member_id, ticket)
 
-    def _add(self, ask: JoinAsk, member_id: str, ticket: int) -> None:
+    def _add(self, request: JoinRequest, member_id: str, ticket: int) -> None:
         self.members.take_back(member_id)
         if not len(self.members):
-            self.protocol_type = ask.protocol_type
-        member = asked(ask, member_id)
+            self.protocol_type = request.protocol_type
+        member = joining_member(request, member_id)
         self.members.add(member)
         self._hold_join(member, ticket)
         self._newcomers = True
         self._go_on_joining("a member joined")
 
-    def _rejoin(self, ask: JoinAsk, ticket: int) -> None:
-        member = self._member(ask.member_id)
-        same = [*member.protocols] == [*ask.protocols]
+    def _rejoin(self, request: JoinRequest, ticket: int) -> None:
+        member = self._member(request.member_id)
+        same = [*member.protocols] == [*request.protocols]
         self._hold_join(member, ticket)
-        self.members.update(member, ask)
+        self.members.update(member, request)
         completing = self.state is State.COMPLETING_REBALANCE and same
         if completing and self._starting:
             pass  # It is in the generation that is being decided, and is answered with the others.
@@ -154,13 +154,13 @@ class LiveGroup(Rebalancing):
             # A leader joins again because of changes that the group cannot see, say in partition counts.
             self._go_on_joining("a member joined again")
 
-    def _return(self, old: LiveMember, ask: JoinAsk, member_id: str, ticket: int) -> None:
+    def _return(self, old: LiveMember, request: JoinRequest, member_id: str, ticket: int) -> None:
         """Replace a static member that comes under a new member id; requests under the old id are fenced."""
-        self._end_join(old, ErrorCode.fenced_instance_id)
-        self._end_sync(old, Synced(ErrorCode.fenced_instance_id))
-        self._around.cancel_timer(SESSION, old.member_id)
+        self._end_join(old, KafkaError.FENCED_INSTANCE_ID)
+        self._end_sync(old, SyncResponse(KafkaError.FENCED_INSTANCE_ID))
+        self._environment.cancel_timer(SESSION, old.member_id)
         self.members.remove(old)
-        member = asked(ask, member_id)
+        member = joining_member(request, member_id)
         member.assignment, member.synced, member.in_generation = old.assignment, old.synced, old.in_generation
         self.members.add(member)
         self._hold_join(member, ticket)
@@ -169,7 +169,7 @@ class LiveGroup(Rebalancing):
         if old.in_generation:
             # In every state: until the next generation what the zombie commits would be taken. The log judges
             # it by its own generation, which is not this group's where the next one could not be logged.
-            generation = self.generation if self._starting else self._around.logged_generation()[0]
+            generation = self.generation if self._starting else self._environment.logged_generation()[0]
             self._decide(ReplaceStaticMember(self.group_id, generation, old.member_id, member.logged()))
         same_votes = [name for name, _ in old.protocols] == [name for name, _ in member.protocols]
         if self.state is not State.STABLE or not (same_votes or self.members.selected() == self.protocol):
@@ -178,76 +178,76 @@ class LiveGroup(Rebalancing):
 
     # Syncing.
 
-    def sync(self, ask: SyncAsk, ticket: int) -> None:
+    def sync(self, request: SyncRequest, ticket: int) -> None:
         """A SyncGroup: answered now, or when the leader's assignment is decided."""
-        code = self.members.refusal(ask.member_id, ask.instance_id)
-        if code is None and ask.generation != self.generation:
-            code = ErrorCode.illegal_generation
-        if code is None and (
-            _differs(ask.protocol_type, self.protocol_type) or _differs(ask.protocol, self.protocol)
+        error = self.members.refusal(request.member_id, request.instance_id)
+        if error is None and request.generation != self.generation:
+            error = KafkaError.ILLEGAL_GENERATION
+        if error is None and (
+            _differs(request.protocol_type, self.protocol_type) or _differs(request.protocol, self.protocol)
         ):
-            code = ErrorCode.inconsistent_group_protocol
-        if code is None and (self.state is State.PREPARING_REBALANCE or self._starting):
-            code = ErrorCode.rebalance_in_progress
-        if code is not None:
-            self._around.answer(ticket, Synced(code))
+            error = KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        if error is None and (self.state is State.PREPARING_REBALANCE or self._starting):
+            error = KafkaError.REBALANCE_IN_PROGRESS
+        if error is not None:
+            self._environment.answer(ticket, SyncResponse(error))
             return
-        member = self._member(ask.member_id)
+        member = self._member(request.member_id)
         self.members.set_synced(member, True)
         if self.members.all_synced:
-            self._around.cancel_timer(SYNC, "")
+            self._environment.cancel_timer(SYNC, "")
         if self.state is State.STABLE:
-            self._around.answer(ticket, self._assignment(member))
+            self._environment.answer(ticket, self._assignment(member))
             self._alive(member)
             return
         self._hold_sync(member, ticket)
         if member.member_id == self.leader and not self._deciding:
-            self._assign(ask.assignments)
+            self._assign(request.assignments)
 
     # Living and leaving.
 
-    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Handle a Heartbeat: NONE, or the error that makes the member act."""
-        code = self.members.refusal(member_id, instance_id)
-        if code is not None:
-            return code
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> KafkaError | None:
+        """Handle a Heartbeat: None, or the error that makes the member act."""
+        error = self.members.refusal(member_id, instance_id)
+        if error is not None:
+            return error
         if generation != self.generation:
-            return ErrorCode.illegal_generation
+            return KafkaError.ILLEGAL_GENERATION
         self._alive(self._member(member_id))
         preparing = self.state is State.PREPARING_REBALANCE
-        return ErrorCode.rebalance_in_progress if preparing else ErrorCode.none
+        return KafkaError.REBALANCE_IN_PROGRESS if preparing else None
 
-    def heard(self, member_id: str) -> None:
+    def restart_session(self, member_id: str) -> None:
         """A member showed by something else that it lives."""
         member = self.members.get(member_id)
         if member is not None:
             self._alive(member)
 
-    def leave(self, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """Handle a LeaveGroup: an error code for each member, NONE for a member that is removed."""
+    def leave(self, leaving: Sequence[Leaving]) -> list[Cause | None]:
+        """Handle a LeaveGroup: an error for each member, None for one that is removed."""
         members, pending = len(self.members), len(self.members.pending)
-        codes = [self._leave(one) for one in leaving]
+        errors: list[Cause | None] = [self._leave(one) for one in leaving]
         if len(self.members) < members:
             self._go_on_without("members left")
         elif len(self.members.pending) < pending and self.state is State.PREPARING_REBALANCE:
             self._maybe_complete_join()
-        return codes
+        return errors
 
-    def _leave(self, one: Leaving) -> ErrorCode:
+    def _leave(self, one: Leaving) -> KafkaError | None:
         if one.member_id == UNKNOWN_MEMBER:
             member = self.members.of_instance(one.instance_id)
             if member is None:
-                return ErrorCode.unknown_member_id
+                return KafkaError.UNKNOWN_MEMBER_ID
         elif self.members.take_back(one.member_id):
-            self._around.cancel_timer(SESSION, one.member_id)
-            return ErrorCode.none
+            self._environment.cancel_timer(SESSION, one.member_id)
+            return None
         else:
             refusal = self.members.refusal(one.member_id, one.instance_id)
             if refusal is not None:
                 return refusal
             member = self._member(one.member_id)
         self._remove(member)
-        return ErrorCode.none
+        return None
 
     def abandon(self, ticket: int) -> None:
         """Forget a request whose connection is gone: its answer has no receiver any more.

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
-from strandline.node.coordinator.groups.classic_state import JoinAsk
+from strandline.node.coordinator.groups.classic_state import JoinRequest
+from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.group_commands import Member
+from strandline.statemachine.kafka_errors import KafkaError
 
 PROTOCOL_BYTES: Final = 8
 """Bytes of a protocol in a log entry besides its name and metadata, both of which may be empty."""
@@ -70,17 +70,34 @@ class LiveMember:
         )
 
 
-def asked(ask: JoinAsk, member_id: str) -> LiveMember:
+def joining_member(request: JoinRequest, member_id: str) -> LiveMember:
     """The member that a JoinGroup makes."""
     return LiveMember(
         member_id,
-        ask.instance_id,
-        ask.client_id,
-        ask.client_host,
-        ask.session,
-        ask.rebalance,
-        tuple(ask.protocols),
-        skips=ask.takes_skip,
+        request.instance_id,
+        request.client_id,
+        request.client_host,
+        request.session,
+        request.rebalance,
+        tuple(request.protocols),
+        skips=request.takes_skip,
+    )
+
+
+def restored_member(classic: ClassicGroup, member_id: str) -> LiveMember:
+    """A member of a generation that the log has."""
+    member = classic.members[member_id]
+    assignments = classic.assignments
+    return LiveMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout / 1000,
+        member.rebalance_timeout / 1000,
+        tuple(member.protocols),
+        assignment=b"" if assignments is None else assignments[member_id],
+        synced=assignments is not None,
     )
 
 
@@ -120,7 +137,7 @@ class Members:
         return None if held is None else self._members[held]
 
     @property
-    def said(self) -> int:
+    def sent_bytes(self) -> int:
         """Bytes that all members sent: their size in the log entry of a generation."""
         return self.bytes - self.assigned
 
@@ -134,15 +151,15 @@ class Members:
         """Whether every member has asked for its assignment in this generation."""
         return not self._unsynced
 
-    def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
+    def refusal(self, member_id: str, instance_id: str | None) -> KafkaError | None:
         """The error of a request with these ids, else None (ClassicGroup.validateMember)."""
         if instance_id is not None:
             held = self._static.get(instance_id)
             if held is None:
-                return ErrorCode.unknown_member_id
+                return KafkaError.UNKNOWN_MEMBER_ID
             if held != member_id:
-                return ErrorCode.fenced_instance_id
-        return None if member_id in self._members else ErrorCode.unknown_member_id
+                return KafkaError.FENCED_INSTANCE_ID
+        return None if member_id in self._members else KafkaError.UNKNOWN_MEMBER_ID
 
     # Protocols.
 
@@ -182,14 +199,14 @@ class Members:
         self.bytes -= member.size
         self.assigned -= len(member.assignment)
 
-    def update(self, member: LiveMember, ask: JoinAsk) -> None:
+    def update(self, member: LiveMember, request: JoinRequest) -> None:
         """Replace a member's protocols, timeouts and client by those of its newest JoinGroup."""
         self.bytes -= member.size
         self._discount(member.protocols)
-        member.protocols = tuple(ask.protocols)
-        member.session, member.rebalance = ask.session, ask.rebalance
-        member.client_id, member.client_host = ask.client_id, ask.client_host
-        member.skips = ask.takes_skip
+        member.protocols = tuple(request.protocols)
+        member.session, member.rebalance = request.session, request.rebalance
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.skips = request.takes_skip
         self._supported.update(dict.fromkeys(_names(member.protocols), 1))
         self.bytes += member.size
 

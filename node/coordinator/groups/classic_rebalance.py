@@ -1,7 +1,7 @@
 """Leads a classic group from one generation to the next: joining, the decisions in the log, the answers.
 
 It is Kafka's state machine (ClassicGroup, and the classic part of GroupMetadataManager) without threads,
-timers or log: its effects go through `Surroundings`. One thing differs. Kafka keeps a generation that is not
+timers or log: its effects go through `Environment`. One thing differs. Kafka keeps a generation that is not
 assigned yet in memory only. Here the log decides the generation before any member is told of it, so it fences
 commits from then on, and members need not join again when a coordinator is lost between join and sync. While
 a decision is in progress the group goes on: a member that joins meanwhile is part of the generation after it.
@@ -13,27 +13,25 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_members import LiveMember
 from strandline.node.coordinator.groups.classic_state import (
     JOIN,
     SYNC,
     Decision,
+    Environment,
     Limits,
     State,
-    Surroundings,
-    Synced,
+    SyncResponse,
 )
 from strandline.node.coordinator.groups.classic_waiting import Waiting
-from strandline.node.coordinator.replica import NotDone
+from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_protocol import CONSUMERS
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
-    Refused,
     ReplaceStaticMember,
     StartGeneration,
 )
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 log = logging.getLogger(__name__)
 
@@ -42,20 +40,20 @@ RETRY_SECONDS: Final = 1.0
 MAX_REFUSALS: Final = 3
 """So often a generation may lose a race against the group's deletion before its members are sent away."""
 
-_SYNC_FAILURES: Final = {
+_SYNC_FAILURES: Final[Mapping[Cause, Cause]] = {
     # As Kafka's appendGroupMetadataErrorToResponseError: no retry makes an assignment smaller.
-    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    KafkaError.MESSAGE_TOO_LARGE: KafkaError.UNKNOWN_SERVER_ERROR,
     # Java's consumer and aiokafka give up on this answer to a SyncGroup; and the group does begin again.
-    ErrorCode.coordinator_load_in_progress: ErrorCode.rebalance_in_progress,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS: KafkaError.REBALANCE_IN_PROGRESS,
 }
-"""Error codes for members whose assignment the log refused, if they differ from the log's own code."""
+"""Errors for members whose assignment the log refused, where they differ from the log's own."""
 
 
 class Rebalancing(Waiting):
     """The group's own steps, taken after `LiveGroup` has recorded a request or the end of a timer."""
 
-    def __init__(self, group_id: str, limits: Limits, around: Surroundings) -> None:
-        super().__init__(group_id, around)
+    def __init__(self, group_id: str, limits: Limits, environment: Environment) -> None:
+        super().__init__(group_id, environment)
         self._limits = limits
         self._initial = False
         """Whether this join phase is one of a group that was empty."""
@@ -79,21 +77,21 @@ class Rebalancing(Waiting):
         log.info("group %r: generation %d is over: %s", self.group_id, self.generation, reason)
         initial = self.state is State.EMPTY
         self._enter(State.PREPARING_REBALANCE)
-        self._around.cancel_timer(SYNC, "")
+        self._environment.cancel_timer(SYNC, "")
         for member in self.members:
             if member.sync is not None:
-                self._end_sync(member, Synced(ErrorCode.rebalance_in_progress))
+                self._end_sync(member, SyncResponse(KafkaError.REBALANCE_IN_PROGRESS))
                 self._alive(member)
             self.members.set_joined(member, member.join is not None)
         self._initial, self._newcomers, self._overdue = initial, False, False
         if initial:
             delay = self._limits.initial_delay
             self._initial_left = max(self._longest_rebalance() - delay, 0.0)
-            self._around.set_timer(JOIN, "", delay)
+            self._environment.set_timer(JOIN, "", delay)
         elif self.members.all_joined:
             self._complete_join()
         else:
-            self._around.set_timer(JOIN, "", self._longest_rebalance())
+            self._environment.set_timer(JOIN, "", self._longest_rebalance())
 
     def _go_on_joining(self, reason: str) -> None:
         """A member joined: complete the join phase if it was the last one, or begin a join phase."""
@@ -115,7 +113,7 @@ class Rebalancing(Waiting):
             self._newcomers = False
             delay = min(self._limits.initial_delay, self._initial_left)
             self._initial_left -= delay
-            self._around.set_timer(JOIN, "", delay)
+            self._environment.set_timer(JOIN, "", delay)
         else:
             self._complete_join()
 
@@ -130,7 +128,7 @@ class Rebalancing(Waiting):
             self._overdue = True
             return
         self._overdue = False
-        self._around.cancel_timer(JOIN, "")
+        self._environment.cancel_timer(JOIN, "")
         for member in [member for member in self.members if not member.joined and member.instance_id is None]:
             self._remove(member)
         if not len(self.members):
@@ -143,7 +141,7 @@ class Rebalancing(Waiting):
         if leader is None:
             # Static members only, and none came: they keep their places until they are silent for too long.
             self._initial = False
-            self._around.set_timer(JOIN, "", self._longest_rebalance())
+            self._environment.set_timer(JOIN, "", self._longest_rebalance())
             return
         self.leader = leader.member_id
         self._enter(State.COMPLETING_REBALANCE)
@@ -157,7 +155,7 @@ class Rebalancing(Waiting):
     # Decisions.
 
     def _start_generation(self) -> None:
-        present, _ = self._around.logged_generation()
+        present, _ = self._environment.logged_generation()
         self.generation = present + 1
         self.protocol = self.members.selected()
         self._starting = True
@@ -175,7 +173,7 @@ class Rebalancing(Waiting):
     def _empty_generation(self) -> None:
         self.leader = self.protocol = ""
         self._unlogged = False
-        present, has_members = self._around.logged_generation()
+        present, has_members = self._environment.logged_generation()
         if has_members:
             self.generation = present + 1
             self._decide(StartGeneration(self.group_id, self.generation, self.protocol_type, "", "", []))
@@ -186,10 +184,10 @@ class Rebalancing(Waiting):
 
     def _decide(self, command: Decision) -> None:
         self._deciding += 1
-        self._around.decide(command)
+        self._environment.decide(command)
 
     def decided(self, command: Decision, result: Any) -> None:
-        """Handle the result of a command that this group gave to `Surroundings.decide`."""
+        """Handle the result of a command that this group gave to `Environment.decide`."""
         if self.state is State.DEAD:
             return
         self._deciding -= 1
@@ -214,18 +212,17 @@ class Rebalancing(Waiting):
                 for member in self.members:
                     self._tell_generation(member)
                     self._alive(member)
-                self._around.set_timer(SYNC, "", self._longest_rebalance())
+                self._environment.set_timer(SYNC, "", self._longest_rebalance())
         elif isinstance(result, Refused):
             # The group was deleted, or expired, between the look at its generation and the apply.
             self._refusals += 1
-            if failed is not ErrorCode.illegal_generation or self._refusals > MAX_REFUSALS:
-                if failed is ErrorCode.illegal_generation:
-                    failed = (
-                        ErrorCode.coordinator_not_available
-                    )  # a client then looks for it, and joins again
-                elif self.protocol_type == CONSUMERS:
-                    failed = ErrorCode.rebalance_in_progress  # it is a consumer group now, that they may join
-                self.lost(failed)
+            outrun = failed is KafkaError.ILLEGAL_GENERATION
+            if not outrun or self._refusals > MAX_REFUSALS:
+                if outrun:  # a client looks for the coordinator, and joins again
+                    failed = KafkaError.COORDINATOR_NOT_AVAILABLE
+                elif self.protocol_type == CONSUMERS:  # they may join the consumer group that it is now
+                    failed = KafkaError.REBALANCE_IN_PROGRESS
+                self.end(failed)
             elif self.state is State.COMPLETING_REBALANCE:
                 self._start_generation()
             elif self.state is State.EMPTY:
@@ -238,14 +235,14 @@ class Rebalancing(Waiting):
             self._prepare("it could not be logged")
         elif self.state is State.EMPTY:
             self._unlogged = True
-            self._around.set_timer(JOIN, "", RETRY_SECONDS)
+            self._environment.set_timer(JOIN, "", RETRY_SECONDS)
 
     def _assigned(self, command: AssignGeneration, result: Any) -> None:
         if self.state is not State.COMPLETING_REBALANCE or command.generation != self.generation:
             return
         failed = _failure(result)
         if failed is not None:
-            answer = Synced(_SYNC_FAILURES.get(failed, failed))
+            answer = SyncResponse(_SYNC_FAILURES.get(failed, failed))
             for member in self.members:
                 self._end_sync(member, answer)
                 self._alive(member)
@@ -270,22 +267,23 @@ class Rebalancing(Waiting):
             self._tell_generation(member, leader=leader, skip=member.skips and leads)
             self._alive(member)
         else:
-            self._end_join(member, failed if isinstance(result, NotDone) else ErrorCode.rebalance_in_progress)
+            decided = isinstance(result, Refused)  # by the log: the group went on to another generation
+            self._end_join(member, KafkaError.REBALANCE_IN_PROGRESS if decided else failed)
             self._alive(member)
             self._prepare("a static member's return could not be logged")
 
     # Endings.
 
-    def lost(self, code: ErrorCode) -> None:
-        """End this object: every waiting request is answered with `code`. The caller cancels its timers."""
-        log.info("group %r: this node no longer coordinates it: %s", self.group_id, code.name)
+    def end(self, error: Cause) -> None:
+        """End this object: every waiting request is answered with `error`. The caller cancels its timers."""
+        log.info("group %r: this node no longer coordinates it: %s", self.group_id, error.name)
         self._enter(State.DEAD)
         for member in self.members:
-            self._end_join(member, code)
-            self._end_sync(member, Synced(code))
+            self._end_join(member, error)
+            self._end_sync(member, SyncResponse(error))
 
 
-def _failure(result: Any) -> ErrorCode | None:
-    if isinstance(result, NotDone):
-        return result.code
-    return ErrorCode(int(result.code)) if isinstance(result, Refused) else None
+def _failure(result: Any) -> Cause | None:
+    if isinstance(result, Refusal):
+        return result.reason
+    return result.error if isinstance(result, Refused) else None

@@ -11,8 +11,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from kio.schema.errors import ErrorCode
-
+from strandline.node.refusal import Cause
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     ReplaceStaticMember,
@@ -53,7 +52,7 @@ COMES_FROM: Final[Mapping[State, tuple[State, ...]]] = MappingProxyType(
 """For each state those that it may be entered from: Kafka's validPreviousStates."""
 
 
-class JoinAsk(NamedTuple):
+class JoinRequest(NamedTuple):
     """A JoinGroup. Timeouts are seconds."""
 
     member_id: str
@@ -71,10 +70,10 @@ class JoinAsk(NamedTuple):
     """Whether the client supports leading without assigning (KIP-814: version 9)."""
 
 
-class Joined(NamedTuple):
-    """The answer to a JoinGroup; with an error only the code and the member id count."""
+class JoinResponse(NamedTuple):
+    """The answer to a JoinGroup; with an error, only the error and the member id count."""
 
-    code: ErrorCode
+    error: Cause | None
     member_id: str
     generation: int = NO_GENERATION
     protocol_type: str | None = None
@@ -85,7 +84,7 @@ class Joined(NamedTuple):
     """Member id, instance id, metadata of every member: for the group's leader."""
 
 
-class SyncAsk(NamedTuple):
+class SyncRequest(NamedTuple):
     """A SyncGroup; the assignments are there when it is the leader's."""
 
     member_id: str
@@ -97,10 +96,10 @@ class SyncAsk(NamedTuple):
     assignments: Mapping[str, bytes]
 
 
-class Synced(NamedTuple):
+class SyncResponse(NamedTuple):
     """The answer to a SyncGroup."""
 
-    code: ErrorCode
+    error: Cause | None
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
@@ -134,10 +133,10 @@ SESSION: Final = "session"
 """The timer of a member, or of a member id that was given out."""
 
 
-class Surroundings(Protocol):
+class Environment(Protocol):
     """Services of the runtime for the rules of one group. None of them calls back into the group at once."""
 
-    def answer(self, ticket: int, result: Joined | Synced) -> None:
+    def answer(self, ticket: int, result: JoinResponse | SyncResponse) -> None:
         """Answer a waiting request; without effect if the client is gone."""
 
     def set_timer(self, what: str, member_id: str, seconds: float) -> None:

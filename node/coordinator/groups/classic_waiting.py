@@ -7,24 +7,24 @@ request twice or never.
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.classic_members import LiveMember, Members
 from strandline.node.coordinator.groups.classic_state import (
     COMES_FROM,
     SESSION,
     UNKNOWN_MEMBER,
-    Joined,
+    Environment,
+    JoinResponse,
     State,
-    Surroundings,
-    Synced,
+    SyncResponse,
 )
+from strandline.node.refusal import Cause
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 class Waiting:
     """A group's state and its waiting requests; the subclasses have the rules."""
 
-    def __init__(self, group_id: str, around: Surroundings) -> None:
+    def __init__(self, group_id: str, environment: Environment) -> None:
         self.group_id = group_id
         self.state = State.EMPTY
         self.generation = 0
@@ -33,21 +33,21 @@ class Waiting:
         self.protocol = ""
         self.leader = ""
         self.members = Members()
-        self._around = around
+        self._environment = environment
         self._waiting: dict[int, LiveMember] = {}
         """Members whose request waits, by ticket."""
 
     def _hold_join(self, member: LiveMember, ticket: int) -> None:
         """The member has joined, and is answered later."""
-        self._end_join(member, ErrorCode.rebalance_in_progress)
-        self._around.cancel_timer(SESSION, member.member_id)
+        self._end_join(member, KafkaError.REBALANCE_IN_PROGRESS)
+        self._environment.cancel_timer(SESSION, member.member_id)
         self._waiting[ticket] = member
         member.join = ticket
         self.members.set_joined(member, True)
 
     def _hold_sync(self, member: LiveMember, ticket: int) -> None:
-        self._end_sync(member, Synced(ErrorCode.rebalance_in_progress))
-        self._around.cancel_timer(SESSION, member.member_id)
+        self._end_sync(member, SyncResponse(KafkaError.REBALANCE_IN_PROGRESS))
+        self._environment.cancel_timer(SESSION, member.member_id)
         self._waiting[ticket] = member
         member.sync = ticket
 
@@ -63,28 +63,28 @@ class Waiting:
             else ()
         )
         known = (member.member_id, self.generation, self.protocol_type, self.protocol, leader, skip, members)
-        self._around.answer(ticket, Joined(ErrorCode.none, *known))
+        self._environment.answer(ticket, JoinResponse(None, *known))
 
-    def _end_join(self, member: LiveMember, code: ErrorCode) -> None:
+    def _end_join(self, member: LiveMember, error: Cause) -> None:
         if member.join is not None:
             ticket, member.join = member.join, None
             del self._waiting[ticket]
-            unknown = code is ErrorCode.unknown_member_id
-            self._around.answer(ticket, Joined(code, UNKNOWN_MEMBER if unknown else member.member_id))
+            member_id = UNKNOWN_MEMBER if error is KafkaError.UNKNOWN_MEMBER_ID else member.member_id
+            self._environment.answer(ticket, JoinResponse(error, member_id))
 
-    def _end_sync(self, member: LiveMember, answer: Synced) -> None:
+    def _end_sync(self, member: LiveMember, answer: SyncResponse) -> None:
         if member.sync is not None:
             ticket, member.sync = member.sync, None
             del self._waiting[ticket]
-            self._around.answer(ticket, answer)
+            self._environment.answer(ticket, answer)
 
-    def _assignment(self, member: LiveMember) -> Synced:
-        return Synced(ErrorCode.none, self.protocol_type, self.protocol, member.assignment)
+    def _assignment(self, member: LiveMember) -> SyncResponse:
+        return SyncResponse(None, self.protocol_type, self.protocol, member.assignment)
 
     def _alive(self, member: LiveMember) -> None:
         """Restart the member's session timeout, unless a request of it waits: it cannot expire then."""
         if member.join is None and member.sync is None:
-            self._around.set_timer(SESSION, member.member_id, member.session)
+            self._environment.set_timer(SESSION, member.member_id, member.session)
 
     def _longest_rebalance(self) -> float:
         return max((member.rebalance for member in self.members), default=0.0)
@@ -94,7 +94,7 @@ class Waiting:
         self.state = state
 
     def _remove(self, member: LiveMember) -> None:
-        self._around.cancel_timer(SESSION, member.member_id)
-        self._end_join(member, ErrorCode.unknown_member_id)
-        self._end_sync(member, Synced(ErrorCode.unknown_member_id))
+        self._environment.cancel_timer(SESSION, member.member_id)
+        self._end_join(member, KafkaError.UNKNOWN_MEMBER_ID)
+        self._end_sync(member, SyncResponse(KafkaError.UNKNOWN_MEMBER_ID))
         self.members.remove(member)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.node.coordinator.groups.classic_state import JoinAsk
+from strandline.node.coordinator.groups.classic_state import JoinRequest
 from strandline.node.coordinator.groups.consumer_draft import Draft
 from strandline.node.coordinator.groups.consumer_member import Partition
 from strandline.node.coordinator.groups.consumer_topics import Topics
@@ -41,7 +41,7 @@ class ClassicJoin:
     """Its own, or the one that it is given."""
     is_known: bool
     """Whether it brought its member id."""
-    ask: JoinAsk
+    request: JoinRequest
     subscription: Subscription
     """Of the protocol that it prefers."""
     owned: frozenset[Partition]
@@ -50,30 +50,30 @@ class ClassicJoin:
     @property
     def instance_id(self) -> str | None:
         """Of a static member."""
-        return self.ask.instance_id
+        return self.request.instance_id
 
     @property
     def protocols(self) -> Collection[str]:
         """Names of those it can use."""
-        return [name for name, _ in self.ask.protocols]
+        return [name for name, _ in self.request.protocols]
 
     @property
     def size(self) -> int:
         """Approximate bytes of its protocols in a log entry."""
-        return sum(len(name) + len(metadata) for name, metadata in self.ask.protocols)
+        return sum(len(name) + len(metadata) for name, metadata in self.request.protocols)
 
     def updated(self, member: ConsumerMember) -> ConsumerMember:
         """The member with the fields of this JoinGroup. It subscribes by names, without an assignor."""
         return member._replace(
             instance_id=self.instance_id or member.instance_id,
             rack_id=self.subscription.rack_id or member.rack_id,
-            client_id=self.ask.client_id,
-            client_host=self.ask.client_host,
-            rebalance_timeout_ms=round(self.ask.rebalance * 1000),
+            client_id=self.request.client_id,
+            client_host=self.request.client_host,
+            rebalance_timeout_ms=round(self.request.rebalance * 1000),
             topics=tuple(sorted(set(self.subscription.topics))),
             pattern="",
             assignor=None,
-            classic=ClassicMetadata(round(self.ask.session * 1000), tuple(self.ask.protocols)),
+            classic=ClassicMetadata(round(self.request.session * 1000), tuple(self.request.protocols)),
         )
 
 

@@ -40,7 +40,7 @@ class Draft:
         self._supported: Counter[str] = Counter()
         """By how much more members of those have each protocol."""
         self.matched = Matched(group)
-        self._said = 0
+        self._subscription_growth = 0
         """Growth of the bytes of its members' subscriptions; see `size_of`."""
         self._bytes: int | None = None
         """Of all members before that, once it was asked for."""
@@ -62,13 +62,13 @@ class Draft:
     @property
     def growth(self) -> int:
         """Growth of the members' subscriptions and of the matches of their patterns."""
-        return self._said + self.matched.growth
+        return self._subscription_growth + self.matched.growth
 
     def size(self) -> int:
         """Size of all members with the matches of their patterns; see `size_of` and consumer_matches."""
         if self._bytes is None:
             self._bytes = sum(size_of(member) for member in self.group.members.values())
-        return self._bytes + self._said + self.matched.total
+        return self._bytes + self._subscription_growth + self.matched.total
 
     def owner(self, partition: Partition) -> str | None:
         """The id of the member that owns a partition; None if none does."""
@@ -100,7 +100,7 @@ class Draft:
         if member.classic is not None:
             self.classic += 1
             self._supported.update(member.classic.names)
-        self._said += size_of(member)
+        self._subscription_growth += size_of(member)
         for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
             self._owners[partition] = member.member_id
         if member.instance_id is not None:
@@ -121,7 +121,7 @@ class Draft:
         if member.classic is not None:
             self.classic -= 1
             self._supported.subtract(member.classic.names)
-        self._said -= size_of(member)
+        self._subscription_growth -= size_of(member)
         for partition in (*partitions_of(member.assigned), *partitions_of(member.revoking)):
             self._owners[partition] = None
         if member.instance_id is not None:

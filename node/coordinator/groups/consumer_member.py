@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from kio.schema.errors import ErrorCode
-
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group_commands import (
     NOTHING,
     STABLE,
@@ -22,6 +21,7 @@ from strandline.statemachine.groups.consumer_group_commands import (
     assignment,
     partitions_of,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 
 JOINING: Final = 0
 LEAVING: Final = -1
@@ -49,8 +49,8 @@ class Heartbeat:
     @property
     def full(self) -> bool:
         """Whether it has all fields, as after an error; then the answer has all fields too."""
-        said = self.topics is not None or self.pattern is not None
-        return self.rebalance_timeout_ms is not None and said and self.owned is not None
+        subscribes = self.topics is not None or self.pattern is not None
+        return self.rebalance_timeout_ms is not None and subscribes and self.owned is not None
 
     def updated(self, member: ConsumerMember) -> ConsumerMember:
         """The member with the fields of this heartbeat."""
@@ -69,13 +69,6 @@ class Heartbeat:
             assignor=_or(self.assignor, member.assignor),
             classic=None,
         )
-
-
-class Refusal(NamedTuple):
-    """The reason why a member is not served."""
-
-    code: ErrorCode
-    message: str
 
 
 def newcomer(member_id: str) -> ConsumerMember:
@@ -98,7 +91,7 @@ def refuse_epoch(member: ConsumerMember, heartbeat: Heartbeat) -> Refusal | None
     else:
         how = "smaller"
     return Refusal(
-        ErrorCode.fenced_member_epoch,
+        KafkaError.FENCED_MEMBER_EPOCH,
         f"The consumer group member has a {how} member epoch ({heartbeat.epoch}) than the one known by the "
         f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
     )
@@ -107,7 +100,7 @@ def refuse_epoch(member: ConsumerMember, heartbeat: Heartbeat) -> Refusal | None
 def reconciled(
     member: ConsumerMember,
     owned: Collection[Partition] | None,
-    spoken: int,
+    reported_epoch: int,
     epoch: int,
     target: Assignment,
     owner_of: Callable[[Partition], str | None],
@@ -115,7 +108,7 @@ def reconciled(
     """The member one step nearer to its target, or itself if no step can be taken.
 
     Kafka's `CurrentAssignmentBuilder`. `owned`: the partitions it reports as its own, None: no change;
-    `spoken`: the epoch it reports; `owner_of`: the present owner of a partition.
+    `reported_epoch`: the epoch it reports; `owner_of`: the present owner of a partition.
     """
     if member.state == STABLE and member.epoch == epoch:
         return member
@@ -127,7 +120,7 @@ def reconciled(
     revoked = [partition for partition in had if partition not in wanted]
     if revoked and _owns(owned, revoked):
         return member._replace(
-            previous_epoch=spoken,
+            previous_epoch=reported_epoch,
             state=UNREVOKED,
             assigned=assignment(kept),
             revoking=assignment(revoked),
@@ -141,7 +134,7 @@ def reconciled(
         return member
     return member._replace(
         epoch=epoch,
-        previous_epoch=spoken,
+        previous_epoch=reported_epoch,
         state=state,
         assigned=assignment(kept + free),
         revoking=NOTHING,

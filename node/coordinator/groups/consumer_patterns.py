@@ -1,7 +1,7 @@
 """The regular expressions that consumers subscribe by (KIP-848), as automata over topics' names.
 
 Their syntax is RE2's, which Kafka takes them for (`SubscriptionPattern`), and a name has to match as a whole.
-What RE2 has not, back-references and looking around, is refused here too. Topics' names are ASCII, so a
+What RE2 has not, back-references and looking environment, is refused here too. Topics' names are ASCII, so a
 character beyond it matches none.
 """
 

@@ -11,62 +11,33 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
+from strandline.node.coordinator.groups.consumer_admission import Admission
 from strandline.node.coordinator.groups.consumer_automaton import InvalidPattern
 from strandline.node.coordinator.groups.consumer_classic import ClassicJoin, downgrade_of
 from strandline.node.coordinator.groups.consumer_draft import Draft, size_of
-from strandline.node.coordinator.groups.consumer_entrance import Entrance
+from strandline.node.coordinator.groups.consumer_events import Answer, MemberEvent, Reply, TimerExpired
 from strandline.node.coordinator.groups.consumer_matches import Matches, size_of_matches, within
-from strandline.node.coordinator.groups.consumer_member import (
-    JOINING,
-    LEAVING,
-    Heartbeat,
-    Refusal,
-    reconciled,
-)
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, reconciled
 from strandline.node.coordinator.groups.consumer_topics import Topics, digest
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_group_commands import (
     LEFT_FOR_A_WHILE,
     NOTHING,
     STABLE,
-    Assignment,
     ChangeConsumerGroup,
     ConsumerMember,
     Upgrade,
 )
+from strandline.statemachine.kafka_errors import KafkaError
 
 MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
 """Bound on a group's subscriptions in bytes, about: names, patterns, ids, and the patterns' matches."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Overdue:
-    """A member's time is over: it was not heard, or did not let go of partitions."""
-
-    member_id: str
-    timer: str
-    """The name of the timer that ended."""
-
-
-class Reply(NamedTuple):
-    """The answer to a member; no assignment: the one that it has still holds."""
-
-    member_id: str
-    epoch: int
-    state: int
-    assignment: Assignment | None
-
-
-Word = Heartbeat | ClassicJoin | Overdue
-Answer = Reply | Refusal
 
 
 class Plan(NamedTuple):
@@ -81,7 +52,7 @@ class Plan(NamedTuple):
 def plan(
     group_id: str,
     group: ConsumerGroup | None,
-    words: Sequence[Word],
+    events: Sequence[MemberEvent],
     topics: Topics,
     *,
     max_members: int,
@@ -105,7 +76,7 @@ def plan(
     draft = turn.draft
     for member_id in gone:
         draft.drop(member_id)
-    answers: list[Answer | None] = [turn.take(word) for word in words]
+    answers: list[Answer | None] = [turn.take(event) for event in events]
     if turn.renewed or look:
         turn.look_at_topics()
     becomes_classic = (
@@ -113,14 +84,16 @@ def plan(
     )
     if turn.renewed and not becomes_classic:
         turn.assign()
-    spoke = [
-        place for place, word in enumerate(words) if not isinstance(word, Overdue) and answers[place] is None
+    accepted = [
+        place
+        for place, event in enumerate(events)
+        if not isinstance(event, TimerExpired) and answers[place] is None
     ]
-    for _ in range(2):  # again, as what the last of them let go of may be the first one's
-        for place in spoke:
-            turn.reconcile(words[place])
-    for place in spoke:
-        answers[place] = turn.reply(words[place])
+    for _ in range(2):  # again: the first member may wait for partitions that the last one revokes
+        for place in accepted:
+            turn.reconcile(events[place])
+    for place in accepted:
+        answers[place] = turn.reply(events[place])
     if upgrade is not None and draft.classic == draft.count:
         return Plan(None, answers, 0)  # all were turned away
     downgrade = downgrade_of(draft, topics, max_members, renewed=turn.renewed) if becomes_classic else None
@@ -149,40 +122,40 @@ class _Turn:
         self._group = group or ConsumerGroup()
         self.draft = Draft(group_id, self._group)
         self._topics = topics
-        self._entrance = Entrance(group_id, self.draft, max_members)
+        self._admission = Admission(group_id, self.draft, max_members)
         self._room = room
         self.renewed = False
         """Whether the target assignment has to be computed again."""
 
-    # What members say.
+    # Events.
 
-    def take(self, word: Word) -> Answer | None:
+    def take(self, event: MemberEvent) -> Answer | None:
         """Apply a request to the draft: members join, change, leave. Returns an answer if that is all."""
-        if isinstance(word, Overdue):
-            if self.draft.member(word.member_id) is not None:
-                self.draft.drop(word.member_id)
+        if isinstance(event, TimerExpired):
+            if self.draft.member(event.member_id) is not None:
+                self.draft.drop(event.member_id)
                 self.renewed = True
             return None
-        if isinstance(word, ClassicJoin):
-            return self._admit(word, self._entrance.classic_member(word))
-        if not self._there and word.epoch != JOINING:
-            return Refusal(ErrorCode.group_id_not_found, f"Group {self._group_id} not found.")
-        return self._leave(word) if word.epoch < 0 else self._admit(word, self._entrance.member(word))
+        if isinstance(event, ClassicJoin):
+            return self._admit(event, self._admission.classic_member(event))
+        if not self._there and event.epoch != JOINING:
+            return Refusal(KafkaError.GROUP_ID_NOT_FOUND, f"Group {self._group_id} not found.")
+        return self._leave(event) if event.epoch < 0 else self._admit(event, self._admission.member(event))
 
-    def _admit(self, word: Heartbeat | ClassicJoin, member: ConsumerMember | Refusal) -> Answer | None:
+    def _admit(self, event: Heartbeat | ClassicJoin, member: ConsumerMember | Refusal) -> Answer | None:
         """Apply a member's subscription to the draft, or refuse it."""
         if isinstance(member, Refusal):
             return member
-        updated = word.updated(member)
+        updated = event.updated(member)
         refusal = self._refuse_subscription(member, updated)
         if refusal is not None:
             return refusal
         if (updated.topics, updated.pattern) != (member.topics, member.pattern) or not self._group.epoch:
             self.renewed = True
-        if member.member_id != word.member_id:
+        if member.member_id != event.member_id:
             # If another member of this group has the id, `replace` removes that member.
-            self.renewed = self.renewed or self.draft.member(word.member_id) is not None
-            self.draft.replace(member.member_id, updated._replace(member_id=word.member_id))
+            self.renewed = self.renewed or self.draft.member(event.member_id) is not None
+            self.draft.replace(member.member_id, updated._replace(member_id=event.member_id))
         else:
             self.draft.put(updated)
         return None
@@ -197,30 +170,30 @@ class _Turn:
                 reason = (
                     f"SubscribedTopicRegex `{updated.pattern}` is not a valid regular expression: {error}."
                 )
-                return Refusal(ErrorCode.invalid_regular_expression, reason)
+                return Refusal(KafkaError.INVALID_REGULAR_EXPRESSION, reason)
             matched = self.draft.matched.cost(member.pattern, updated.pattern, names)
             if matched > 0 and matched > self.draft.matched.room:
                 reason = f"SubscribedTopicRegex `{updated.pattern}` matches too much for one group."
-                return Refusal(ErrorCode.group_max_size_reached, reason)
+                return Refusal(KafkaError.GROUP_MAX_SIZE_REACHED, reason)
             more += matched
         if more > 0 and self.draft.size() + more > MAX_GROUP_BYTES:
             reason = f"The members of the group have more than {MAX_GROUP_BYTES} bytes of subscriptions."
-            return Refusal(ErrorCode.group_max_size_reached, reason)
+            return Refusal(KafkaError.GROUP_MAX_SIZE_REACHED, reason)
         if more > 0 and self.draft.growth + more > self._room:
-            reason = "The members of all groups of the coordinator have too much to say."
-            return Refusal(ErrorCode.coordinator_load_in_progress, reason)
+            reason = "The subscriptions of all groups of the coordinator take too many bytes."
+            return Refusal(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, reason)
         return None
 
-    def _leave(self, word: Heartbeat) -> Answer:
-        member = self._entrance.leaving(word)
+    def _leave(self, event: Heartbeat) -> Answer:
+        member = self._admission.leaving(event)
         if isinstance(member, Refusal):
             return member
-        if word.epoch == LEAVING:
+        if event.epoch == LEAVING:
             self.draft.drop(member.member_id)
             self.renewed = True
-        else:  # it is gone, so what it was to let go of is free; what it has it keeps until its session ends
+        else:  # the partitions that it was to revoke are free; it keeps the others until its session ends
             self.draft.put(member._replace(epoch=LEFT_FOR_A_WHILE, state=STABLE, revoking=NOTHING))
-        return Reply(word.member_id, word.epoch, STABLE, None)
+        return Reply(event.member_id, event.epoch, STABLE, None)
 
     # The target.
 
@@ -283,29 +256,29 @@ class _Turn:
                 found.append(size.topic_id)
         return tuple(found)
 
-    # What comes of it.
+    # Answers.
 
-    def reconcile(self, word: Word) -> None:
-        """Let a member that spoke take its step."""
-        member = self.draft.member(word.member_id)
-        if member is not None and not isinstance(word, Overdue):
+    def reconcile(self, event: MemberEvent) -> None:
+        """Let a member that sent a request take its step."""
+        member = self.draft.member(event.member_id)
+        if member is not None and not isinstance(event, TimerExpired):
             target = self.draft.target(member.member_id)
-            spoken = member.epoch if isinstance(word, ClassicJoin) else word.epoch
+            reported = member.epoch if isinstance(event, ClassicJoin) else event.epoch
             owner = self.draft.owner
-            self.draft.put(reconciled(member, word.owned, spoken, self.draft.epoch, target, owner))
+            self.draft.put(reconciled(member, event.owned, reported, self.draft.epoch, target, owner))
 
-    def reply(self, word: Word) -> Answer:
+    def reply(self, event: MemberEvent) -> Answer:
         """The answer to a request; has the assignment if it is new to the member, or the request full."""
-        member = self.draft.member(word.member_id)
-        if member is None or isinstance(word, Overdue):
-            return Refusal(ErrorCode.unknown_member_id, f"Member {word.member_id} has left.")
-        if isinstance(word, ClassicJoin):  # the answer to its SyncGroup has its assignment
+        member = self.draft.member(event.member_id)
+        if member is None or isinstance(event, TimerExpired):
+            return Refusal(KafkaError.UNKNOWN_MEMBER_ID, f"Member {event.member_id} has left.")
+        if isinstance(event, ClassicJoin):  # the answer to its SyncGroup has its assignment
             return Reply(member.member_id, member.epoch, member.state, None)
-        before = self._group.members.get(word.member_id)
-        knows = before is not None and (word.epoch, member.assigned) == (before.epoch, before.assigned)
+        before = self._group.members.get(event.member_id)
+        knows = before is not None and (event.epoch, member.assigned) == (before.epoch, before.assigned)
         return Reply(
             member.member_id,
             member.epoch,
             member.state,
-            None if knows and not word.full else member.assigned,
+            None if knows and not event.full else member.assigned,
         )

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.groups.timers import Timers
-from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
+from strandline.node.coordinator.replica import CoordinatorReplica
+from strandline.node.refusal import Refusal
 from strandline.statemachine.coordinator_machine import CoordinatorCommand
 from strandline.statemachine.groups.groups import GroupsMachine
 
@@ -16,7 +17,7 @@ from strandline.statemachine.groups.groups import GroupsMachine
 class GroupBounds(Protocol):
     """Bound on the number of groups."""
 
-    def takes_group(self, group_id: str) -> bool:
+    def has_room_for(self, group_id: str) -> bool:
         """Whether the group exists, or may be created."""
 
     def refuse_group(self, group_id: str) -> str:
@@ -79,5 +80,5 @@ class GroupsContext(Protocol):
     def leads(self) -> bool:
         """Whether this node leads the coordinator."""
 
-    async def execute(self, command: CoordinatorCommand) -> Any | NotDone:
-        """Have a command applied: its result, or why that is not known."""
+    async def execute(self, command: CoordinatorCommand) -> Any | Refusal:
+        """Have a command applied: its result, or a Refusal (see CoordinatorReplica.execute)."""

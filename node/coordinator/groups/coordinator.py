@@ -12,16 +12,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kio.schema.errors import ErrorCode
-
 from strandline.node.coordinator.groups.bounds import Bounds
 from strandline.node.coordinator.groups.classic import ClassicGroups
-from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined, Leaving, SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import (
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    SyncRequest,
+    SyncResponse,
+)
 from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
 from strandline.node.coordinator.groups.hosted import HostedMembers
+from strandline.node.coordinator.groups.offset_expiry import OffsetExpiry
 from strandline.node.coordinator.groups.timers import Timers
-from strandline.node.coordinator.groups.upkeep import Upkeep
-from strandline.node.coordinator.replica import NotDone
+from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.coordinator_machine import CoordinatorCommand
 from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
@@ -29,9 +33,8 @@ from strandline.statemachine.groups.group_commands import (
     DeleteOffsets,
     EndTransaction,
     OffsetsDeleted,
-    Refused,
 )
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 if TYPE_CHECKING:
     from strandline.node.coordinator.context import CoordinatorContext
@@ -65,7 +68,7 @@ class GroupCoordinator:
         self.classic = ClassicGroups(self)
         self.consumer = ConsumerGroups(self)
         self.hosted = HostedMembers(self, self.consumer)
-        self._upkeep = Upkeep(self)
+        self._expiry = OffsetExpiry(self)
         self._started = False
         replica.follow(self._on_started, self._on_stopped)
 
@@ -85,11 +88,11 @@ class GroupCoordinator:
         started."""
         return self._started
 
-    async def execute(self, command: CoordinatorCommand) -> Any | NotDone:
-        """Have a command applied: its result, or why that is not known (see CoordinatorReplica.execute)."""
+    async def execute(self, command: CoordinatorCommand) -> Any | Refusal:
+        """Have a command applied: its result, or a Refusal (see CoordinatorReplica.execute)."""
         return await self.replica.execute(command)
 
-    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | NotDone:
+    async def commit(self, command: CommitOffsets | CommitTransactionOffsets) -> Any | Refusal:
         """As `execute`, of a commit, which is refused when it would exceed a bound (see Bounds)."""
         return await self.bounds.commit(command)
 
@@ -99,30 +102,32 @@ class GroupCoordinator:
 
     # Members of the classic protocol, wherever they are.
 
-    async def join(self, group_id: str, ask: JoinAsk) -> Joined:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinResponse:
         """A JoinGroup; see ClassicGroups and HostedMembers."""
         if self.hosted.serves(group_id):
-            joined = await self.hosted.join(group_id, ask)
+            joined = await self.hosted.join(group_id, request)
             if joined is not None:
                 return joined
         self.classic.follow(group_id)
-        return await self.classic.join(group_id, ask)
+        return await self.classic.join(group_id, request)
 
-    async def sync(self, group_id: str, ask: SyncAsk) -> Synced:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncResponse:
         """A SyncGroup."""
         if self.hosted.serves(group_id):
-            return self.hosted.sync(group_id, ask)
+            return self.hosted.sync(group_id, request)
         self.classic.follow(group_id)
-        return await self.classic.sync(group_id, ask)
+        return await self.classic.sync(group_id, request)
 
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A Heartbeat."""
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> Cause | None:
+        """Handle a Heartbeat: None, or the error that makes the member act."""
         if self.hosted.serves(group_id):
             return self.hosted.heartbeat(group_id, member_id, instance_id, generation)
         self.classic.follow(group_id)
         return self.classic.heartbeat(group_id, member_id, instance_id, generation)
 
-    async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
+    async def leave(self, group_id: str, leaving: Sequence[Leaving]) -> list[Cause | None]:
         """Handle a LeaveGroup, of members or of an administrator; it may remove members of either
         protocol."""
         if self.hosted.serves(group_id):
@@ -130,16 +135,16 @@ class GroupCoordinator:
         self.classic.follow(group_id)
         return self.classic.leave(group_id, leaving)
 
-    def heard(self, group_id: str, member_id: str) -> None:
+    def restart_session(self, group_id: str, member_id: str) -> None:
         """Restart the session timeout of a classic member that sent a request other than a heartbeat.
 
         As in Kafka, a commit of offsets that was accepted counts. Without effect if the member is unknown.
         """
-        self.classic.heard(group_id, member_id)
+        self.classic.restart_session(group_id, member_id)
 
     async def delete_offsets(
         self, group_id: str, topics: Sequence[tuple[bytes, str, Sequence[int]]]
-    ) -> OffsetsDeleted | Refused | NotDone:
+    ) -> OffsetsDeleted | Refused | Refusal:
         """Delete a group's offsets (topic id, name, partitions), except those of subscribed topics.
 
         Members that are about to join count as subscribers too: the log has them only after the join phase.
@@ -149,16 +154,16 @@ class GroupCoordinator:
             return Refused(KafkaError.NON_EMPTY_GROUP)
         kept = [topic_id for topic_id, topic, _ in topics if uses(topic)]
         left = [one for one in topics if one[0] not in kept]
-        done: OffsetsDeleted | Refused | NotDone = await self.execute(DeleteOffsets(group_id, left))
+        done: OffsetsDeleted | Refused | Refusal = await self.execute(DeleteOffsets(group_id, left))
         return done._replace(subscribed=kept + done.subscribed) if isinstance(done, OffsetsDeleted) else done
 
     async def end_transaction(
         self, producer_id: int, producer_epoch: int, number: int, commit: bool, coordinator_term: int
-    ) -> bool | NotDone:
+    ) -> bool | Refusal:
         """Put a transaction's marker on the groups' offsets; True: applied, or ignored as not newer."""
         command = EndTransaction(producer_id, producer_epoch, number, commit, coordinator_term)
         ended = await self.execute(command)
-        return ended if isinstance(ended, NotDone) else True
+        return ended if isinstance(ended, Refusal) else True
 
     # Leadership.
 
@@ -166,11 +171,11 @@ class GroupCoordinator:
         self._started = True
         self.classic.started()
         self.consumer.started()
-        self._upkeep.started()
+        self._expiry.started()
 
     def _on_stopped(self, reason: str) -> None:
         self._started = False
-        self._upkeep.stopped()
+        self._expiry.stopped()
         self.timers.cancel_all()
         self.classic.stopped()
         self.consumer.stopped(reason)

@@ -10,15 +10,14 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
-from strandline.node.coordinator.groups.consumer_member import Refusal
 from strandline.node.coordinator.groups.consumer_topics import Topics
 from strandline.node.coordinator.groups.context import GroupsContext
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_group_commands import Upgrade
 from strandline.statemachine.groups.conversions import NotConvertible, fingerprint, from_classic, topics_of
+from strandline.statemachine.kafka_errors import KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -101,4 +100,4 @@ def _fault(coordinator: GroupsContext, group_id: str, members: int, policy: Migr
 def _refused(group_id: str, fault: str) -> Refusal:
     log.info("group %r stays classic, though a member of the consumer protocol came: %s", group_id, fault)
     reason = f"Cannot upgrade classic group {group_id} to consumer group because {fault}."
-    return Refusal(ErrorCode.group_id_not_found, reason)
+    return Refusal(KafkaError.GROUP_ID_NOT_FOUND, reason)

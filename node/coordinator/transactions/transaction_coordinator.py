@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.coordinator.context import CoordinatorContext
-from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
+from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.transactions.transaction_upkeep import TransactionUpkeep
-from strandline.node.refusal import Refusal
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.internal_topics import is_key
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.transactions.transaction_commands import (
@@ -176,7 +176,7 @@ class TransactionCoordinator:
         None: the command is in the log, and its outcome is not known yet. A Refusal is certain.
         """
         result = await self.replica.execute(Abort(transactional_id, number))
-        if isinstance(result, NotDone) and result.unknown:
+        if isinstance(result, Refusal) and result.reason is Reason.COORDINATOR_UNDECIDED:
             return None
         return ProducerIdentity(*result[1:]) if isinstance(result, Prepared) else _failure(result)
 
@@ -258,14 +258,14 @@ class TransactionCoordinator:
 def _has_to_wait(command: TransactionCommand, result: Any) -> bool:
     """Whether the command has to be repeated once the transaction in progress is complete."""
     if isinstance(result, Refused):
-        return result.error == KafkaError.CONCURRENT_TRANSACTIONS
+        return result.error is KafkaError.CONCURRENT_TRANSACTIONS
     return isinstance(result, Prepared) and isinstance(command, InitializeProducer)
 
 
 def _failure(result: Any) -> Refusal:
     if isinstance(result, Refusal):
-        return result
-    if isinstance(result, NotDone):
-        return Refusal(KafkaError(result.code), result.reason)
+        # A client asks again, or another node, whether or not the command may be applied yet.
+        undecided = result.reason is Reason.COORDINATOR_UNDECIDED
+        return Refusal(KafkaError.NOT_COORDINATOR, result.message) if undecided else result
     assert isinstance(result, Refused)
     return Refusal(result.error, result.message)

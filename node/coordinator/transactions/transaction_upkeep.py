@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from strandline.node.controller.cluster_clock import FAR_MS
 from strandline.node.coordinator.context import CoordinatorContext
-from strandline.node.coordinator.replica import CoordinatorReplica, NotDone
+from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.transactions.markers import Decided, Markers, decided
+from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.transactions.transaction_commands import Abort, Complete, ExpireIds, Prepared
 from strandline.statemachine.transactions.transactions import TransactionsMachine
@@ -101,7 +102,7 @@ class TransactionUpkeep:
                     await markers.deliver(what)
                 # They stay where they are. To send them again because the log is full would fill others too.
                 delivered = True
-                if not isinstance(await self._replica.execute(complete), NotDone):
+                if not isinstance(await self._replica.execute(complete), Refusal):
                     break
             except Exception:
                 if not told:

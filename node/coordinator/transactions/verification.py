@@ -20,8 +20,8 @@ from strandline.node.rpc import CallFailed
 from strandline.statemachine.kafka_errors import KafkaError
 
 VERIFY: Final = "transactions.verify"
-DONE: Final = 0
-"""In an answer, where Kafka's number of an error would stand: all of it is in the transaction."""
+DONE: Final = "done"
+"""In an answer, in the place of a KafkaError: all of it is in the transaction."""
 VERIFY_SECONDS: Final = 5.0
 """Time limit of a batch's verification, with the wait for the previous transaction to complete."""
 ATTEMPT_SECONDS: Final = 3.0
@@ -141,15 +141,15 @@ class Verifier:
         if leader is None:
             return None
         try:
-            code, message, number = await context.calls.call(
+            reason, message, number = await context.calls.call(
                 leader.node, VERIFY, question, min(left, ATTEMPT_SECONDS)
             )
-            if code == DONE:
+            if reason == DONE:
                 if type(number) is not int or number < 1:
                     # In the log it would stop every replica.
                     raise ValueError(f"{number!r} is no transaction's number")
                 return Verified(number)
-            return Refusal(KafkaError(code), message)
+            return Refusal(KafkaError(reason), message)
         except (CallFailed, TypeError, ValueError) as error:
             return Refusal(KafkaError.COORDINATOR_NOT_AVAILABLE, f"The transaction's coordinator: {error}")
 
@@ -159,15 +159,11 @@ class Verifier:
         transactional_id, producer_id, epoch, partitions, groups, add = question
         coordinator = self._coordinators.transactions_for(transactional_id)
         if isinstance(coordinator, KafkaError):
-            return [int(coordinator), "this node does not coordinate the transactional id", -1]
+            return [coordinator, "this node does not coordinate the transactional id", -1]
         ask = coordinator.enlist if add else coordinator.verify
         pairs = [(topic_id, number) for topic_id, number in partitions]
         answer = await ask(transactional_id, producer_id, epoch, pairs, groups)
         if isinstance(answer, Refusal):
-            return [_number(answer), answer.message, -1]
+            assert isinstance(answer.reason, KafkaError), "its rules are Kafka's"
+            return [answer.reason, answer.message, -1]
         return [DONE, None, answer]
-
-
-def _number(refusal: Refusal) -> int:
-    assert isinstance(refusal.reason, KafkaError), "a coordinator refuses by Kafka's codes"
-    return int(refusal.reason)

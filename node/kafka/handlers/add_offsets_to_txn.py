@@ -13,24 +13,24 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.handlers.transactional_ids import code_for_version, coordinator_for
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 async def add_offsets_to_txn(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Add a group to the transaction; see TransactionCoordinator.enlist for the refusals."""
     code = await _add(context, request.payload)
-    return a.AddOffsetsToTxnResponse(
-        throttle_time=NO_THROTTLE, error_code=told(code, request.header.api_version, fenced_since=2)
-    )
+    code = code_for_version(code, request.header.api_version, fenced_since=2)
+    return a.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=code)
 
 
 async def _add(context: BrokerContext, payload: Any) -> ErrorCode:
     coordinator = coordinator_for(context, payload.transactional_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     if not payload.group_id:
         return ErrorCode.invalid_group_id
     added = await coordinator.enlist(

@@ -14,10 +14,11 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.handlers.transactional_ids import code_for_version, coordinator_for
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 async def add_partitions_to_txn(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -35,7 +36,7 @@ async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Res
             else:
                 partitions.append((topic.topic_id, number))
     code = ErrorCode.operation_not_attempted if unknown else await _add(context, payload, partitions)
-    code = told(code, request.header.api_version, fenced_since=2)
+    code = code_for_version(code, request.header.api_version, fenced_since=2)
     return a.AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE,
         results_by_topic_v3_and_below=tuple(
@@ -59,8 +60,8 @@ async def _add(context: BrokerContext, payload: Any, partitions: list[tuple[byte
         return ErrorCode.none
     transactional_id = payload.v3_and_below_transactional_id
     coordinator = coordinator_for(context, transactional_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     added = await coordinator.enlist(
         transactional_id,
         payload.v3_and_below_producer_id,

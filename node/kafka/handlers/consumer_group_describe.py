@@ -10,11 +10,13 @@ from kio.schema.errors import ErrorCode
 from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
 from strandline.node.coordinator.groups.consumer_plan import preferred_assignor
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.groups.consumer_group_commands import NOTHING, Assignment, ConsumerMember
+from strandline.statemachine.kafka_errors import KafkaError
 
 _CLASSIC: Final = 0
 _CONSUMER: Final = 1
@@ -31,8 +33,8 @@ async def consumer_group_describe(context: BrokerContext, request: Request, a: R
 
 def _described(context: BrokerContext, group_id: str, a: ResponseTypes) -> Any:
     coordinator = group_coordinator(context, group_id, may_be_empty=True)
-    if isinstance(coordinator, ErrorCode):
-        return _nothing(a, group_id, coordinator, None)
+    if isinstance(coordinator, KafkaError):
+        return _nothing(a, group_id, code_of(coordinator), None)
     group = coordinator.consumer.get(group_id)
     if group is None:
         there = group_id in coordinator.machine.groups or coordinator.classic.has_members(group_id)

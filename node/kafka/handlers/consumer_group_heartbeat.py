@@ -8,15 +8,18 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.groups.consumer_groups import Beat
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Refusal
+from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.assignors import ASSIGNORS
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, Assignment
+from strandline.statemachine.kafka_errors import KafkaError
 
 MAX_TEXT: Final = 2**15 - 1
 """Characters of an id or a pattern: the limit, in bytes, of a string in Kafka's older versions."""
@@ -34,10 +37,10 @@ async def consumer_group_heartbeat(context: BrokerContext, request: Request, a: 
     if isinstance(heartbeat, Refusal):
         return _refused(a, heartbeat)
     coordinator = group_coordinator(context, payload.group_id)
-    if isinstance(coordinator, ErrorCode):
-        return _refused(a, Refusal(coordinator, ""))
+    if isinstance(coordinator, KafkaError):
+        return _refused(a, Refusal(coordinator))
     beat = await coordinator.consumer.heartbeat(payload.group_id, heartbeat)
-    return _refused(a, beat) if isinstance(beat, Refusal) else _told(a, beat)
+    return _refused(a, beat) if isinstance(beat, Refusal) else _accepted(a, beat)
 
 
 def _heartbeat(context: BrokerContext, request: Request) -> Heartbeat | Refusal:
@@ -45,12 +48,12 @@ def _heartbeat(context: BrokerContext, request: Request) -> Heartbeat | Refusal:
     pattern = getattr(payload, "subscribed_topic_regex", None)
     fault = _fault(payload, pattern, request.header.api_version)
     if fault is not None:
-        return Refusal(ErrorCode.invalid_request, fault)
+        return Refusal(KafkaError.INVALID_REQUEST, fault)
     assignor = payload.server_assignor
     if assignor is not None and assignor not in ASSIGNORS:
         known = ", ".join(ASSIGNORS)
         reason = f"ServerAssignor {assignor} is not supported. Supported assignors: {known}."
-        return Refusal(ErrorCode.unsupported_assignor, reason)
+        return Refusal(KafkaError.UNSUPPORTED_ASSIGNOR, reason)
     names, owned, timeout = (
         payload.subscribed_topic_names,
         payload.topic_partitions,
@@ -115,15 +118,15 @@ def _milliseconds(timeout: timedelta) -> int:
     return timeout // timedelta(milliseconds=1)
 
 
-def _told(a: ResponseTypes, beat: Beat) -> Any:
-    member_id, epoch, _, assigned = beat.reply
+def _accepted(a: ResponseTypes, answer: HeartbeatAnswer) -> Any:
+    member_id, epoch, _, assigned = answer.reply
     return a.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
         member_id=member_id,
         member_epoch=epoch,
-        heartbeat_interval=timedelta(milliseconds=0 if epoch < 0 else round(beat.interval_seconds * 1000)),
+        heartbeat_interval=timedelta(milliseconds=0 if epoch < 0 else round(answer.interval_seconds * 1000)),
         assignment=None if assigned is None else _assignment(a, assigned),
     )
 
@@ -140,7 +143,7 @@ def _assignment(a: ResponseTypes, assigned: Assignment) -> Any:
 def _refused(a: ResponseTypes, refusal: Refusal) -> Any:
     return a.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
-        error_code=refusal.code,
+        error_code=code_of(refusal),
         error_message=refusal.message or None,
         member_id=None,
         member_epoch=0,

@@ -6,14 +6,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.replica import NotDone
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
-from strandline.statemachine.groups.group_commands import DeleteGroup, Refused
+from strandline.statemachine.groups.group_commands import DeleteGroup
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 
 async def delete_groups(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -31,12 +33,10 @@ async def delete_groups(context: BrokerContext, request: Request, a: ResponseTyp
 
 async def _deleted(context: BrokerContext, group_id: str) -> ErrorCode:
     coordinator = group_coordinator(context, group_id, may_be_empty=True)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     if coordinator.classic.has_members(group_id):
-        # Somebody joins: the log does not know it yet.
+        # A member joins, and is not in the log yet.
         return ErrorCode.non_empty_group
     done = await coordinator.execute(DeleteGroup(group_id))
-    if isinstance(done, NotDone):
-        return done.code
-    return ErrorCode(int(done.code)) if isinstance(done, Refused) else ErrorCode.none
+    return code_of(done) if isinstance(done, Refusal | Refused) else ErrorCode.none

@@ -99,8 +99,8 @@ async def _move(partition: Partition, offset: int) -> _Answer:
     if isinstance(result, StartOffsetSet):
         return _Answer(ErrorCode.none, result.start_offset)
     if isinstance(result, Rejected) and result.reason is Rejection.LOWER_START_OFFSET:
-        return _Answer(ErrorCode.none, result.current)  # Somebody else was quicker, and went further.
+        return _Answer(ErrorCode.none, result.current)  # another request deleted more
     if isinstance(result, Refusal) and result.reason is not Reason.UNDECIDED:
         return _Answer(code_of(result))
-    # Nobody knows whether it is in the log.
+    # It may be in the log, or not.
     return _Answer(ErrorCode.request_timed_out)

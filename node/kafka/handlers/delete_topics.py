@@ -81,7 +81,7 @@ async def _delete_named(
             return name, topic.topic_id, None
         if outcome.code is not ErrorCode.unknown_topic_id:
             return name, topic.topic_id, outcome
-        # Somebody else deleted it before, and this node had not heard. The name may be another's by now.
+        # Another request deleted it, and this node did not know. The name may be another topic's by now.
     return name, None, Failure(ErrorCode.unknown_topic_or_partition, "The topic was deleted meanwhile.")
 
 

@@ -7,12 +7,14 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.classic_state import State
-from strandline.node.coordinator.groups.views import CLASSIC, group_view
+from strandline.node.coordinator.groups.group_views import CLASSIC, group_view
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.kafka_errors import KafkaError
 
 _SAYS_NOT_FOUND: Final = 6
 """Before this version a group that is not there is in the state Dead, without an error (KIP-1043)."""
@@ -29,8 +31,8 @@ async def describe_groups(context: BrokerContext, request: Request, a: ResponseT
 
 def _described(context: BrokerContext, group_id: str, version: int, a: ResponseTypes) -> Any:
     coordinator = group_coordinator(context, group_id, may_be_empty=True)
-    if isinstance(coordinator, ErrorCode):
-        return _nothing(a, group_id, coordinator, None, "")
+    if isinstance(coordinator, KafkaError):
+        return _nothing(a, group_id, code_of(coordinator), None, "")
     view = group_view(coordinator, group_id)
     if view is None or view.kind != CLASSIC:
         what = "not found" if view is None else "not a classic group"

@@ -16,6 +16,7 @@ from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
+from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import Transaction
 
 MAX_IDS: Final = 10_000
@@ -29,8 +30,8 @@ async def describe_transactions(context: BrokerContext, request: Request, a: Res
         if len(ids) > MAX_IDS:
             return _nothing(a, transactional_id, ErrorCode.invalid_request)
         coordinator = coordinator_for(context, transactional_id)
-        if isinstance(coordinator, ErrorCode):
-            return _nothing(a, transactional_id, coordinator)
+        if isinstance(coordinator, KafkaError):
+            return _nothing(a, transactional_id, code_of(coordinator))
         found = await coordinator.describe(transactional_id)
         if isinstance(found, Refusal):
             return _nothing(a, transactional_id, code_of(found))

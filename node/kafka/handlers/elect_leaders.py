@@ -96,7 +96,7 @@ async def _elect(
     results: dict[str, dict[int, Failure]] = {}
     moves: dict[int, _Move] = {}
     for name, number in wanted:
-        found = _judge(context, name, number, kind)
+        found = _move_for(context, name, number, kind)
         if isinstance(found, _Move):
             moves[found.group] = found
             found = _UNAVAILABLE
@@ -110,7 +110,7 @@ async def _elect(
     return results
 
 
-def _judge(context: BrokerContext, name: str, number: int, kind: int) -> _Move | Failure:
+def _move_for(context: BrokerContext, name: str, number: int, kind: int) -> _Move | Failure:
     machine = context.controller.machine
     topic = machine.topic(name)
     if topic is None:

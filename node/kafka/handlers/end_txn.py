@@ -9,10 +9,11 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.handlers.transactional_ids import code_for_version, coordinator_for
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 
 _RAISES_SINCE: Final = 5
 """Transactions version 2: the version of the request says which the client speaks."""
@@ -23,8 +24,8 @@ async def end_txn(context: BrokerContext, request: Request, a: ResponseTypes) ->
     payload, version = request.payload, request.header.api_version
     code, producer_id, epoch = ErrorCode.none, -1, -1
     coordinator = coordinator_for(context, payload.transactional_id)
-    if isinstance(coordinator, ErrorCode):
-        code = coordinator
+    if isinstance(coordinator, KafkaError):
+        code = code_of(coordinator)
     else:
         ended = await coordinator.end(
             payload.transactional_id,
@@ -39,7 +40,7 @@ async def end_txn(context: BrokerContext, request: Request, a: ResponseTypes) ->
             producer_id, epoch = ended
     return a.EndTxnResponse(
         throttle_time=NO_THROTTLE,
-        error_code=told(code, version, fenced_since=2),
+        error_code=code_for_version(code, version, fenced_since=2),
         producer_id=producer_id,
         producer_epoch=epoch,
     )

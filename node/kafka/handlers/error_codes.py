@@ -1,4 +1,4 @@
-"""Kafka's code for each reason of a refusal by the layers below."""
+"""Kafka's code for each reason of a refusal by the layers below: the one place that translates them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.refusal import Reason, Refusal
+from strandline.node.refusal import Cause, Reason, Refusal
+from strandline.statemachine.kafka_errors import Refused
 
 CODES: Final = {
     Reason.NOT_LEADER: ErrorCode.not_leader_or_follower,
@@ -15,6 +16,7 @@ CODES: Final = {
     Reason.UNDECIDED: ErrorCode.not_enough_replicas_after_append,
     Reason.TOO_FEW_HOLD: ErrorCode.not_enough_replicas_after_append,
     Reason.LATE: ErrorCode.request_timed_out,
+    Reason.COORDINATOR_UNDECIDED: ErrorCode.not_coordinator,
     Reason.BAD_ACKS: ErrorCode.invalid_required_acks,
     Reason.NO_TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
     Reason.TOO_LARGE: ErrorCode.message_too_large,
@@ -31,7 +33,11 @@ CODES: Final = {
 }
 
 
-def code_of(refusal: Refusal) -> ErrorCode:
-    """Kafka's code for a refusal; a state machine's is Kafka's already."""
-    reason = refusal.reason
-    return CODES[reason] if isinstance(reason, Reason) else ErrorCode(int(reason))
+def code_of(refused: Refusal | Refused | Cause | None) -> ErrorCode:
+    """Kafka's code for a refusal, the node's or a state machine's, or for its reason; None is no error."""
+    match refused:
+        case Refusal(reason=reason) | Refused(error=reason) | reason:
+            pass
+    if reason is None:
+        return ErrorCode.none
+    return CODES[reason] if isinstance(reason, Reason) else ErrorCode[reason.value]

@@ -68,13 +68,13 @@ async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> A
 async def _until_enough(
     loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], min_bytes: int, max_wait: float
 ) -> None:
-    """Judge every share until there is something to tell: enough bytes, a refusal, the end of the wait."""
+    """Check every partition until there is an answer: enough bytes, a refusal, the end of the wait."""
     deadline = loop.time() + max_wait
     while True:
         for share in shares:
-            share.judge()
-        # Whoever has lost its leadership and does not know has too short a log: it must not send a consumer
-        # back to where it was. So these are judged again once leadership is proven.
+            share.check()
+        # A node that lost its leadership and does not know it has too short a log, and must not send a
+        # consumer back. So these are checked again once leadership is proven.
         if doubtful := [share for share in shares if share.doubtful]:
             await asyncio.gather(*(share.confirm() for share in doubtful))
         left = deadline - loop.time()

@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.leading import judge_epoch, led_partition, topic_of
+from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition, topic_of
 from strandline.node.kafka.wire.record_batch import LENGTH_END
 from strandline.node.kafka.wire.response_encoder import Buffer
 from strandline.node.level_one.stored_run import StoredRun
@@ -37,7 +37,7 @@ _STAMP = struct.Struct(">qii")
 
 
 class FetchPartition:
-    """One partition's share; `topic` and `asked` are the request's entities. `judge` does all checks.
+    """One partition's share; `topic` and `asked` are the request's entities. `check` does all checks.
 
     To a `committed` reader the log ends at the last stable offset, both for waiting and for counting.
     """
@@ -98,9 +98,9 @@ class FetchPartition:
         self._counted = self._first = 0
         self._add: Callable[[int | None], None] | None = None
 
-    # Judging.
+    # Checks.
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """Look at the partition as it is now: an error, a divergence, or the range that can be read."""
         self.diverging, self.doubtful = None, False
         self.topic = topic_of(self._context, self._name, self._topic_id)
@@ -112,7 +112,7 @@ class FetchPartition:
             self.code = partition
             return
         self._partition = partition
-        self.code = judge_epoch(partition, self._epoch)
+        self.code = check_leader_epoch(partition, self._epoch)
         if self.code is not ErrorCode.none:
             return
         machine = partition.machine
@@ -121,11 +121,11 @@ class FetchPartition:
         self.high_watermark, self.last_stable_offset = end, stable
         self._end = stable if self._committed else end
         if self._last_fetched_epoch != _NO_EPOCH:
-            self._judge_history(partition)
+            self._check_history(partition)
         if not self.doubtful and not self.start_offset <= self._offset <= end:
             self.code, self.doubtful = ErrorCode.offset_out_of_range, True
 
-    def _judge_history(self, partition: Partition) -> None:
+    def _check_history(self, partition: Partition) -> None:
         """Compare the leader epoch of the client's last record with the log's entries of that epoch."""
         end = partition.machine.offset_for_leader_epoch(self._last_fetched_epoch)
         if end is None or self._offset < self.start_offset:
@@ -137,7 +137,7 @@ class FetchPartition:
         """Check again, after this node has proved its leadership; `doubtful` is False after it."""
         assert self._partition is not None
         if await self._partition.confirm():
-            self.judge()
+            self.check()
         else:
             self.code, self.diverging = ErrorCode.not_leader_or_follower, None
         self.doubtful = False
@@ -185,7 +185,7 @@ class FetchPartition:
             return
         before = self.count()
         watched = self._partition
-        self.judge()
+        self.check()
         if self.settled or self._partition is not watched:
             self._add(None)
         else:

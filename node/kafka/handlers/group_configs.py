@@ -1,7 +1,7 @@
-"""The configs of groups (KIP-848) as requests tell and change them.
+"""The configs of groups (KIP-848) as requests describe and change them.
 
-The controller keeps them, so any node tells and takes them, whether or not the group is there, and its
-coordinator reads them from its own replica. What brokers allow is this node's configuration.
+The controller keeps them, so every node serves them, whether or not the group exists, and the group's
+coordinator reads them from its own replica. The bounds on their values are this node's configuration.
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
-from strandline.node.kafka.handlers.transactional_ids import coordinator_for, told
+from strandline.node.kafka.handlers.transactional_ids import code_for_version, coordinator_for
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.kafka_errors import KafkaError
 
 _NONE = -1
 _MILLISECOND = timedelta(milliseconds=1)
@@ -42,7 +43,7 @@ async def init_producer_id(context: BrokerContext, request: Request, a: Response
         )
     return a.InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
-        error_code=told(code, request.header.api_version, fenced_since=4),
+        error_code=code_for_version(code, request.header.api_version, fenced_since=4),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )
@@ -59,8 +60,8 @@ async def _initialize(
     context: BrokerContext, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int
 ) -> tuple[ErrorCode, int, int]:
     coordinator = coordinator_for(context, transactional_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator, _NONE, _NONE
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator), _NONE, _NONE
     given = await coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)
     if isinstance(given, Refusal):
         return code_of(given), _NONE, _NONE

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from strandline.node.coordinator.groups.classic_state import JoinAsk, Joined
+from strandline.node.coordinator.groups.classic_state import JoinRequest, JoinResponse
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.kafka_errors import KafkaError
 
 _TAKES_MEMBER_ID: Final = 4
 """Versions from this one on are given a member id and come again with it (KIP-394)."""
@@ -25,14 +25,14 @@ async def join_group(context: BrokerContext, request: Request, a: ResponseTypes)
     """The generation the client is in, or why it is in none."""
     payload, version = request.payload, request.header.api_version
     coordinator = group_coordinator(context, payload.group_id)
-    if isinstance(coordinator, ErrorCode):
-        joined = Joined(coordinator, payload.member_id)
+    if isinstance(coordinator, KafkaError):
+        joined = JoinResponse(coordinator, payload.member_id)
     else:
         joined = await coordinator.join(payload.group_id, _ask(request))
     none = None if version >= _NULL_PROTOCOL else ""
     return a.JoinGroupResponse(
         throttle_time=NO_THROTTLE,
-        error_code=joined.code,
+        error_code=code_of(joined.error),
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
         protocol_name=none if joined.protocol is None else joined.protocol,
@@ -46,11 +46,11 @@ async def join_group(context: BrokerContext, request: Request, a: ResponseTypes)
     )
 
 
-def _ask(request: Request) -> JoinAsk:
+def _ask(request: Request) -> JoinRequest:
     payload, version = request.payload, request.header.api_version
     # Version 0 has one timeout for both, as Kafka's JoinGroupRequest has it.
     rebalance = payload.rebalance_timeout if version > 0 else payload.session_timeout
-    return JoinAsk(
+    return JoinRequest(
         payload.member_id,
         getattr(payload, "group_instance_id", None),
         request.header.client_id or "",

@@ -53,7 +53,7 @@ def led_partition(context: BrokerContext, topic: Topic, number: int) -> Partitio
     return partition
 
 
-def judge_epoch(partition: Partition, believed: int) -> ErrorCode:
+def check_leader_epoch(partition: Partition, believed: int) -> ErrorCode:
     """Whether a client's leader epoch is the present one.
 
     An older one is fenced: the client must learn about the new leader before it goes on. A newer one is

@@ -8,10 +8,12 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.classic_state import Leaving
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.kafka_errors import KafkaError
 
 _OF_ALL: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 """Errors of the whole request, not of one member: the client asks again, or another node."""
@@ -27,9 +29,9 @@ async def leave_group(context: BrokerContext, request: Request, a: ResponseTypes
         else [Leaving(member.member_id, member.group_instance_id) for member in asked]
     )
     found = group_coordinator(context, payload.group_id)
-    if isinstance(found, ErrorCode):
-        return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=found, members=())
-    codes = await found.leave(payload.group_id, leaving)
+    if isinstance(found, KafkaError):
+        return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=code_of(found), members=())
+    codes = [code_of(error) for error in await found.leave(payload.group_id, leaving)]
     failed = next((code for code in codes if code in _OF_ALL), None)
     if failed is not None:
         return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=failed, members=())

@@ -6,7 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.groups.views import group_views
+from strandline.node.coordinator.groups.group_views import group_views
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request

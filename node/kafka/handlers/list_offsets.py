@@ -19,7 +19,12 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED
-from strandline.node.kafka.handlers.leading import NO_LEADER_EPOCH, any_topic, judge_epoch, led_partition
+from strandline.node.kafka.handlers.leading import (
+    NO_LEADER_EPOCH,
+    any_topic,
+    check_leader_epoch,
+    led_partition,
+)
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch
@@ -126,7 +131,7 @@ async def _answer(
             late = version > _LAST_WITHOUT_OFFSET_NOT_AVAILABLE
             return _Answer(ErrorCode.offset_not_available if late else ErrorCode.leader_not_available)
         return _Answer(partition)
-    code = judge_epoch(partition, getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
+    code = check_leader_epoch(partition, getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
     if code is not ErrorCode.none:
         return _Answer(code)
     try:
@@ -174,7 +179,7 @@ async def _look_up(partition: Partition, timestamp: int, committed: bool) -> _An
         return _Answer()
     found = _record(batch, timestamp if by_time else None)
     if found is None:
-        # The batch's header promised a record of this time. What comes behind it is sure to skip none.
+        # The batch's header promised a record of this time. The offset behind the batch skips none.
         if batch.end_offset >= _end(partition, committed):
             return _Answer()
         after = max(batch.end_offset, partition.start_offset)

@@ -14,12 +14,14 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
-from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
+from strandline.node.kafka.handlers.offset_rows import OffsetRows, check_offsets, outcome_code
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.groups.group_commands import NO_RETENTION, CommitOffsets
+from strandline.statemachine.kafka_errors import KafkaError
 
 _FIRST_WITH_MEMBER_EPOCHS: Final = 9
 _BEFORE: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
@@ -33,31 +35,19 @@ _BEFORE: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
 
 async def offset_commit(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer once the offsets are in the log; those that can be committed share one outcome."""
-    topics = request.payload.topics
-    rows = judge(context, topics)
+    rows = check_offsets(context, request.payload.topics)
     code = await _commit(context, request, rows) if rows.offsets else ErrorCode.none
     return a.OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
-        topics=tuple(
-            a.OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    a.OffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=rows.answer(place, number, code)
-                    )
-                    for number, one in enumerate(topic.partitions)
-                ),
-            )
-            for place, topic in enumerate(topics)
-        ),
+        topics=rows.answers(code, a.OffsetCommitResponseTopic, a.OffsetCommitResponsePartition),
     )
 
 
 async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) -> ErrorCode:
     payload = request.payload
     coordinator = group_coordinator(context, payload.group_id, may_be_empty=True)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     command = CommitOffsets(
         payload.group_id,
         payload.member_id,
@@ -66,9 +56,9 @@ async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) ->
         rows.offsets,
         _retention_ms(getattr(payload, "retention_time", None)),
     )
-    code = outcome(await coordinator.commit(command))
+    code = outcome_code(await coordinator.commit(command))
     if code is ErrorCode.none:
-        coordinator.heard(payload.group_id, payload.member_id)
+        coordinator.restart_session(payload.group_id, payload.member_id)
     return code if request.header.api_version >= _FIRST_WITH_MEMBER_EPOCHS else _BEFORE.get(code, code)
 
 

@@ -7,14 +7,16 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.leading import topic_of
-from strandline.node.kafka.handlers.offset_rows import outcome
+from strandline.node.kafka.handlers.offset_rows import outcome_code
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.group_commands import OffsetsDeleted
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 async def offset_delete(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -59,7 +61,7 @@ async def _delete(
     context: BrokerContext, group_id: str, wanted: list[tuple[bytes, str, list[int]]]
 ) -> tuple[ErrorCode, list[bytes]]:
     coordinator = group_coordinator(context, group_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator, []
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator), []
     done = await coordinator.delete_offsets(group_id, wanted)
-    return (ErrorCode.none, done.subscribed) if isinstance(done, OffsetsDeleted) else (outcome(done), [])
+    return (ErrorCode.none, done.subscribed) if isinstance(done, OffsetsDeleted) else (outcome_code(done), [])

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
@@ -20,6 +21,7 @@ from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.offsets import CommittedOffset, Offsets
+from strandline.statemachine.kafka_errors import KafkaError
 
 CATCH_UP_SECONDS: Final = 2.0
 """Time limit for catching up with the controller when it is unclear whether a topic still exists."""
@@ -124,8 +126,8 @@ def _partitions(make: Callable[..., Any], topic: _Topic) -> tuple[Any, ...]:
 
 async def _fetch(context: BrokerContext, asked: _Asked, stable: bool) -> _Fetched:
     coordinator = group_coordinator(context, asked.group_id, may_be_empty=True)
-    if isinstance(coordinator, ErrorCode):
-        return _Fetched(coordinator, [])
+    if isinstance(coordinator, KafkaError):
+        return _Fetched(code_of(coordinator), [])
     if not await coordinator.confirm():
         return _Fetched(ErrorCode.not_coordinator, [])
     machine = context.controller.machine
@@ -137,7 +139,7 @@ async def _fetch(context: BrokerContext, asked: _Asked, stable: bool) -> _Fetche
     if group is not None and group.membership is not None:
         refusal = group.membership.refuse_fetch(asked.member_id, asked.member_epoch)
         if refusal is not None:
-            return _Fetched(ErrorCode(int(refusal)), [])
+            return _Fetched(code_of(refusal), [])
     offsets = Offsets() if group is None else group.offsets
     if asked.topics is None:
         present = [machine.topic_by_id(topic_id) for topic_id in offsets.committed]

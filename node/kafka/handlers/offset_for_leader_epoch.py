@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.leading import judge_epoch, led_partition, topic_of
+from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition, topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
@@ -66,7 +66,7 @@ async def _answer(context: BrokerContext, name: str, asked: Any) -> _Answer:
     partition = led_partition(context, topic, asked.partition)
     if isinstance(partition, ErrorCode):
         return _Answer(partition)
-    code = judge_epoch(partition, asked.current_leader_epoch)
+    code = check_leader_epoch(partition, asked.current_leader_epoch)
     if code is not ErrorCode.none:
         return _Answer(code)
     if not await partition.confirm():

@@ -1,4 +1,4 @@
-"""Selects the offsets of a commit that may be committed, and builds the answers to all of them.
+"""Checks the offsets of a commit one by one, and builds the answers to all of them.
 
 OffsetCommit and TxnOffsetCommit share these checks, as in Kafka's broker: an offset of an unknown partition,
 or with too much metadata, is refused alone; the rest is committed by one command, and shares its outcome.
@@ -6,16 +6,18 @@ or with too much metadata, is refused alone; the rest is committed by one comman
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.replica import NotDone
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import NO_LEADER_EPOCH, topic_of
+from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.groups.group_commands import PartitionOffset, Refused, TopicOffsets
+from strandline.statemachine.groups.group_commands import PartitionOffset, TopicOffsets
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 MAX_METADATA_BYTES: Final = 4096
 """Kafka's offset.metadata.max.bytes, its default."""
@@ -24,19 +26,34 @@ MAX_METADATA_BYTES: Final = 4096
 class OffsetRows(NamedTuple):
     """The offsets of one request: those to commit, and those that are refused at once."""
 
+    topics: Sequence[Any]
+    """The topics of the request."""
     offsets: list[TopicOffsets]
     codes: list[list[ErrorCode]]
     """For each topic and partition of the request, in its order; NONE where it is to be committed."""
 
-    def answer(self, topic: int, partition: int, outcome: ErrorCode) -> ErrorCode:
-        """The code for a partition, by its place and its topic's, when the command came to `outcome`."""
-        code = self.codes[topic][partition]
-        return outcome if code is ErrorCode.none else code
+    def answers(
+        self, outcome: ErrorCode, topic_type: Callable[..., Any], partition_type: Callable[..., Any]
+    ) -> tuple[Any, ...]:
+        """The topics of the response; `outcome`: the code of the offsets that were to be committed."""
+        return tuple(
+            topic_type(
+                name=topic.name,
+                partitions=tuple(
+                    partition_type(
+                        partition_index=one.partition_index,
+                        error_code=outcome if code is ErrorCode.none else code,
+                    )
+                    for one, code in zip(topic.partitions, codes, strict=True)
+                ),
+            )
+            for topic, codes in zip(self.topics, self.codes, strict=True)
+        )
 
 
-def judge(context: BrokerContext, topics: Sequence[Any]) -> OffsetRows:
-    """Sort the offsets of a request's topics."""
-    rows = OffsetRows([], [])
+def check_offsets(context: BrokerContext, topics: Sequence[Any]) -> OffsetRows:
+    """Check every offset of a request's topics by itself."""
+    rows = OffsetRows(topics, [], [])
     for asked in topics:
         topic = topic_of(context, asked.name, None)
         codes = [_refusal(topic, one) for one in asked.partitions]
@@ -66,9 +83,8 @@ def _refusal(topic: Topic | ErrorCode, asked: Any) -> ErrorCode:
     return ErrorCode.none
 
 
-def outcome(result: Any | NotDone) -> ErrorCode:
+def outcome_code(result: Any) -> ErrorCode:
     """The error code for the client of a command on offsets, from the command's result."""
-    if isinstance(result, NotDone):
-        too_large = result.code is ErrorCode.message_too_large
-        return ErrorCode.invalid_commit_offset_size if too_large else result.code
-    return ErrorCode(int(result.code)) if isinstance(result, Refused) else ErrorCode.none
+    if isinstance(result, Refusal) and result.reason is KafkaError.MESSAGE_TOO_LARGE:
+        return ErrorCode.invalid_commit_offset_size
+    return code_of(result) if isinstance(result, Refusal | Refused) else ErrorCode.none

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.statemachine.controller.controller import Result
 from strandline.statemachine.controller.controller_commands import Command
 from strandline.statemachine.controller.controller_state import Topic
@@ -62,8 +63,8 @@ async def submit(context: BrokerContext, command: Command, deadline: float) -> R
 
 
 def refused(refusal: Refused) -> Failure:
-    """The failure for a refusal of the state machine, which uses Kafka's codes already."""
-    return Failure(ErrorCode(int(refusal.error)), refusal.message)
+    """The failure for a refusal of the state machine, by Kafka's code for it."""
+    return Failure(code_of(refusal), refusal.message)
 
 
 def timed_out(unavailable: Unavailable) -> Failure:

@@ -8,13 +8,10 @@ Batches of transactions that the partition does not know yet are staged too, and
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
@@ -22,49 +19,22 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import LeaderHints, led_partition, topic_of
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
 from strandline.node.kafka.handlers.produced_transactions import Questions
+from strandline.node.kafka.handlers.topic_rules import TopicRules, limits_of, rules_of, with_append_time
 from strandline.node.kafka.wire.handler import CloseConnection, Request
 from strandline.node.kafka.wire.record_batch import (
-    CRC_START,
     BatchHeader,
-    BatchLimits,
     InvalidBatch,
-    judged_at_once,
+    validate_at_once,
 )
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.partition import Partition
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.controller.settings import Configs, Setting
-from strandline.statemachine.controller.topic_config import (
-    CLEANUP_POLICY,
-    MAX_MESSAGE_BYTES,
-    MESSAGE_TIMESTAMP_AFTER_MAX_MS,
-    MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
-    MESSAGE_TIMESTAMP_TYPE,
-    MIN_INSYNC_REPLICAS,
-)
 from strandline.statemachine.partition.partition_commands import Appended
 from strandline.statemachine.partition.producers import NO_TRANSACTION
 
-_NO_BOUND_MS: Final = 2**63 - 1
-_LOG_APPEND_TIME: Final = 0x08
-_ATTRIBUTES: Final = struct.Struct(">h")
-_MAX_TIMESTAMP: Final = struct.Struct(">q")
-_MAX_TIMESTAMP_AT: Final = 35
-_CRC: Final = struct.Struct(">I")
 _KEYLESS: Final = "a compacted topic takes no record without a key"
-
-
-class _Rules(NamedTuple):
-    """Rules for a topic's batches, from its configs; times are milliseconds before and after now."""
-
-    max_batch_bytes: int
-    append_time: bool
-    before_max: int
-    after_max: int
-    compacted: bool
-    min_in_sync: int
 
 
 class _Staged(NamedTuple):
@@ -138,8 +108,8 @@ def _stage(
     rules = rules_of(topic.configs)
     now = context.wall_ms()
     try:
-        header, rest = judged_at_once(
-            data.records, version=request.header.api_version, limits=_limits(rules, now)
+        header, rest = validate_at_once(
+            data.records, version=request.header.api_version, limits=limits_of(rules, now)
         )
     except InvalidBatch as invalid:
         return invalid.refusal
@@ -158,22 +128,22 @@ def _stage(
     records, newest, append_time = data.records, header.max_timestamp, -1
     if rules.append_time:
         records, newest, append_time = with_append_time(records, header, now), now, now
-    judgement = None
+    validation = None
     if rest is not None:
-        judgement = context.loop.run_in_executor(context.work_executor, _judge, rest)
+        validation = context.loop.run_in_executor(context.work_executor, _validate, rest)
     # With acks=all only, as in Kafka.
     replicas = _beyond_majority(rules, topic) if rules.min_in_sync > 1 and ask.acks == -1 else 0
     batch = _batch(request, header, records, newest, transaction, replicas)
-    result = partition.append(batch, judgement, verification)
+    result = partition.append(batch, validation, verification)
     return _Staged(partition, result, append_time, replicas)
 
 
-def _beyond_majority(rules: _Rules, topic: Topic) -> int:
+def _beyond_majority(rules: TopicRules, topic: Topic) -> int:
     """Number of replicas that have to hold a batch, if that is more than a commit needs; else 0."""
     return rules.min_in_sync if rules.min_in_sync > topic.replication_factor // 2 + 1 else 0
 
 
-def _judge(rest: Callable[[], None]) -> Refusal | None:
+def _validate(rest: Callable[[], None]) -> Refusal | None:
     """Run the slow checks of records, in a thread; returns their refusal, or None."""
     try:
         rest()
@@ -212,67 +182,12 @@ def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: A
     replica = context.partitions.get(topic.topic_id, data.index)
     if replica is None:
         return
-    limits = _limits(rules_of(topic.configs), context.wall_ms())
+    limits = limits_of(rules_of(topic.configs), context.wall_ms())
     try:
-        header, _ = judged_at_once(data.records, version=request.header.api_version, limits=limits)
+        header, _ = validate_at_once(data.records, version=request.header.api_version, limits=limits)
     except InvalidBatch:
         return
     replica.missed(_batch(request, header, data.records, header.max_timestamp, NO_TRANSACTION, 0))
-
-
-def rules_of(configs: Configs) -> _Rules:
-    """The rules from a topic's configs; equal configs are read once."""
-    return _rules(*(configs.get(setting.name) for setting in _SETTINGS)) if configs else _DEFAULTS
-
-
-_SETTINGS: Final[tuple[Setting[Any], ...]] = (
-    MAX_MESSAGE_BYTES,
-    MESSAGE_TIMESTAMP_TYPE,
-    MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
-    MESSAGE_TIMESTAMP_AFTER_MAX_MS,
-    CLEANUP_POLICY,
-    MIN_INSYNC_REPLICAS,
-)
-
-
-@lru_cache(maxsize=1024)
-def _rules(*texts: str | None) -> _Rules:
-    values = [
-        setting.default if text is None else setting.parse(text)
-        for setting, text in zip(_SETTINGS, texts, strict=True)
-    ]
-    size, kind, before, after, policy, replicas = values
-    return _Rules(size, kind == "LogAppendTime", before, after, "compact" in policy, replicas)
-
-
-_DEFAULTS: Final = _rules(*(None for _ in _SETTINGS))
-
-
-def _limits(rules: _Rules, now: int) -> BatchLimits:
-    """Bounds on timestamps hold for the client's times only, as in Kafka."""
-    earliest = latest = None
-    if not rules.append_time:
-        earliest = None if rules.before_max == _NO_BOUND_MS else now - rules.before_max
-        latest = None if rules.after_max == _NO_BOUND_MS else now + rules.after_max
-    return BatchLimits(
-        rules.max_batch_bytes,
-        earliest_timestamp=earliest,
-        latest_timestamp=latest,
-        needs_keys=rules.compacted,
-    )
-
-
-def with_append_time(records: bytes, header: BatchHeader, now: int) -> bytes:
-    """The batch with the broker's time in place of its records' own, as Kafka writes it.
-
-    The attributes say which time counts, the newest timestamp is that time, and the CRC follows.
-    """
-    attributes = _ATTRIBUTES.pack(header.attributes | _LOG_APPEND_TIME)
-    between = records[CRC_START + _ATTRIBUTES.size : _MAX_TIMESTAMP_AT]
-    front = attributes + between + _MAX_TIMESTAMP.pack(now)
-    rest = memoryview(records)[CRC_START + len(front) :]
-    checksum = _CRC.pack(crc32c(rest, crc32c(front)))
-    return b"".join((records[: CRC_START - _CRC.size], checksum, front, rest))
 
 
 # Out.

@@ -107,7 +107,7 @@ class Questions:
         """In the words a producer of this version expects; see Kafka's ReplicaManager.handleProduceAppend
         and AddPartitionsToTxnManager."""
         reason = refusal.reason
-        name = reason.name.lower()
+        name = reason.value
         not_yet = reason is KafkaError.CONCURRENT_TRANSACTIONS and self._version < _ADDS_SINCE
         if reason in _TRY_AGAIN or not_yet:
             message = f"the partition's transaction could not be verified: {name}: {refusal.message}"

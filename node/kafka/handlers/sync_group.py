@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from strandline.node.coordinator.groups.classic_state import SyncAsk, Synced
+from strandline.node.coordinator.groups.classic_state import SyncRequest, SyncResponse
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.kafka_errors import KafkaError
 
 _SAYS_PROTOCOL: Final = 5
 """From this version on a client has to say which protocol it means."""
@@ -22,25 +22,25 @@ async def sync_group(context: BrokerContext, request: Request, a: ResponseTypes)
     synced = await _synced(context, request)
     return a.SyncGroupResponse(
         throttle_time=NO_THROTTLE,
-        error_code=synced.code,
+        error_code=code_of(synced.error),
         protocol_type=synced.protocol_type,
         protocol_name=synced.protocol,
         assignment=synced.assignment,
     )
 
 
-async def _synced(context: BrokerContext, request: Request) -> Synced:
+async def _synced(context: BrokerContext, request: Request) -> SyncResponse:
     payload = request.payload
     protocol_type, protocol = (getattr(payload, name, None) for name in ("protocol_type", "protocol_name"))
     if request.header.api_version >= _SAYS_PROTOCOL and None in (protocol_type, protocol):
-        return Synced(ErrorCode.inconsistent_group_protocol)
+        return SyncResponse(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
     coordinator = group_coordinator(context, payload.group_id)
-    if coordinator is ErrorCode.coordinator_load_in_progress:
-        # As Kafka: older clients do not know that code here, and all begin again with this one.
-        return Synced(ErrorCode.rebalance_in_progress)
-    if isinstance(coordinator, ErrorCode):
-        return Synced(coordinator)
-    ask = SyncAsk(
+    if coordinator is KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+        # As Kafka: older clients do not know that error here, and all begin again with this one.
+        return SyncResponse(KafkaError.REBALANCE_IN_PROGRESS)
+    if isinstance(coordinator, KafkaError):
+        return SyncResponse(coordinator)
+    ask = SyncRequest(
         payload.member_id,
         getattr(payload, "group_instance_id", None),
         payload.generation_id,

@@ -14,17 +14,16 @@ if TYPE_CHECKING:
     from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 
 
-def coordinator_for(context: BrokerContext, transactional_id: str) -> TransactionCoordinator | ErrorCode:
+def coordinator_for(context: BrokerContext, transactional_id: str) -> TransactionCoordinator | KafkaError:
     """The coordinator of an id, when it is led here; an empty id is INVALID_REQUEST, as in Kafka, and so is
     one that is too long."""
     if not transactional_id or not is_key(transactional_id):
-        return ErrorCode.invalid_request
-    found = context.coordinators.transactions_for(transactional_id)
-    return ErrorCode(found) if isinstance(found, KafkaError) else found
+        return KafkaError.INVALID_REQUEST
+    return context.coordinators.transactions_for(transactional_id)
 
 
-def told(code: ErrorCode, version: int, *, fenced_since: int) -> ErrorCode:
-    """A code in the words of a request's version: before `fenced_since` there was no PRODUCER_FENCED.
+def code_for_version(code: ErrorCode, version: int, *, fenced_since: int) -> ErrorCode:
+    """The code in a request's version: before `fenced_since` there was no PRODUCER_FENCED.
 
     Clients of those versions know INVALID_PRODUCER_EPOCH for it (KIP-588).
     """

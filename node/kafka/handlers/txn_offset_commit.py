@@ -15,31 +15,32 @@ from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
-from strandline.node.kafka.handlers.offset_rows import OffsetRows, judge, outcome
+from strandline.node.kafka.handlers.offset_rows import OffsetRows, check_offsets, outcome_code
 from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.batch import Verified
 from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitTransactionOffsets
+from strandline.statemachine.kafka_errors import KafkaError
 
 _FIRST_THAT_ADDS: Final = 5
 _FIRST_THAT_ABORTS: Final = 4
 """First version whose clients abort on TRANSACTION_ABORTABLE (KIP-1050)."""
 _FIRST_WITH_LOADING: Final = 2
-_NOBODY_KNOWS_YET: Final = (
+_NOT_KNOWN_YET: Final = (
     ErrorCode.not_coordinator,
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.request_timed_out,
 )
-"""Errors of the transaction's coordinator that a client would take for errors of the group's, and look that
-one up again."""
+"""Errors of the transaction's coordinator that a client would take for errors of the group's: it would look
+for the group's coordinator again."""
 
 
 async def txn_offset_commit(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer once the offsets are pending in their transaction; they share one outcome."""
-    topics, version = request.payload.topics, request.header.api_version
-    rows = judge(context, topics)
+    version = request.header.api_version
+    rows = check_offsets(context, request.payload.topics)
     code = await _commit(context, request, rows) if rows.offsets else ErrorCode.none
     if code is ErrorCode.concurrent_transactions and version < _FIRST_THAT_ADDS:
         code = ErrorCode.coordinator_load_in_progress
@@ -47,26 +48,15 @@ async def txn_offset_commit(context: BrokerContext, request: Request, a: Respons
         code = ErrorCode.coordinator_not_available
     return a.TxnOffsetCommitResponse(
         throttle_time=NO_THROTTLE,
-        topics=tuple(
-            a.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    a.TxnOffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=rows.answer(place, number, code)
-                    )
-                    for number, one in enumerate(topic.partitions)
-                ),
-            )
-            for place, topic in enumerate(topics)
-        ),
+        topics=rows.answers(code, a.TxnOffsetCommitResponseTopic, a.TxnOffsetCommitResponsePartition),
     )
 
 
 async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) -> ErrorCode:
     payload = request.payload
     coordinator = group_coordinator(context, payload.group_id)
-    if isinstance(coordinator, ErrorCode):
-        return coordinator
+    if isinstance(coordinator, KafkaError):
+        return code_of(coordinator)
     number = await _number(context, coordinator, request)
     if isinstance(number, ErrorCode):
         return number
@@ -80,7 +70,7 @@ async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) ->
         number,
         rows.offsets,
     )
-    return outcome(await coordinator.commit(command))
+    return outcome_code(await coordinator.commit(command))
 
 
 async def _number(context: BrokerContext, coordinator: GroupCoordinator, request: Request) -> int | ErrorCode:
@@ -93,15 +83,17 @@ async def _number(context: BrokerContext, coordinator: GroupCoordinator, request
     answer = await context.verifier.group(
         payload.transactional_id, payload.producer_id, payload.producer_epoch, payload.group_id, add=add
     )
-    return answer.number if isinstance(answer, Verified) else _told(code_of(answer), add=add, request=request)
+    if isinstance(answer, Verified):
+        return answer.number
+    return _group_code(code_of(answer), add=add, request=request)
 
 
-def _told(code: ErrorCode, *, add: bool, request: Request) -> ErrorCode:
-    """An error of the transaction's coordinator, in the codes that a client expects of the group's.
+def _group_code(code: ErrorCode, *, add: bool, request: Request) -> ErrorCode:
+    """The code that a client expects of the group's coordinator, for an error of the transaction's.
 
     See Kafka's AddPartitionsToTxnManager. On a code that it does not expect, a client gives up its producer.
     """
-    if code in _NOBODY_KNOWS_YET:
+    if code in _NOT_KNOWN_YET:
         return ErrorCode.coordinator_load_in_progress
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch

@@ -1,7 +1,7 @@
 """The requests that are spoken: one table, from which everything else about versions follows.
 
 ApiVersions advertises exactly these ranges, the codec decodes exactly these, and docs/kafka-protocol.md
-lists exactly these. What is not in the table is not half there.
+lists exactly these. A request that is not in the table is not served in part either.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ def validate_produced(
         if len(headers) == max_batches:
             raise _invalid(f"more than {max_batches} record batch for one partition")
         header = _front(view, position, version)
-        _judge(view, header, limits)
-        _judge_records(view, header, limits.max_decompressed_bytes, limits.needs_keys)
+        _validate(view, header, limits)
+        _validate_records(view, header, limits.max_decompressed_bytes, limits.needs_keys)
         headers.append(header)
         position = header.end
     if not headers:
@@ -176,7 +176,7 @@ def validate_produced(
     return headers
 
 
-def judged_at_once(
+def validate_at_once(
     records: Buffer | None, *, version: int, limits: BatchLimits
 ) -> tuple[BatchHeader, Callable[[], None] | None]:
     """As `validate_produced` for one batch, but slow checks are left to the caller.
@@ -189,17 +189,17 @@ def judged_at_once(
     if not view:
         raise _invalid("a partition without a record batch")
     header = _front(view, 0, version)
-    _judge(view, header, limits)
+    _validate(view, header, limits)
     if header.end < len(view):
         raise _invalid("more than 1 record batch for one partition")
     limit = limits.max_decompressed_bytes
-    later = partial(_judge_records, view, header, limit, limits.needs_keys)
+    later = partial(_validate_records, view, header, limit, limits.needs_keys)
     if header.compression is not Compression.NONE and header.size > _UNPACKED_AT_ONCE_BYTES // 4:
         return header, later
     if limits.needs_keys and header.record_count > _KEYS_AT_ONCE:
         return header, later
     try:
-        _judge_records(view, header, min(limit, _UNPACKED_AT_ONCE_BYTES), limits.needs_keys)
+        _validate_records(view, header, min(limit, _UNPACKED_AT_ONCE_BYTES), limits.needs_keys)
     except InvalidBatch as invalid:
         if invalid.refusal.reason is not Reason.TOO_LARGE or limit <= _UNPACKED_AT_ONCE_BYTES:
             raise
@@ -232,18 +232,18 @@ def _front(view: memoryview, position: int, version: int) -> BatchHeader:
     return header
 
 
-def _judge(view: memoryview, header: BatchHeader, limits: BatchLimits) -> None:
+def _validate(view: memoryview, header: BatchHeader, limits: BatchLimits) -> None:
     if header.size > limits.max_batch_bytes:
         message = f"a record batch of {header.size} bytes is above the limit of {limits.max_batch_bytes}"
         raise InvalidBatch(Reason.TOO_LARGE, message)
     computed = crc32c(view[header.position + CRC_START : header.end])
     if computed != header.crc:
         raise _corrupt(f"the CRC-32C is {computed}, the record batch says {header.crc}")
-    _judge_numbers(header)
-    _judge_timestamps(header, limits)
+    _validate_numbers(header)
+    _validate_timestamps(header, limits)
 
 
-def _judge_records(
+def _validate_records(
     view: memoryview, header: BatchHeader, max_decompressed_bytes: int, needs_keys: bool
 ) -> None:
     start, end, count = header.position + HEADER_BYTES, header.end, header.record_count
@@ -271,7 +271,7 @@ def _judge_records(
         raise _invalid(str(error)) from None
 
 
-def _judge_numbers(header: BatchHeader) -> None:
+def _validate_numbers(header: BatchHeader) -> None:
     if header.base_offset != 0:
         raise _invalid(f"the base offset of produced records is 0, not {header.base_offset}")
     if header.record_count <= 0:
@@ -292,7 +292,7 @@ def _judge_numbers(header: BatchHeader) -> None:
         raise _invalid("transactional records without a producer id")
 
 
-def _judge_timestamps(header: BatchHeader, limits: BatchLimits) -> None:
+def _validate_timestamps(header: BatchHeader, limits: BatchLimits) -> None:
     earliest, latest = limits.earliest_timestamp, limits.latest_timestamp
     if header.has_log_append_time:
         problem = "only the broker sets log append time"

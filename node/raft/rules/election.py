@@ -53,8 +53,8 @@ class Election(Part):
     def has_vote(self) -> bool:
         """Whether this replica may vote at all.
 
-        One in a folder that may have had a predecessor, and one that was let into a group and has not learned
-        who the members are, could have forgotten what they promised (docs/raft.md, "Folders").
+        A replica in a folder that may have had a predecessor, and one that was let into a group and has not
+        learned its members, could have forgotten a promise (docs/raft.md, "Folders").
         """
         return not self.host.newcomer and bool(self.state.voters)
 
@@ -101,7 +101,7 @@ class Election(Part):
 
         A voter need not be asked for a vote to come into a term: any answer may have brought it there, just
         after it heard the leader of an earlier one. The promise to that leader is the same in every later
-        term. What was given already is given again.
+        term. A vote that was given already is given again.
         """
         return self.state.vote != peer and self.ignores_vote(transfer)
 

@@ -164,8 +164,8 @@ class ReplicaState(SeamedSyncObj):
         """Whether a new term or vote has a place in the log.
 
         While the log cannot be written, one of each group may wait for it: terms go on rising elsewhere, for
-        as long as the disk is full. What would bring another is dropped before anything changed, as if it
-        was lost; its sender says it again.
+        as long as the disk is full. A message that would bring another is dropped before it changes anything,
+        as if it was lost; its sender repeats it.
         """
         return not (self.journal.state_waits and self.host.backlogged())
 

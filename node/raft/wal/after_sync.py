@@ -29,8 +29,8 @@ class AfterSync:
     def message(self, lsn: int, writing_lsn: int, group: int, peer: int, kind: int, send: Call) -> None:
         """Call `send` once record `lsn`, the newest, is durable, unless such a message takes its place.
 
-        `writing_lsn` is the newest record of the write under way. What waits for that write stays as it is:
-        were it replaced too, a busy group would say nothing for as long as there is always something newer.
+        `writing_lsn` is the newest record of the write under way. A message that waits for that write stays:
+        if it were replaced too, a busy group would send nothing for as long as there is a newer message.
         """
         key = (writing_lsn, group, peer, kind)
         self._waiting[key] = (lsn, send)

@@ -12,15 +12,13 @@ import functools
 import random
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Final
 
-from strandline.node.raft.disk import Disk, DiskFile
+from strandline.node.raft.disk import Disk
 from strandline.node.raft.wal.batch import Batch, BatchQueue
+from strandline.node.raft.wal.config import WalConfig
 from strandline.node.raft.wal.format import (
     LAST_GROUP_KIND,
     MAX_CLUSTER_ID_BYTES,
-    MAX_SEGMENT_BYTES,
     RECORD_OVERHEAD,
     SECTOR,
     Kind,
@@ -31,16 +29,8 @@ from strandline.node.raft.wal.format import (
     WalMismatch,
 )
 from strandline.node.raft.wal.recovery import Recovered, recover
-from strandline.node.raft.wal.segment import (
-    NO_SPACE,
-    WalFailed,
-    create_segment,
-    drop_segments,
-    mark_synced,
-    note_started,
-    seal_segment,
-    sync,
-)
+from strandline.node.raft.wal.segment import NO_SPACE, WalFailed, create_segment, note_started
+from strandline.node.raft.wal.segment_writer import SegmentWriter
 
 __all__ = [
     "Kind",
@@ -54,10 +44,6 @@ __all__ = [
     "WriteAheadLog",
 ]
 
-_SMALLEST_SEGMENT: Final = 4 * SECTOR
-_LARGEST_BUFFER: Final = MAX_SEGMENT_BYTES // 2
-
-
 _Step = Callable[[], None]
 
 
@@ -67,26 +53,6 @@ class WalFull(WalError):
 
 class WalLocked(WalError):
     """Another process has this log open."""
-
-
-@dataclass(frozen=True, slots=True)
-class WalConfig:
-    """Sizes in bytes, times in seconds."""
-
-    segment_bytes: int = 64 << 20
-    max_buffered_bytes: int = 64 << 20
-    full_retry_seconds: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not _SMALLEST_SEGMENT <= self.segment_bytes <= MAX_SEGMENT_BYTES or self.segment_bytes % SECTOR:
-            raise ValueError(
-                f"segment_bytes is {self.segment_bytes}: give a multiple of {SECTOR} "
-                f"from {_SMALLEST_SEGMENT} to {MAX_SEGMENT_BYTES}"
-            )
-        if not 0 < self.max_buffered_bytes <= _LARGEST_BUFFER:
-            raise ValueError(f"max_buffered_bytes is {self.max_buffered_bytes}: give 1 to {_LARGEST_BUFFER}")
-        if self.full_retry_seconds <= 0:
-            raise ValueError(f"full_retry_seconds is {self.full_retry_seconds}: give more than 0")
 
 
 def _ignore(*_: object) -> None:
@@ -136,15 +102,11 @@ class WriteAheadLog:
         self.on_failed: Callable[[Exception], None] = _ignore
         self.on_stall: Callable[[OSError], None] = _ignore
         self.on_space: Callable[[], None] = _ignore
-        self._disk = disk
-        self._folder = folder
+        self._writer = SegmentWriter(disk, folder, recovered)
         self._loop = loop
         self._executor = executor
         self._config = config
         self._release = release
-        self._file = recovered.file
-        self._file_sequence = recovered.header.sequence
-        self._next_file: DiskFile | None = None
         self._batches = BatchQueue(
             recovered.header,
             recovered.start,
@@ -250,7 +212,7 @@ class WriteAheadLog:
             await self._quiet
         if self._retry is not None:
             self._retry.cancel()
-        await self._loop.run_in_executor(self._executor, self._close_file)
+        await self._loop.run_in_executor(self._executor, self._close)
 
     # Buffering.
 
@@ -267,11 +229,12 @@ class WriteAheadLog:
     def _start_next(self) -> None:
         if self._drop_before > self.first_segment:
             target = self._drop_before
-            drop = functools.partial(drop_segments, self._disk, self._folder, target)
+            drop = functools.partial(self._writer.drop, target)
             self._run(drop, functools.partial(self._on_dropped, target))
         elif (batch := self._batches.take()) is not None:
             self.writing_lsn = batch.lsn or self.writing_lsn
-            self._run(functools.partial(self._write, batch), functools.partial(self._on_written, batch))
+            write = functools.partial(self._writer.write, batch)
+            self._run(write, functools.partial(self._on_written, batch))
         else:
             self._pause()
 
@@ -328,29 +291,6 @@ class WriteAheadLog:
         if self._quiet is not None and not self._quiet.done():
             self._quiet.set_result(None)
 
-    # In the executor.
-
-    def _write(self, batch: Batch) -> None:
-        if self._file_sequence != batch.header.sequence:
-            self._roll_over(batch)
-        self._file.pwrite(b"".join(batch.parts), batch.start)
-        sync(self._file)
-        mark_synced(self._file, batch.seed, batch.end)
-
-    def _roll_over(self, batch: Batch) -> None:
-        assert batch.seal is not None, "the first batch of a segment knows where the older one ends"
-        if self._next_file is None:
-            self._next_file = create_segment(self._disk, self._folder, batch.header)
-        seal_segment(self._file, *batch.seal)
-        self._file.close()
-        self._file, self._next_file = self._next_file, None
-        self._file_sequence = batch.header.sequence
-
-    def _close_file(self) -> None:
-        if not self._failed:
-            # Takes the last MARK to the disk: after a clean stop no damage passes for a torn tail.
-            sync(self._file)
-        self._file.close()
-        if self._next_file is not None:
-            self._next_file.close()
+    def _close(self) -> None:
+        self._writer.close(failed=self._failed)
         self._release()

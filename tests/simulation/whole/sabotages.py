@@ -22,7 +22,7 @@ from strandline.node.level_zero.batcher import Batcher
 from strandline.node.partition import fence as fence_module
 from strandline.node.partition import partition as partition_module
 from strandline.node.partition import pending_acks
-from strandline.node.partition.batch import Judgement, ProducedBatch, Verification
+from strandline.node.partition.batch import ProducedBatch, Validation, Verification
 from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Lane, Pending, placeholder
 from strandline.node.partition.partition import Partition
@@ -130,11 +130,11 @@ _granted = Writer._granted
 def _judges_when_it_arrives(
     self: Writer,
     batch: ProducedBatch,
-    judgement: Judgement | None = None,
+    validation: Validation | None = None,
     verification: Verification | None = None,
 ) -> asyncio.Future[Any]:
     if batch.producer_id != NO_PRODUCER and self._fence.window is not None:
-        judged = self._machine.producers.judge(
+        judged = self._machine.producers.check(
             batch.producer_id,
             batch.producer_epoch,
             batch.base_sequence,
@@ -145,7 +145,7 @@ def _judges_when_it_arrives(
             result: asyncio.Future[Any] = self._loop.create_future()
             result.set_result(Appended(judged.base_offset, duplicate=True))
             return result
-    return _writer_append(self, batch, judgement, verification)
+    return _writer_append(self, batch, validation, verification)
 
 
 _writer_append = Writer.append

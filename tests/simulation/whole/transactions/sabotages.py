@@ -50,7 +50,7 @@ class Sabotage:
 
 
 def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) -> Any:
-    """Producers.judge, without some of its rules."""
+    """Producers.check, without some of its rules."""
 
     def judge(
         self: Producers, producer_id: int, incarnation: int, first: int, record_count: int, transaction: int
@@ -75,15 +75,15 @@ def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) 
                     return Duplicate(batch.base_offset)
         return None if first == expected else Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
 
-    return patch.object(Producers, "judge", judge)
+    return patch.object(Producers, "check", judge)
 
 
 def _reads_to_the_end(self: FetchPartition) -> None:
-    _judge_share(self)
+    _check_share(self)
     self._end = self.high_watermark
 
 
-_judge_share = FetchPartition.judge
+_check_share = FetchPartition.check
 
 # At the transactions' coordinator.
 
@@ -242,7 +242,7 @@ _ALL = (
     Sabotage(
         "read-past-stable",
         "committed readers are given what lies above the last stable offset",
-        lambda: (patch.object(FetchPartition, "judge", _reads_to_the_end),),
+        lambda: (patch.object(FetchPartition, "check", _reads_to_the_end),),
         (0, 1),
     ),
     Sabotage(

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from strandline.node.controller.cluster_clock import FAR_MS
 from strandline.node.coordinator.groups.context import GroupsContext
-from strandline.node.coordinator.replica import NotDone
+from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.group_commands import ExpireOffsets, ForgetTopics
 from strandline.statemachine.groups.group_state import Group
 
@@ -44,14 +44,14 @@ SLICE_OFFSETS: Final = 5_000
 """Groups and offsets together that are looked at in one go: a few milliseconds."""
 
 
-class Upkeep:
+class OffsetExpiry:
     """Runs while the coordinator leads; its timers are the coordinator's."""
 
     def __init__(self, coordinator: GroupsContext) -> None:
         self._coordinator = coordinator
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._said = False
-        """Whether it was said that nothing goes by time; once, until the clocks agree again."""
+        self._warned = False
+        """Whether the operator was told that the clocks disagree; once, until they agree again."""
 
     def started(self) -> None:
         # The coordinators that a node takes up together do not look together.
@@ -92,11 +92,11 @@ class Upkeep:
         coordinator = self._coordinator
         now = coordinator.context.agreed_ms()
         if now is None:
-            if not self._said:
+            if not self._warned:
                 log.warning("the nodes' clocks disagree: offsets do not expire until they agree")
-            self._said = True
+            self._warned = True
             return
-        self._said = False
+        self._warned = False
         retention = round(coordinator.context.config.groups.offset_retention_seconds * 1000)
         old = await self._sought(lambda group: group.expires(now, retention))
         machine, producers = coordinator.machine, self._producer_expiry(now)
@@ -105,8 +105,8 @@ class Upkeep:
         for groups in old:
             left = [group_id for group_id in groups if not coordinator.classic.has_members(group_id)]
             done = await coordinator.execute(ExpireOffsets(left, now, retention, producers))
-            if isinstance(done, NotDone):
-                log.info("expired offsets are kept for now: %s", done.reason)
+            if isinstance(done, Refusal):
+                log.info("expired offsets are kept for now: %s", done.message)
                 return
 
     async def _sought(self, wanted: Callable[[Group], bool]) -> list[list[str]]:
@@ -144,8 +144,8 @@ class Upkeep:
             topics = gone[first : first + MAX_TOPICS]
             for groups in await self._sought(partial(_has_any, frozenset(topics))):
                 done = await self._coordinator.execute(ForgetTopics(groups, topics))
-                if isinstance(done, NotDone):
-                    log.info("offsets of deleted topics are kept for now: %s", done.reason)
+                if isinstance(done, Refusal):
+                    log.info("offsets of deleted topics are kept for now: %s", done.message)
                     return
 
     async def _gone_topics(self) -> Sequence[bytes]:

@@ -1,0 +1,216 @@
+"""Compaction on one node, for people and metrics: each replica's local log, and what holds back removal.
+
+A replica's node knows its log and what is wrong with it; the leader knows all copies. The status of a cluster
+is put together from the answers of all nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from strandline.node.compaction.removal_leader import Copies, RemovalLeader, Replica
+from strandline.node.compaction.removal_minimum import LEVEL_ONE
+from strandline.node.compaction.replica_log import ReplicaLog
+from strandline.node.controller.client import ControllerClient
+from strandline.statemachine.controller.topic_config import DELETE_RETENTION_MS
+from strandline.statemachine.partition.removal import Removals
+
+NEVER: Final = -1
+"""In place of a time: no row waits to ripen."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLogStatus:
+    """The local log of the replica here; offsets, or null while it is not open."""
+
+    start_offset: int | None
+    clean_end: int | None
+    log_end: int | None
+    mcco: int | None
+    mxfo: int | None
+    segments: int
+    bytes: int
+    resets: int
+    """Since this process started, the first making of the log included."""
+    reset_for: str | None
+    """Cause of the last reset, or of the one that is due."""
+    problem: str | None
+    """Cause why the log is not opened, filled or cleaned; null: nothing is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStatus:
+    """One copy of a partition, as its leader knows it."""
+
+    node: int | None
+    """Null for level one."""
+    voter: bool
+    mcco: int | None
+    """Null: it has not reported to this leader."""
+    mxfo: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStatus:
+    """The copies that hold removal back, and for how long they have."""
+
+    nodes: tuple[int, ...]
+    level_one: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderStatus:
+    """A partition's removal as its leader knows it."""
+
+    term: int
+    copies: tuple[CopyStatus, ...]
+    tombstones_held: HeldStatus | None
+    """Null: all copies are equally clean."""
+    markers_held: HeldStatus | None
+    error: str | None
+    """Of the last entry, if it had no effect that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One replica of a compacted partition on this node."""
+
+    group: int
+    topic: str
+    partition: int
+    local: LocalLogStatus
+    mtro: int
+    mxro: int
+    ripe_tombstones: int
+    ripe_markers: int
+    waiting_removals: int
+    ripens_at_ms: int
+    """When the first of them ripens, in the state machine's time; -1 if none waits."""
+    leader: LeaderStatus | None
+    """Null: this node does not lead the partition."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+class Hosted(NamedTuple):
+    """A compacted replica here, and its log."""
+
+    replica: Replica
+    log: ReplicaLog
+
+
+class Replicas(Protocol):
+    """The replicas here."""
+
+    def by_group(self, group: int, /) -> Replica | None: ...
+
+
+class LogsSource(Protocol):
+    """The local logs here."""
+
+    @property
+    def logs(self) -> Mapping[int, ReplicaLog]: ...
+
+
+class StatusContext(Protocol):
+    """A node, as the status of compaction needs it; the broker satisfies it as it is."""
+
+    loop: asyncio.AbstractEventLoop
+    controller: ControllerClient
+    removal: RemovalLeader
+
+    @property
+    def compaction(self) -> LogsSource: ...
+    @property
+    def partitions(self) -> Replicas: ...
+
+
+class CompactionStatus:
+    """Reads the status where the parts that do the work keep it."""
+
+    def __init__(self, context: StatusContext) -> None:
+        self._context = context
+
+    def replicas(self, topic: str | None = None) -> dict[int, Hosted]:
+        """The compacted replicas here by group, of one topic or of all."""
+        found = {}
+        for group, log in self._context.compaction.logs.items():
+            replica = self._context.partitions.by_group(group)
+            if replica is not None and topic in (None, replica.topic):
+                found[group] = Hosted(replica, log)
+        return found
+
+    def partition(self, hosted: Hosted) -> PartitionStatus:
+        """The status of one of them, also if it has just left this node."""
+        replica, log = hosted
+        removals = replica.machine.removals
+        return PartitionStatus(
+            replica.group.id,
+            replica.topic,
+            replica.number,
+            local_status(log),
+            removals.mtro,
+            removals.mxro,
+            removals.ripe_tombstones,
+            removals.ripe_markers,
+            len(removals.waiting),
+            self._ripens_at(replica, removals),
+            self._leader_status(replica),
+        )
+
+    def _ripens_at(self, replica: Replica, removals: Removals) -> int:
+        topic = self._context.controller.machine.topic_by_id(replica.topic_id)
+        if topic is None or not removals.waiting:
+            return NEVER
+        return removals.waiting[0].time + DELETE_RETENTION_MS.of(topic.configs)
+
+    def _leader_status(self, replica: Replica) -> LeaderStatus | None:
+        led = self._context.removal.led(replica.group.id)
+        if led is None or not replica.leads or replica.leader_epoch != led.term:
+            return None
+        copies, now = self._context.removal.copies(replica), self._context.loop.time()
+        return LeaderStatus(
+            led.term,
+            tuple(_copies(copies)),
+            _held(led.held.tombstones, now - led.tombstones_since),
+            _held(led.held.markers, now - led.markers_since),
+            led.error,
+        )
+
+
+def local_status(log: ReplicaLog) -> LocalLogStatus:
+    """The status of one local log."""
+    ends, manifest = log.ends(log.replica.machine), None if log.log is None else log.log.manifest
+    return LocalLogStatus(
+        None if manifest is None else manifest.start_offset,
+        None if manifest is None else manifest.clean_end,
+        None if manifest is None else manifest.log_end,
+        None if ends is None else ends.mcco,
+        None if ends is None else ends.mxfo,
+        0 if manifest is None else len(manifest.segments),
+        0 if manifest is None else sum(one.size for one in manifest.segments),
+        log.resets,
+        log.reset_for,
+        log.backoff.error or log.stuck,
+    )
+
+
+def _copies(copies: Copies) -> Iterator[CopyStatus]:
+    yield CopyStatus(None, False, *copies.level_one)
+    for node in sorted(copies.configuration.members):
+        ends = copies.known.get(node)
+        voter = node in copies.configuration.voters
+        yield CopyStatus(node, voter, *((None, None) if ends is None else ends))
+
+
+def _held(copies: tuple[int, ...], seconds: float) -> HeldStatus | None:
+    if not copies:
+        return None
+    nodes = tuple(copy for copy in copies if copy != LEVEL_ONE)
+    return HeldStatus(nodes, LEVEL_ONE in copies, round(seconds, 3))
