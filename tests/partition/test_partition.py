@@ -12,11 +12,13 @@ from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
+    AdvanceRemoval,
     Append,
     Checkpoint,
     CheckpointTaken,
     EpochAdvanced,
     Kind,
+    RemovalAdvanced,
     SetStartOffset,
     Ticked,
 )
@@ -226,6 +228,39 @@ def test_a_leader_ticks_for_producers_that_expire() -> None:
         lone.group.lose()
         before = len(lone.group.proposed)
         lone.loop.advance(3 * TICK_SECONDS)
+        assert len(lone.group.proposed) == before
+
+
+def test_removal_advances_by_a_time_that_the_nodes_agree_on() -> None:
+    """Behind a Tick in its entry: what a wrong clock pushed ahead lets no row ripen."""
+    hour = 3_600_000
+    with Lone() as lone:
+
+        def advance(mtro: int) -> object:
+            task = lone.run(lone.partition.execute(AdvanceRemoval(mtro, mtro, hour)))
+            lone.group.commit()
+            return task.result()
+
+        filled(lone, 5, 5)
+        assert lone.partition.machine.next_offset == 2
+        start = lone.run(lone.partition.execute(SetStartOffset(2)))
+        lone.group.commit()
+        assert not isinstance(start.result(), Refusal)
+        right = lone.wall
+        assert advance(1) == RemovalAdvanced(1, 1, 0, 0)
+        lone.wall += 30 * 24 * hour
+        filled(lone, 5)
+        lone.wall = right + 1000
+        assert lone.partition.machine.time == right + 30 * 24 * hour
+        assert advance(2) == RemovalAdvanced(2, 2, 0, 0)
+        assert lone.partition.machine.time == right + 1000
+        lone.wall = right + hour
+        assert advance(2) == RemovalAdvanced(2, 2, 1, 1)
+        lone.clock_is_trusted = False
+        before = len(lone.group.proposed)
+        refused = advance(2)
+        assert isinstance(refused, Refusal)
+        assert refused.reason is Reason.NOT_NOW
         assert len(lone.group.proposed) == before
 
 
