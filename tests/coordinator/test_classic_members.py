@@ -6,6 +6,7 @@ import pytest
 
 from strandline.node.coordinator.groups.classic_state import Leaving, State
 from strandline.node.raft.outcome import Overloaded
+from strandline.statemachine.groups.group_commands import StartGeneration
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import DELAY, Client, House, join, rejoin, share, sync
 
@@ -439,3 +440,22 @@ def test_a_static_member_whose_return_the_log_does_not_take(house: House) -> Non
     a.begin_join()
     assert (a.joined().generation, new.joined().generation) == (2, 2)
     fenced(b)
+
+
+def test_a_static_member_whose_return_comes_behind_another_generation_joins_again(house: House) -> None:
+    a, b = statics(house)
+    house.by_hand = True
+    new = again(house, b)
+    new.begin_join()
+    members = [*house.logged().members.values()]
+    house.apply_foreign(StartGeneration("g", 2, "consumer", "range", a.member_id, members))
+    house.commit()
+    house.by_hand = False
+    assert new.result().error is KafkaError.REBALANCE_IN_PROGRESS, (
+        "the log's own refusal is no member's fault"
+    )
+    assert house.state() is State.PREPARING_REBALANCE
+    new.member_id = ""
+    new.begin_join()
+    a.begin_join()
+    assert (a.joined().generation, new.joined().generation) == (3, 3)
