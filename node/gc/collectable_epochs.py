@@ -27,7 +27,7 @@ from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 TELL: Final = "epochs.collectable"
 REASON: Final = "epochs.reason"
 TELL_SECONDS: Final = 1.0
-"""Time between two looks at what is led here; what rose goes to the others at once."""
+"""Time between two looks at the partitions led here; a value that rose goes to the others at once."""
 TELL_ALL_SECONDS: Final = 30.0
 """Time between two broadcasts of everything known here, including other nodes' words: a node that missed a
 message has it then, also from a leader that it has no connection to."""
@@ -115,7 +115,7 @@ class CollectableEpochs:
         host.watch_peers(self._on_connect, self._on_disconnect)
 
     def start(self) -> None:
-        """Begin to look at what is led here, and to tell the others."""
+        """Begin to look at the partitions led here, and to tell the others."""
         self._all_at = self._loop.time() + TELL_ALL_SECONDS
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._ended)
@@ -195,7 +195,7 @@ class CollectableEpochs:
         return HeldBack(maximum, reason, since)
 
     def _note(self, group: int, term: int, value: int) -> bool:
-        """Keep a value if it is higher than what is known; whether it is."""
+        """Keep a value if it is higher than the known one; returns whether it is."""
         known = self._table.get(group)
         if known is None or value > known.value:
             self._table[group] = Heard(value, term, self._loop.time())

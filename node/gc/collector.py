@@ -253,7 +253,7 @@ class Collector:
         return self._may_begin() and not self.paused
 
     async def _sweep(self, shard: int) -> int:
-        """Delete what may go from one shard, from the lowest name on; gives how many foreign names it met."""
+        """Delete collectable objects of one shard, lowest name first; returns the number of foreign names."""
         prefix, after = shard_prefix(shard), self._fronts.get(shard, "")
         foreign, front = 0, True
         while self._may_delete():

@@ -120,7 +120,7 @@ class GoneTopics:
                     break
 
     async def _page(self, prefix: str, group: RaftGroup, machine: Controller) -> bool:
-        """List names from where the last page ended and delete what may go; whether that was the end."""
+        """List names behind the last page and delete those that may go; returns whether that was the end."""
         names = await self._store.list(prefix, self._behind[prefix], PAGE)
         owners = {name: owner for name in names if (owner := _owner(name)) is not None}
         if any(owner.is_gone(machine) for owner in owners.values()):

@@ -71,7 +71,7 @@ class StoreHealth:
         self.given_up = dict.fromkeys(Kind, 0)
         """Operations that failed for good since the start."""
         self.last_answer = float("-inf")
-        """When the store last did what it was asked; the loop's time."""
+        """The loop's time of the store's last success."""
         self._loop = loop
         self._failing: dict[Kind, Trouble] = {}
 

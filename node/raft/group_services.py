@@ -238,7 +238,7 @@ class GroupServices:
         self._turn_scheduled = False
         dirty, self._dirty = self._dirty, {}
         if len(dirty) > TURN_GROUPS:
-            # The rest in the next turn, after what came in meanwhile.
+            # The rest in the next turn, behind work that came in meanwhile.
             work = sorted(dirty.values(), key=_rank)
             self._dirty = {group.id: group for group in work[TURN_GROUPS:]}
             dirty = {group.id: group for group in work[:TURN_GROUPS]}

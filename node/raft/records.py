@@ -104,7 +104,7 @@ class Records:
         self._last_lsn.pop(group_id, None)
 
     def settle(self) -> None:
-        """The end of a turn: what was recorded goes to the disk, or what waited for no record happens."""
+        """End a turn: write its records to the disk, or run the callbacks that waited for no record."""
         if self._host.wal.synced_lsn < self._host.wal.tail_lsn:
             self._host.wal.flush()
         elif self.after_sync:

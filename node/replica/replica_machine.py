@@ -26,7 +26,7 @@ class Recorder(Protocol):
     def checkpoint(self, index: int, captured: Captured) -> None: ...
 
     def restored(self) -> None:
-        """The state was replaced by a snapshot's: entries are missing between what came before and after."""
+        """The state was replaced by a snapshot's: the entries between the two were never applied here."""
 
 
 class ReplicaMachine(Generic[Plain]):

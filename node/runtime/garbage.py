@@ -14,7 +14,7 @@ from typing import Final
 
 LOOK_SECONDS: Final = 0.2
 CAME: Final = 128
-"""Groups that came since the last time for which it is worth to set aside what is there."""
+"""Number of new groups that makes it worth setting all objects aside again."""
 GONE: Final = 256
 GONE_SHARE: Final = 0.25
 """Groups that went since, at least so many and as many of all that are left, whose memory is wanted back."""

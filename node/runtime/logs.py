@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 MASK: Final = "***"
 MAX_TEXT: Final = 16 * 1024
-"""Characters of a message, an extra or a traceback; what is longer is cut in the middle."""
+"""Characters of a message, an extra or a traceback; a longer one is cut in the middle."""
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -28,7 +28,7 @@ FORMATS: Final = ("json", "text")
 
 _SECRET_WORDS: Final = ("secret", "password", "passwd", "token", "credential", "access_key", "account_key")
 _SHORTEST_SECRET: Final = 4
-"""A shorter one would mask half of what is logged, and is none."""
+"""A shorter one would mask half of the log, and does not count as one."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 _ESCAPED_BUT_LINES: Final = {code: text for code, text in _ESCAPED.items() if code not in (9, 10)}

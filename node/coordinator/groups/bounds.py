@@ -96,7 +96,7 @@ class Bounds:
         return known + sum(one not in groups for ids in coming for one in ids) < MAX_GROUPS
 
     def refuse_group(self, group_id: str) -> str:
-        """A member of a group that is not there is refused: the reason; count it, and say it now and then."""
+        """Count the refusal of a member whose group does not exist, warn now and then; returns the reason."""
         return self._refuse(group_id, f"{MAX_GROUPS} groups")
 
     def _refuse(self, group_id: str, what: str) -> str:

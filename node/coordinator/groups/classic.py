@@ -62,7 +62,7 @@ class ClassicGroups:
         self._decisions: dict[asyncio.Task[None], None] = {}
 
     def started(self) -> None:
-        """This node leads: the generations that the log has go on, each with all the time it had."""
+        """This node leads: take up the generations that the log has; every timeout starts again."""
         for group_id, held in self._coordinator.machine.groups.items():
             if isinstance(held.membership, ClassicGroup) and not held.membership.is_empty:
                 self._take_up(group_id, held.membership)
@@ -136,7 +136,7 @@ class ClassicGroups:
         return codes
 
     def restart_session(self, group_id: str, member_id: str) -> None:
-        """A member showed by something else than a heartbeat that it lives."""
+        """Restart a member's session timeout after a request other than a heartbeat."""
         group = self._groups.get(group_id)
         if group is not None:
             group.restart_session(member_id)
@@ -153,7 +153,7 @@ class ClassicGroups:
         return group is not None and len(group.members) > 0
 
     def members_of(self, group_id: str) -> Collection[str]:
-        """The ids of those that are in the group or join it; none where there is no such group."""
+        """The ids of the members that are in the group or join it; none if there is no such group."""
         group = self._groups.get(group_id)
         return () if group is None else [member.member_id for member in group.members]
 
@@ -186,7 +186,7 @@ class ClassicGroups:
 
     @property
     def group_ids(self) -> list[str]:
-        """Of the groups that have members, or soon will have."""
+        """The ids of the groups that have members, or soon will have."""
         return list(self._groups)
 
     @property
@@ -217,7 +217,7 @@ class ClassicGroups:
         self._settle(group)
 
     def _settle(self, group: LiveGroup) -> None:
-        """After everything that may have changed a group: count it, and let go of it when it is over."""
+        """Count a group after every possible change of it, and let go of it when it is over."""
         group_id = group.group_id
         if self._groups.get(group_id) is not group:
             return
@@ -253,7 +253,7 @@ class ClassicGroups:
             waits.set_result(result)
 
     def _decide(self, group_id: str, command: Decision) -> None:
-        # One task each, begun in this order: so they are in the log in this order.
+        # One task each: they begin in this order, so the commands are in the log in this order.
         task = self._loop.create_task(self._decided(self._groups[group_id], command))
         self._decisions[task] = None
         task.add_done_callback(self._decision_over)

@@ -56,7 +56,7 @@ class LiveGroup(Rebalancing):
             member.in_generation = True
             self.members.add(member)
             self._alive(member)
-        # The only way into these states that their table does not have: the group came into them elsewhere.
+        # The table has no way into these states from here: another leader brought the group into them.
         if self.members.all_synced:
             self.state = State.STABLE
         else:
@@ -167,8 +167,8 @@ class LiveGroup(Rebalancing):
         if self.leader == old.member_id:
             self.leader = member_id
         if old.in_generation:
-            # In every state: until the next generation what the zombie commits would be taken. The log judges
-            # it by its own generation, which is not this group's where the next one could not be logged.
+            # In every state: until the next generation, commits of the old process would be accepted. The log
+            # checks them by its own generation, which is another if this group's next one was not logged.
             generation = self.generation if self._starting else self._environment.logged_generation()[0]
             self._decide(ReplaceStaticMember(self.group_id, generation, old.member_id, member.logged()))
         same_votes = [name for name, _ in old.protocols] == [name for name, _ in member.protocols]
@@ -218,7 +218,7 @@ class LiveGroup(Rebalancing):
         return KafkaError.REBALANCE_IN_PROGRESS if preparing else None
 
     def restart_session(self, member_id: str) -> None:
-        """A member showed by something else that it lives."""
+        """Restart a member's session timeout after another request."""
         member = self.members.get(member_id)
         if member is not None:
             self._alive(member)

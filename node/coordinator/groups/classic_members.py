@@ -116,7 +116,7 @@ class Members:
         self.bytes = 0
         """Bytes that all members sent and were assigned."""
         self.assigned = 0
-        """Those of them that were assigned."""
+        """Bytes of the assignments alone."""
         self._unsynced = 0
         self._members: dict[str, LiveMember] = {}
         self._static: dict[str, str] = {}
@@ -170,7 +170,7 @@ class Members:
     def selected(self) -> str:
         """The protocol of the next generation: all have it, and most prefer it; there are members.
 
-        Of equal votes the one wins that was voted for first, which Kafka leaves to chance.
+        With equal votes, the protocol with the earlier first vote wins; Kafka leaves it to chance.
         """
         votes: Counter[str] = Counter()
         for member in self:

@@ -36,9 +36,9 @@ from strandline.statemachine.kafka_errors import KafkaError, Refused
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""When an empty generation that the log would not take is offered again."""
+"""Pause before an empty generation that the log did not take is proposed again."""
 MAX_REFUSALS: Final = 3
-"""So often a generation may lose a race against the group's deletion before its members are sent away."""
+"""Times that a generation may lose a race against the group's deletion before its members are refused."""
 
 _SYNC_FAILURES: Final[Mapping[Cause, Cause]] = {
     # As Kafka's appendGroupMetadataErrorToResponseError: no retry makes an assignment smaller.

@@ -1,4 +1,4 @@
-"""The vocabulary of the classic protocol: states, the members' requests and answers, the rules' surroundings.
+"""The vocabulary of the classic protocol: states, requests and answers, the rules' environment.
 
 This module has no behaviour. The table of states is Kafka's (ClassicGroupState), so that it can be compared
 with Kafka's line by line.
@@ -49,7 +49,7 @@ COMES_FROM: Final[Mapping[State, tuple[State, ...]]] = MappingProxyType(
         State.DEAD: tuple(State),
     }
 )
-"""For each state those that it may be entered from: Kafka's validPreviousStates."""
+"""For each state the states that may come before it: Kafka's validPreviousStates."""
 
 
 class JoinRequest(NamedTuple):
@@ -91,7 +91,7 @@ class SyncRequest(NamedTuple):
     instance_id: str | None
     generation: int
     protocol_type: str | None
-    """None: the client did not say (before version 5)."""
+    """None: the request has none (before version 5)."""
     protocol: str | None
     assignments: Mapping[str, bytes]
 
@@ -106,7 +106,7 @@ class SyncResponse(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """One member of a LeaveGroup; without a member id it is meant by its instance id (KIP-345)."""
+    """One member of a LeaveGroup; without a member id, its instance id names it (KIP-345)."""
 
     member_id: str
     instance_id: str | None

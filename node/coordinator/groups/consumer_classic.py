@@ -1,8 +1,8 @@
 """Members of a consumer group that speak the classic protocol: their requests as the plan sees them.
 
 While a group changes from one protocol to the other it has members of both. The rules are Kafka's
-(GroupMetadataManager.classicGroupJoinToConsumerGroup and its like); waiting requests and timers are in
-`hosted`.
+(GroupMetadataManager.classicGroupJoinToConsumerGroup and its like); `hosted` handles
+the requests.
 """
 
 from __future__ import annotations

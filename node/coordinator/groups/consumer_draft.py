@@ -38,12 +38,12 @@ class Draft:
         self.classic = group.classic
         """Number of members that speak the classic protocol."""
         self._supported: Counter[str] = Counter()
-        """By how much more members of those have each protocol."""
+        """Change in the number of those members that have each protocol."""
         self.matched = Matched(group)
         self._subscription_growth = 0
         """Growth of the bytes of its members' subscriptions; see `size_of`."""
         self._bytes: int | None = None
-        """Of all members before that, once it was asked for."""
+        """Of all members before that, once it is computed."""
         self.epoch = group.epoch
         self.metadata = group.metadata
         self.matches: Matches = group.matches

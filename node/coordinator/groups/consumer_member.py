@@ -72,7 +72,7 @@ class Heartbeat:
 
 
 def newcomer(member_id: str) -> ConsumerMember:
-    """A member that has said nothing yet."""
+    """A member before its first request."""
     return ConsumerMember(member_id, None, None, "", "", -1, (), "", None, 0, 0, STABLE, NOTHING, NOTHING)
 
 

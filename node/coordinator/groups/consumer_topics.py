@@ -50,7 +50,7 @@ class Topics:
         self._controller = controller
         self._patterns: OrderedDict[str, _Known] = OrderedDict()
         self._born: dict[str, int] = {}
-        """All topics with records as of `_version`, numbered in the order in which they were heard of."""
+        """All topics with records as of `_version`, numbered in the order in which this view met them."""
         self._births = 0
         self._version = -1
 
@@ -88,7 +88,7 @@ class Topics:
         return known.names
 
     def _look(self) -> None:
-        """Hear of the topics that came and went."""
+        """Take in the topics that came and went."""
         if self._version == self.version:
             return
         self._version = self.version

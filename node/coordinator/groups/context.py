@@ -29,7 +29,7 @@ class ClassicRuntime(Protocol):
 
     @property
     def group_ids(self) -> Collection[str]:
-        """Of the groups that have members, or soon will have."""
+        """The ids of the groups that have members, or soon will have."""
 
     def has_members(self, group_id: str) -> bool:
         """Whether the group has members, or some that join it."""
@@ -38,7 +38,7 @@ class ClassicRuntime(Protocol):
         """Whether the group's members consume topics."""
 
     def members_of(self, group_id: str) -> Collection[str]:
-        """The ids of those that are in the group or join it; none where there is no such group."""
+        """The ids of the members that are in the group or join it; none if there is no such group."""
 
     def follow(self, group_id: str) -> None:
         """The group may have become one of the other protocol."""

@@ -61,7 +61,7 @@ def migration_policy(name: str) -> MigrationPolicy:
 def present_group(
     coordinator: GroupsContext, group_id: str, topics: Topics, policy: MigrationPolicy
 ) -> Present | Refusal:
-    """A group to be changed by members of the consumer protocol; why a classic one with members stays one."""
+    """A group to be changed by members of the consumer protocol, or why a classic group stays one."""
     held = coordinator.machine.groups.get(group_id)
     membership = None if held is None else held.membership
     group = membership if isinstance(membership, ConsumerGroup) else None

@@ -1,7 +1,7 @@
 """Removes offsets that have expired or whose topic was deleted, by commands of the coordinator's leader.
 
-Kafka's leader looks every ten minutes for offsets whose retention is over, and drops those of a topic when it
-hears that the topic is gone. Here both are commands, so all replicas drop the same offsets; the leader only
+Kafka's leader looks every ten minutes for offsets whose retention is over, and drops those of a deleted topic
+when it learns of the deletion. Here both are commands, so all replicas drop the same offsets; the leader only
 decides when.
 """
 
@@ -26,7 +26,7 @@ TOPICS: Final = "topics"
 EXPIRY_SECONDS: Final = 600.0
 """Kafka's offsets.retention.check.interval.ms."""
 TOPICS_SECONDS: Final = 30.0
-"""Between two looks whether topics are gone that offsets are kept for."""
+"""Between two searches for deleted topics that still have offsets."""
 CATCH_UP_SECONDS: Final = 10.0
 PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """A producer that ended no transaction here for so long is forgotten: transactional.id.expiration.ms."""
@@ -54,7 +54,7 @@ class OffsetExpiry:
         """Whether the operator was told that the clocks disagree; once, until they agree again."""
 
     def started(self) -> None:
-        # The coordinators that a node takes up together do not look together.
+        # Spread: a node takes up many coordinators at once.
         spread = 1 + self._coordinator.number % 64 / 64
         self._coordinator.timers.set((EXPIRY, "", ""), EXPIRY_SECONDS * spread, self._on_expiry)
         self._coordinator.timers.set((TOPICS, "", ""), TOPICS_SECONDS * spread, self._on_topics)
@@ -72,7 +72,7 @@ class OffsetExpiry:
         self._begin(TOPICS, self._forget_topics)
 
     def _begin(self, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """One at a time of each; one that is lost with its leadership is done by the next leader."""
+        """Run one of each at a time; the next leader repeats one that is lost with its leadership."""
         if what not in self._tasks:
             task = self._tasks[what] = self._coordinator.loop.create_task(work())
             task.add_done_callback(partial(self._ended, what))
@@ -110,8 +110,7 @@ class OffsetExpiry:
                 return
 
     async def _sought(self, wanted: Callable[[Group], bool]) -> list[list[str]]:
-        """The groups that are wanted, so many together that a command may name; others are served between
-        a few and the next few."""
+        """The groups that are wanted, in lists for one command each. Other work runs between slices."""
         groups = self._coordinator.machine.groups
         found: list[list[str]] = []
         offsets = seen = 0
@@ -149,7 +148,7 @@ class OffsetExpiry:
                     return
 
     async def _gone_topics(self) -> Sequence[bytes]:
-        """Deleted topics that offsets are still kept for.
+        """The deleted topics that still have offsets.
 
         The topics of the offsets are read first, and only then is this node's view of the controller brought
         up to date: a client that committed an offset knew its topic before, so a topic that is unknown then

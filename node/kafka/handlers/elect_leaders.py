@@ -1,7 +1,7 @@
 """ElectLeaders: a partition's leadership goes back to its preferred replica.
 
 Raft elects by itself, and never uncleanly, so only the preferred election is left for this request. The
-leader of each partition hands over to the first of its replicas, without a gap in what is acknowledged.
+leader of each partition hands over to the first of its replicas, without a gap in acknowledged records.
 """
 
 from __future__ import annotations

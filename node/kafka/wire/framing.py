@@ -74,7 +74,7 @@ class FrameParser:
         self._source, self._start = view, 0
 
     def keep(self) -> None:
-        """Copy what was fed and not yet read, so that the caller's buffer is free again."""
+        """Copy the unread input, so that the caller's buffer is free again."""
         rest = self._source[self._start :]
         self._source, self._start = (memoryview(bytes(rest)) if rest else NO_FRAME), 0
 

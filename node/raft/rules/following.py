@@ -1,6 +1,6 @@
 """A follower's side of log replication (Raft §5.3).
 
-A follower answers only for what is durable, and only for what the message at hand has proven to match.
+A follower acknowledges only entries that are durable, and that the message at hand has proven to match.
 """
 
 from __future__ import annotations

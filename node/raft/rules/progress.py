@@ -1,4 +1,4 @@
-"""A leader's view of one follower: how far its log is proven to match, and what is in flight to it.
+"""A leader's view of one follower: how far its log is proven to match, and the messages in flight to it.
 
 The three phases are etcd's: probing for the point where the logs part, replicating in a pipeline, and
 sending a snapshot. `next` never moves back on success; PySyncObj moved it to the acknowledged entry and so

@@ -27,7 +27,7 @@ class SnapshotStore:
         for name in disk.listdir(folder):
             if name.endswith((_INCOMING, _WRITING)):
                 disk.unlink(self._path(name))
-        # A killed process may leave a name that is seen and not durable; what is seen here is relied on.
+        # A killed process may leave a name that is visible and not durable; visible names are relied on here.
         disk.sync_dir(folder)
 
     def save(self, document: SnapshotDocument) -> None:

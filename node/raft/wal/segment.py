@@ -57,7 +57,7 @@ def sync(file: DiskFile) -> None:
 def create_segment(disk: Disk, folder: str, header: SegmentHeader) -> DiskFile:
     """Make a segment: under its name there is, at every moment, nothing or a whole, durable, empty segment.
 
-    Raises OSError with one of NO_SPACE, after removing what it wrote, when the disk is full.
+    Raises OSError with one of NO_SPACE, after removing its file, when the disk is full.
     """
     path = segment_path(folder, header.sequence)
     temporary = path.removesuffix(".log") + ".tmp"

@@ -71,7 +71,7 @@ class WriteAheadLog:
         full: why the disk takes no more, while it is full; else None.
         first_segment: number of the oldest segment on disk.
         current_segment: number of the segment last written to.
-        on_synced: called with (synced_lsn, segment) after a job; what it made durable lies in that segment.
+        on_synced: called with (synced_lsn, segment) after a job; its records are in that segment.
         on_failed: called once, when the disk failed: everything after is refused, the node must stop.
         on_stall: called once for each time that the disk is full, with the error.
         on_space: called once it takes writes again.
@@ -140,7 +140,7 @@ class WriteAheadLog:
 
         `replay(group, kind, segment number, payload)` is called for every record of a group, oldest first;
         the payload is a `bytes` of its own, which may be kept. All that was replayed is durable on return.
-        When this raises, what was replayed means nothing.
+        When this raises, the replayed records mean nothing.
 
         Raises WalCorruption, WalMismatch (another node's log), WalLocked, and OSError when the disk fails.
         """
