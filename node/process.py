@@ -58,6 +58,8 @@ from strandline.node.runtime.parent import end_with
 log = logging.getLogger(__name__)
 
 STORE_THREADS: Final = 16
+READ_THREADS: Final = 4
+"""Of reads of local logs: enough that one which waits for the disk does not hold up those from memory."""
 """More than uploads in parallel, so that reads need not wait for their syncs."""
 STORE_WAIT_SECONDS: Final = 1.0
 """Between two looks for the folder of a store that is missing."""
@@ -161,6 +163,7 @@ class _Process:
             wal_executor=wal_thread,
             snapshot_executor=snapshot_thread,
             work_executor=work_thread,
+            read_executor=DiskThreads(READ_THREADS, "local-logs"),
             rng=random.Random(_SYSTEM.getrandbits(256)),
             nonces=_SYSTEM,
             boot_id=1 + _SYSTEM.getrandbits(62),

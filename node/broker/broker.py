@@ -23,6 +23,7 @@ from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import Compactor
+from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.compaction.removal_leader import RemovalLeader
 from strandline.node.compaction.reports import Reports
 from strandline.node.compaction.store_compactor import StoreCompactor
@@ -97,6 +98,7 @@ class Broker:
         wal_executor: Executor | None,
         snapshot_executor: Executor | None,
         work_executor: Executor | None = None,
+        read_executor: Executor | None = None,
         rng: random.Random,
         nonces: random.Random,
         boot_id: int,
@@ -234,6 +236,7 @@ class Broker:
         self.reports = Reports(self.calls, self.host, self.leaders, self.compaction, loop=loop)
         self.removal = RemovalLeader(self)
         self.compaction_status = CompactionStatus(self)
+        self.local_reader = LocalReader(self.compaction.log_of, loop=loop, executor=read_executor)
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)
         elect_leaders.serve(self)
@@ -382,6 +385,7 @@ class Broker:
             agreed_ms=self.agreed_ms,
             recorder=recorder,
             fence_log=self._fence_log,
+            local=self.local_reader,
         )
 
     def _group_failed(self, group: RaftGroup, error: Exception) -> None:

@@ -20,6 +20,7 @@ from strandline.node.compaction.due import Tally, newest_cleanable, overdue, rou
 from strandline.node.compaction.ingest_plan import Waiting, packed_rows, waiting
 from strandline.node.compaction.local_log import remove_log, stored_logs
 from strandline.node.compaction.manifest import Manifest
+from strandline.node.compaction.publisher import Publisher
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.level_one.plan import FirstSeen
 from strandline.node.runtime.slices import in_slices, look_seconds
@@ -83,6 +84,7 @@ class CompactionUpkeep:
 
     def __init__(self, context: CompactionContext) -> None:
         self.measures = CompactionMeasures()
+        self.publisher = Publisher(context, self.log_of)
         self._context = context
         self._config = context.config.compaction
         self._kept: dict[int, LogUpkeep] = {}
@@ -146,10 +148,11 @@ class CompactionUpkeep:
         """Look, then do what is due: one ingest, and one step of a round; returns whether there was any."""
         await self.look()
         ingested = await self._ingest_one()
+        published = await self.publisher.step()
         if self._round is None:
             self._round = self._next_round()
         if self._round is None:
-            return ingested
+            return ingested or published
         await self._round.step()
         if self._round.ended:
             self._round_ended(self._round)

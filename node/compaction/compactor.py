@@ -76,6 +76,21 @@ class FilterJob(NamedTuple):
     block_bytes: int
 
 
+class PublishJob(NamedTuple):
+    """Make one level-one object of the log's batches, in place of several: neighbours, in offset order."""
+
+    place: LogPlace
+    segments: Sequence[Segment]
+    """All that have offsets of these objects."""
+    log_end: int
+    sources: Sequence[LevelOneExtent]
+    """What is to be replaced; the log has all of their offsets."""
+    term: int
+    unique: bytes
+    """16 bytes that no other request ever has."""
+    block_bytes: int
+
+
 class Why(Enum):
     """Cause of a failed job; what is done about it differs."""
 
@@ -132,6 +147,21 @@ class Filtered(NamedTuple):
     removed_records: int
 
 
+class Published(NamedTuple):
+    """Numbers of objects: that have the log's bytes already and stay; that the new object takes the place of;
+    and that stay behind those.
+
+    Fewer than the job has, if the last one may not be replaced: the log has left out its last batch, and has
+    nothing behind it.
+    """
+
+    same_before: int
+    replaced: int
+    same_behind: int
+    extent: LevelOneExtent | None
+    """The new object, stored; None if nothing is to be replaced."""
+
+
 @dataclass(slots=True)
 class CompactorMeasures:
     """A compactor's counters since it was made."""
@@ -152,6 +182,9 @@ class Compactor(Protocol):
     async def map(self, job: MapJob) -> Mapped | JobFailed: ...
 
     async def filter(self, job: FilterJob) -> Filtered | JobFailed: ...
+
+    async def publish(self, job: PublishJob) -> Published | JobFailed:
+        """What it makes is an object: there may be one, now or later, also where it failed."""
 
     async def close(self) -> None:
         """End the job in progress, which fails; all later ones fail."""

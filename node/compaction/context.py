@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Protocol
 
 from strandline.node.compaction.compactor import Compactor
-from strandline.node.config.node_config import NodeConfig
-from strandline.node.controller.client import ControllerClient
+from strandline.node.level_one import context as level_one
+from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.raft.disk import Disk
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
-from strandline.statemachine.partition.partition import PartitionStateMachine
 
 
 class Group(Protocol):
@@ -28,18 +26,11 @@ class Group(Protocol):
         """Index of the newest entry that is in the state."""
 
 
-class Replica(Protocol):
+class Replica(level_one.Replica, Protocol):
     """A partition's replica on this node, whether it leads or not."""
-
-    topic_id: bytes
-    topic: str
-    number: int
 
     @property
     def group(self) -> Group: ...
-
-    @property
-    def machine(self) -> PartitionStateMachine: ...
 
 
 class Replicas(Protocol):
@@ -49,27 +40,19 @@ class Replicas(Protocol):
     def __len__(self) -> int: ...
 
 
-class CompactionContext(Protocol):
+class CompactionContext(level_one.LevelOneContext, Protocol):
     """A node, as compaction needs it."""
 
-    config: NodeConfig
-    loop: asyncio.AbstractEventLoop
     boot_id: int
-    controller: ControllerClient
     compactor: Compactor
     disk: Disk
     log_executor: Executor | None
     """For the short operations on the disk that change a local log."""
+    level_one: LevelOneUpkeep
+    """What else makes level-one objects: names of objects in the making are known to both."""
 
     @property
     def partitions(self) -> Replicas: ...
-
-    @property
-    def registered(self) -> bool:
-        """Whether the local replica of the controller has what was committed when this process started."""
-
-    def wall_ms(self) -> int:
-        """The wall clock, in ms since 1970, as the cluster has it."""
 
 
 def configs_of(context: CompactionContext, topic_id: bytes) -> Configs | None:

@@ -17,8 +17,11 @@ from strandline.node.compaction.compactor import (
     JobFailed,
     MapJob,
     Mapped,
+    Published,
+    PublishJob,
     Why,
 )
+from strandline.node.compaction.publishing import publish
 from strandline.node.objectstore.store import ObjectStore
 from strandline.node.raft.disk import Disk
 
@@ -60,6 +63,11 @@ class StoreCompactor(Compactor):
 
     async def filter(self, job: FilterJob) -> Filtered | JobFailed:
         return await self._do(lambda: self._filter(job))
+
+    async def publish(self, job: PublishJob) -> Published | JobFailed:
+        return await self._do(
+            lambda: publish(job, store=self._store, disk=self._disk, loop=self._loop, executor=self._executor)
+        )
 
     async def close(self) -> None:
         self._closed = True

@@ -63,12 +63,12 @@ class LevelOneUpkeep:
     def __init__(self, context: LevelOneContext) -> None:
         self.measures = UpkeepMeasures()
         self._context = context
-        self._pending = PendingObjects(context.rng)
-        namer = Namer(self._pending, self.measures)
-        self.merger = Merger(context, self._pending, namer, self.measures)
-        self.reconciler = Reconciler(context, self._pending, namer, self.merger, self.measures)
+        self.pending = PendingObjects(context.rng)
+        self.namer = Namer(self.pending, self.measures)
+        self.merger = Merger(context, self.pending, self.namer, self.measures)
+        self.reconciler = Reconciler(context, self.pending, self.namer, self.merger, self.measures)
         self.retention = TopicRetention(context, self.measures)
-        self.sweeper = Sweeper(context, self._pending, self.measures)
+        self.sweeper = Sweeper(context, self.pending, self.measures)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class LevelOneUpkeep:
         """The current status; its cost grows with the partitions that are led here."""
         return UpkeepStatus(
             tuple(self.partition(replica) for replica in self._context.partitions if replica.leads),
-            len(self._pending),
+            len(self.pending),
             self.retention.by_time,
         )
 

@@ -7,6 +7,7 @@ leased checkpoint may name them, like everything that is removed.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -37,8 +38,8 @@ class _Merging:
     """State of one partition that is led here."""
 
     backoff: RetryBackoff
-    nothing_in: tuple[int, int, int] | None = None
-    """Term, number of objects and their end offset when there was nothing to merge."""
+    nothing_in: tuple[int, int, int, int] | None = None
+    """Term, number of objects, their end offset and where they are clean when there was nothing to merge."""
 
 
 class Merger:
@@ -54,6 +55,8 @@ class Merger:
         self._mergings: dict[int, _Merging] = {}
         self._last = 0
         """Group of the last merge: the others come first."""
+        self.held: set[int] = set()
+        """Groups whose objects a publication is replacing: a merge would only make one of both vain."""
 
     def error(self, group: int) -> str | None:
         """Error of a partition's last merge, if it failed."""
@@ -76,7 +79,8 @@ class Merger:
             self._mergings[group] = known.get(group, fresh)
         for replica in sorted(led, key=lambda one: (one.group.id <= self._last, one.group.id)):
             merging = self._mergings[replica.group.id]
-            if merging.backoff.retry_at <= self._context.loop.time() and replica.leads:
+            ready = merging.backoff.retry_at <= self._context.loop.time() and replica.leads
+            if ready and replica.group.id not in self.held:
                 run = self._run(replica, merging)
                 if run:
                     self._last = replica.group.id
@@ -87,16 +91,20 @@ class Merger:
     def _run(self, replica: Replica, merging: _Merging) -> Sequence[LevelOneExtent]:
         """Objects of a partition to merge; computed only if its objects changed since the last time."""
         level_one = replica.machine.level_one
-        state = (replica.leader_epoch, len(level_one), level_one.end_offset)
+        clean = replica.machine.removals.level_one_clean
+        state = (replica.leader_epoch, len(level_one), level_one.end_offset, clean)
         config = self._context.config.level_one
         configs = configs_of(self._context, replica)
         if state == merging.nothing_in or len(level_one) < config.merge_count or configs is None:
             return ()
         newest = list(islice(level_one, max(len(level_one) - MAX_LOOKED, 0), None))
-        run = next_merge(newest, config.merge_count, grain(configs, config))
-        if not run:
-            merging.nothing_in = state
-        return run
+        # What is compacted is not to be written again with what is not, and then once more.
+        first = bisect_right(newest, clean, key=lambda one: one.end_offset)
+        for part in (newest[:first], newest[first:]):
+            if run := next_merge(part, config.merge_count, grain(configs, config)):
+                return run
+        merging.nothing_in = state
+        return ()
 
     async def _merge(self, replica: Replica, merging: _Merging, run: Sequence[LevelOneExtent]) -> None:
         term = replica.leader_epoch

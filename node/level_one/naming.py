@@ -47,7 +47,10 @@ class Namer:
         command: AdvanceReconciled | ReplaceLevelOne,
         objects: Sequence[LevelOneExtent],
     ) -> Fate:
-        """Replicate a command that names these objects, which were made in `term`."""
+        """Replicate a command that names these objects, which were made in `term`.
+
+        There may be none: a publication of a compacted log may find that level one has it already.
+        """
         fate = await self._replicated(replica, term, command, objects)
         if fate is not Fate.OPEN:
             for one in objects:
@@ -73,12 +76,27 @@ class Namer:
             return Fate.REFUSED
         self._measures.undecided += 1
         # Not to find it in the state says nothing: in this term it may still come.
-        if await replica.confirm() and leads_in(replica, term) and _names(replica.machine, objects):
+        if (
+            await replica.confirm()
+            and leads_in(replica, term)
+            and _has_effect(replica.machine, command, objects)
+        ):
             return Fate.NAMED
         return Fate.OPEN
 
 
-def _names(machine: PartitionStateMachine, objects: Sequence[LevelOneExtent]) -> bool:
-    """Whether the state names these objects or did so; one command names all of them."""
-    unique = objects[0].unique
-    return unique in machine.level_one or any(one.unique == unique for one in machine.removed)
+def _has_effect(
+    machine: PartitionStateMachine,
+    command: AdvanceReconciled | ReplaceLevelOne,
+    objects: Sequence[LevelOneExtent],
+) -> bool:
+    """Whether the state names these objects or did so; one command names all of them.
+
+    Where there are none, whether level one is said to be as clean as the command says.
+    """
+    if objects:
+        unique = objects[0].unique
+        return unique in machine.level_one or any(one.unique == unique for one in machine.removed)
+    assert isinstance(command, ReplaceLevelOne), "nothing else names no objects"
+    removals = machine.removals
+    return removals.level_one_clean >= command.clean and removals.level_one_settled >= command.settled

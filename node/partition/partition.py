@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.kafka.wire.control_batch import control_batch
 from strandline.node.level_one.reader import LevelOneReader, Place
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
@@ -93,8 +94,11 @@ class Partition(LedReplica):
         agreed_ms: Callable[[], int | None],
         recorder: Recorder,
         fence_log: FenceLog | None = None,
+        local: LocalReader | None = None,
     ) -> None:
-        """`wall_ms` is the node's clock; `agreed_ms` the same, None while most nodes do not agree with it."""
+        """`wall_ms` is the node's clock; `agreed_ms` the same, None while most nodes do not agree with it.
+        `local` reads the local logs of compacted topics; None if no replica has one.
+        """
         super().__init__(place, "partition", loop)
         self.topic_id = place.topic_id
         self.topic = place.topic
@@ -120,6 +124,8 @@ class Partition(LedReplica):
             level_one=level_one,
             written=written,
             confirm=self.confirm,
+            group=place.group,
+            local=local,
         )
         self._wall_ms = wall_ms
         self._agreed_ms = agreed_ms

@@ -1,5 +1,5 @@
 """A partition's batches as one log, wherever they lie: up to the last reconciled offset in level one, above
-it in level zero.
+it in level zero. What a compacted partition's replica has in its own log is read there instead.
 
 A read plans from one version of the state and then waits for the bytes. Meanwhile the reconciler may lift
 batches from one level to the other, objects may be merged, and retention may let go of them. So an object
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.level_one.reader import LevelOneReader, Place
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.cache import BatchCache
@@ -67,7 +68,10 @@ class StoredBatches:
         level_one: LevelOneReader,
         written: BatchCache,
         confirm: Callable[[], Awaitable[bool]],
+        group: int,
+        local: LocalReader | None,
     ) -> None:
+        """`group` is that of this replica, whose own log `local` may have; None where no replica has one."""
         self.holds = ReaderHolds()
         self._place = place
         self._machine = machine
@@ -75,6 +79,8 @@ class StoredBatches:
         self._level_one = level_one
         self._written = written
         self._confirm = confirm
+        self._group = group
+        self._local = local
 
     async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
         """The batches that hold offsets in `[offset, end)`, up to `max_bytes`, the first whatever its length.
@@ -83,6 +89,9 @@ class StoredBatches:
         offset is read from there. Empty when there is nothing to read. Raises BadObject for bytes that are
         damaged or lost, naming object and range, and StoreError when the store does not give them now.
         """
+        local = await self._locally(offset, end, max_bytes)
+        if local:
+            return local
         batches, _ = await self._planned(offset, end, max_bytes)
         return batches
 
@@ -90,15 +99,19 @@ class StoredBatches:
         """As `read`, with the aborted transactions of these batches; `end` is at most the last stable offset.
 
         They are taken from the version of the state that the read was planned from. While the bytes come, the
-        state may forget rows that the object which is being read still needs.
+        state may forget rows that the object which is being read still needs. Of the replica's own log there
+        are none: nothing there is transactional.
         """
+        local = await self._locally(offset, end, max_bytes)
+        if local:
+            return CommittedRead(local, [])
         batches, rows = await self._planned(offset, end, max_bytes)
         return CommittedRead(batches, rows.between(offset, batches[-1].end_offset) if batches else [])
 
     async def _planned(
         self, offset: int, end: int, max_bytes: int
     ) -> tuple[list[StoredBatch | StoredRun], AbortedTransactions]:
-        """The batches by the plan that succeeds, and the aborted transactions when it was made."""
+        """The batches of both levels by the plan that succeeds, and the aborted transactions of then."""
 
         async def attempt() -> tuple[list[StoredBatch | StoredRun], AbortedTransactions]:
             rows = self._machine.aborted.frozen()
@@ -121,6 +134,9 @@ class StoredBatches:
         machine, max_bytes = self._machine, max(max_bytes, 0)
         at = max(offset, machine.start_offset)
         size = 0
+        if self._local is not None and self._local.serves(self._group, at):
+            local = self._local.measured(self._group, at, end, max_bytes)
+            return Measured(min(local.bytes, max_bytes), 0, local.end_offset)
         objects = self._objects_from(at) if at <= machine.last_reconciled_offset else iter(())
         for one in objects:
             if at >= end or size >= max(max_bytes, 1):
@@ -182,6 +198,13 @@ class StoredBatches:
         return next((0, one.size) for one in self._machine.level_one if one.unique == unique)
 
     # One plan.
+
+    async def _locally(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+        """What the replica's own log has; empty where there is none, or it has nothing to give."""
+        offset = max(offset, self._machine.start_offset)
+        if offset >= end or self._local is None or not self._local.serves(self._group, offset):
+            return []
+        return [*await self._local.read(self._group, offset, end, max_bytes)]
 
     async def _read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
         machine = self._machine
@@ -269,7 +292,7 @@ class StoredBatches:
 
     async def _whole(self, extent: Extent) -> TimedBatch | None:
         """The batch of a level-zero extent, wherever it lies by now; None if it was deleted since."""
-        batches = await self.read(extent.base_offset, extent.end_offset, extent.length)
+        batches, _ = await self._planned(extent.base_offset, extent.end_offset, extent.length)
         if not batches:
             return None
         base, end, data = batches[0].base_offset, batches[0].end_offset, batches[0].data

@@ -19,6 +19,7 @@ from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.config.node_config import CompactionSection, NodeConfig
 from strandline.node.controller.client import ControllerClient
+from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.snapshot.level_one_format import LevelOneWriter
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.partition.level_one import level_one_name
@@ -185,6 +186,8 @@ class Node:
         self.disk = self.sim.disk
         self.log_executor = self.sim.executor
         self.controller = cast(ControllerClient, SimpleNamespace(machine=self.topics))
+        self.rng = self.sim.rng("level one")
+        self.level_one = LevelOneUpkeep(cast(Any, self))
         self.upkeep = CompactionUpkeep(cast(Any, self))
 
     def wall_ms(self) -> int:
@@ -193,6 +196,7 @@ class Node:
     def add(self, number: int = 0, configs: Configs = EAGER) -> Replica:
         topic_id = bytes([number + 1]) * 16
         made = Replica(self.bucket, number + 1, topic_id, f"t{number}", number)
+        made.leads = False  # what leads publishes; see publishing_rig
         self.topics.configs[topic_id] = configs
         self.partitions.append(made)
         return made

@@ -133,6 +133,8 @@ class FakePartition:
             level_one=LevelOneReader(store, LEVEL_ONE, loop=loop),
             written=nothing,
             confirm=self.confirm,
+            group=1,
+            local=None,
         )
 
     @property

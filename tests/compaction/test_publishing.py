@@ -1,0 +1,456 @@
+"""Level one is replaced from the leader's log: its table stays, whatever fails; it is as clean as is said."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.node.compaction.compactor import JobFailed, Published, PublishJob
+from strandline.node.level_one.merger import _Merging
+from strandline.node.level_one.retry_backoff import RetryBackoff
+from strandline.node.objectstore.store import NotDone
+from strandline.statemachine.partition.level_one import level_one_name
+from strandline.statemachine.partition.partition_commands import (
+    LevelOneReplaced,
+    ReplaceLevelOne,
+    SetStartOffset,
+)
+from strandline.statemachine.partition.rejection import Rejected, Rejection
+from tests.compaction.logs import Plan, plans
+from tests.compaction.publishing_rig import LEVEL_ONE, TABLE, Ending, Rig, rig
+from tests.compaction.upkeep_harness import contents
+
+LAZY = {**TABLE, "min.cleanable.dirty.ratio": "1.0", "delete.retention.ms": "86400000"}
+"""Nothing that was cleaned before is due by its size."""
+
+
+def fill(made: Rig, count: int, keys: int = 5, each: int = 10) -> None:
+    """Batches of one record, in objects of so many."""
+    for number in range(count):
+        made.partition.put(Plan(((b"key %d" % (number % keys), b"value %d" % number, number),)))
+        if number % each == each - 1:
+            made.partition.lift()
+    made.partition.lift()
+
+
+def removals(made: Rig) -> tuple[int, int]:
+    found = made.partition.machine.removals
+    return found.level_one_clean, found.level_one_settled
+
+
+def test_level_one_gets_what_the_leaders_log_has_left() -> None:
+    with rig() as made:
+        fill(made, 100)
+        made.settle()
+        # The newest batch is not cleaned, so the last object is taken whole, and clean up to there.
+        assert removals(made) == (99, 100)
+        log = made.nodes[0].log(cast(Any, made.partition))
+        assert made.partition.committed_in_level_one() == contents(log)
+        assert [one.offset for one in contents(log)] == [94, 95, 96, 97, 98, 99]
+        assert len(made.partition.machine.level_one) == 1, "what is left of ten objects is one"
+        made.check()
+        measures = made.nodes[0].upkeep.publisher.measures
+        assert measures.published_objects >= 10
+        assert made.nodes[1].upkeep.publisher.measures.published_objects == 0, "it does not lead"
+        assert not len(made.nodes[0].level_one.pending), "the fate of each name is definite"
+
+
+def test_objects_that_have_it_already_stay_and_are_counted_as_clean() -> None:
+    """In a topic where each key comes once nothing is ever replaced, and level one is clean all the same."""
+    with rig() as made:
+        fill(made, 100, keys=100)
+        before = list(made.partition.machine.level_one)
+        made.settle()
+        assert list(made.partition.machine.level_one) == before
+        assert removals(made) == (99, 100)
+        assert made.nodes[0].upkeep.publisher.measures.published_bytes == 0
+        made.check()
+
+
+def test_what_changed_is_written_again_and_the_rest_stays() -> None:
+    with rig() as made:
+        fill(made, 100, keys=100)
+        made.settle()
+        before = list(made.partition.machine.level_one)
+        made.partition.put(Plan(((b"key 42", b"again", 0),)))
+        made.partition.put(Plan(((b"key 43", b"again", 0),)))
+        made.partition.lift()
+        made.settle()
+        after = list(made.partition.machine.level_one)
+        assert removals(made) == (101, 102)
+        assert [one for one in after if one in before] == [*before[:4], *before[5:]]
+        assert made.nodes[0].upkeep.publisher.measures.published_objects == 1
+        made.check()
+
+
+def test_objects_become_no_larger_than_the_target() -> None:
+    with rig() as made:
+        fill(made, 300, keys=150)
+        made.settle()
+        sizes = [one.size - one.index_bytes for one in made.partition.machine.level_one]
+        assert max(sizes) <= 2 * 1024 + 16
+        assert len(sizes) > 3
+        made.check()
+
+
+def test_it_waits_for_the_ratio_or_for_the_time_that_level_one_holds_removal_back() -> None:
+    with rig(LAZY) as made:
+        fill(made, 100)
+        made.settle()
+        node = made.nodes[0]
+        log = node.log(cast(Any, made.partition))
+        assert log.log is not None
+        assert log.log.manifest.clean_end == 79, "a log of which nothing is clean is due whatever the ratio"
+        assert removals(made) == (0, 0)
+        assert not made.publish(0, 3000)
+        assert made.publish(0, 600), "for an hour level one alone has held removal back"
+        while made.publish(0):
+            pass
+        assert removals(made) == (79, 80)
+        made.check()
+        half = {**LAZY, "min.cleanable.dirty.ratio": "0.5"}
+        node.topics.configs[made.partition.topic_id] = half
+        fill(made, 100)
+        made.settle()
+        assert removals(made) == (199, 200), "most of it is superseded"
+        made.check()
+
+
+def test_an_object_stays_while_the_log_ends_with_what_was_aborted() -> None:
+    """A reader of committed records that seeks there would wait for a batch that is not there."""
+    with rig() as made:
+        partition = made.partition
+        fill(made, 20)
+        partition.put(Plan(((b"a", b"poison", 0),)), 7)
+        partition.put(Plan(((b"b", b"open", 0),)), 8)
+        partition.end(7, commit=False)
+        partition.lift(1)
+        partition.lift()
+        made.settle()
+        log = made.nodes[0].log(cast(Any, partition)).log
+        assert log is not None
+        assert log.manifest.log_end == 21 == partition.machine.last_stable_offset
+        assert removals(made) == (19, 20)
+        poison = [one for one in partition.machine.level_one if one.base_offset <= 20 < one.end_offset]
+        assert poison[0].base_offset == 20, "the object with the aborted batch is as it was"
+        partition.end(8, commit=True)
+        partition.lift()
+        made.settle()
+        assert removals(made)[1] > 21
+        made.check()
+
+
+def test_a_less_clean_publisher_cleans_first() -> None:
+    """Schedule 5: the new leader's log holds what the old one's publication has dropped."""
+    with rig() as made:
+        less_clean(made)
+        assert made.partition.machine.removals.level_one_clean == 39
+        assert not made.publish(1), "it has to clean first"
+        command = ReplaceLevelOne((), (), 19, 19, 20)
+        result = made.nodes[1].run(made.members[1].execute(command))
+        assert result == Rejected(Rejection.LESS_CLEAN, 39)
+        made.check()
+        made.settle()
+        made.check()
+        assert made.nodes[1].log(cast(Any, made.partition)).log.manifest.clean_end == 39  # type: ignore[union-attr]
+
+
+def test_without_the_check_a_less_clean_publisher_is_found() -> None:
+    """The sabotage of schedule 5: level one has keys twice where it is said to be clean."""
+    with rig() as made:
+        less_clean(made)
+        removals = made.partition.machine.removals
+        said = removals.level_one_clean, removals.level_one_settled
+        # What both checks, in the publisher and in apply, compare with.
+        removals.level_one_clean, removals.level_one_settled = removals.mtro, removals.mxro
+        assert not made.publish(1), "it waits for a while"
+        while made.publish(1):
+            pass
+        removals.level_one_clean, removals.level_one_settled = said
+        with pytest.raises(AssertionError, match="C1"):
+            made.check()
+
+
+def less_clean(made: Rig) -> None:
+    """Both are clean to 19; then the first cleans to 39 and publishes, and the second comes to lead."""
+    fill(made, 20)
+    made.settle()
+    for number in range(20):
+        made.partition.put(Plan(((b"key %d" % (number % 5), b"newer %d" % number, number),)))
+    made.partition.lift()
+    # The second takes in what is new, and cleans nothing.
+    second = made.nodes[1]
+    second.run(second.upkeep.look())
+    made.wait(11)
+    second.run(second.upkeep.look())
+    assert second.run(second.upkeep._ingest_one())
+    for _ in range(12):
+        made.work(0)
+    made.lead(1)
+
+
+def test_the_start_moves_while_an_object_is_made() -> None:
+    """Schedule 18: what was made is refused as a whole, the levels meet, and it goes on by the new state."""
+    with rig({**TABLE, "cleanup.policy": "compact,delete"}) as made:
+        fill(made, 60, keys=60)
+        fill(made, 40, keys=40)
+        node = made.nodes[0]
+        started: list[PublishJob] = []
+        publish = node.compactor.publish
+
+        async def moving(job: PublishJob) -> Published | JobFailed:
+            result = await publish(job)
+            if not started:
+                started.append(job)
+                made.partition.apply(SetStartOffset(35))
+            return result
+
+        node.compactor.publish = moving  # type: ignore[method-assign]
+        made.settle()
+        assert started[0].sources[0].base_offset == 0
+        assert node.upkeep.publisher.measures.refused == 1
+        assert removals(made) == (99, 100)
+        assert made.partition.machine.start_offset == 35
+        made.check()
+
+
+@pytest.mark.parametrize("ending", ["refuse", "lost", "late", "limbo"])
+@pytest.mark.parametrize("at", range(3))
+def test_an_outcome_that_is_not_known_or_a_refusal(ending: Ending, at: int) -> None:
+    with rig() as made:
+        fill(made, 200, keys=100, each=20)
+        made.members[0].endings = [*["apply"] * at, ending]  # type: ignore[list-item]
+        while made.members[0].endings:
+            made.work(0)
+            made.work(1)
+            made.remove()
+            made.check()
+        made.settle()
+        assert removals(made) == (199, 200)
+        made.lead(1)
+        made.settle()
+        made.check()
+        orphans = set(made.bucket.keys("l1/")) - made.partition.named()
+        kept = {one.unique for one in made.partition.machine.level_one}
+        open_ = {name for name in orphans if bytes.fromhex(name[-32:]) in kept}
+        assert not open_, "nothing that is named counts as an orphan"
+
+
+def test_a_late_command_of_a_deposed_leader_changes_nothing() -> None:
+    with rig() as made:
+        fill(made, 100)
+        made.members[0].endings = ["limbo"]
+        while not made.partition.limbo:
+            made.work(0)
+        entry = made.partition.limbo[0]
+        made.lead(1, keep=False)
+        before = list(made.partition.machine.level_one), removals(made)
+        result = made.partition.enter(entry)
+        assert isinstance(result, Rejected)
+        assert result.reason is Rejection.OLDER_TERM
+        assert (list(made.partition.machine.level_one), removals(made)) == before
+        made.settle()
+        assert removals(made) == (99, 100)
+        made.check()
+
+
+def test_a_duplicate_changes_nothing() -> None:
+    with rig() as made:
+        fill(made, 100)
+        said: list[bytes] = []
+        enter = made.partition.enter
+
+        def twice(entry: bytes) -> Any:
+            result = enter(entry)
+            if isinstance(result, LevelOneReplaced):
+                said.append(entry)
+                before = list(made.partition.machine.level_one), removals(made)
+                again = enter(entry)
+                assert not isinstance(again, LevelOneReplaced) or not again.objects
+                assert (list(made.partition.machine.level_one), removals(made)) == before
+            return result
+
+        made.partition.enter = twice  # type: ignore[method-assign]
+        made.settle()
+        assert said
+        assert removals(made) == (99, 100)
+        made.check()
+
+
+def test_a_store_that_fails_in_the_middle() -> None:
+    with rig() as made:
+        fill(made, 300, keys=150)
+        node = made.nodes[0]
+        client = node.compactor._store  # type: ignore[attr-defined]
+        put, puts = client.put, []
+
+        async def failing(key: str, parts: Any) -> None:
+            puts.append(key)
+            if len(puts) in (2, 3):
+                raise NotDone("put", key, "the store is away", retriable=True)
+            await put(key, parts)
+
+        client.put = failing
+        for _ in range(12):
+            made.work(0)
+            made.check()
+        made.settle()
+        made.check()
+        assert node.upkeep.publisher.measures.failed == 2
+        assert len(set(puts)) == len(puts), "no name is used twice"
+        assert removals(made) == (299, 300)
+        assert node.upkeep.publisher.error(made.partition.id) is None
+        assert not len(node.level_one.pending)
+
+
+def test_a_lost_object_is_made_anew_from_the_log() -> None:
+    with rig() as made:
+        fill(made, 100, keys=100)
+        lost = list(made.partition.machine.level_one)[3]
+        made.work(0)
+        made.work(0)
+        while removals(made) == (0, 0):
+            made.bucket.objects.pop(level_one_name(made.partition.topic_id, 0, lost.term, lost.unique), None)
+            made.work(0)
+        made.settle()
+        made.check()
+
+
+def test_a_damaged_log_is_reset_and_publishes_nothing_of_it() -> None:
+    with rig() as made:
+        fill(made, 100)
+        node = made.nodes[0]
+        publish = node.compactor.publish
+        broken: list[str] = []
+
+        async def damaging(job: PublishJob) -> Published | JobFailed:
+            if not broken:
+                path = f"{job.place.folder}/{job.segments[0].number:020d}.seg"
+                file = node.sim.disk.open(path)
+                byte = file.pread(1, 40)
+                file.pwrite(bytes([byte[0] ^ 1]), 40)
+                file.close()
+                broken.append(path)
+            return await publish(job)
+
+        node.compactor.publish = damaging  # type: ignore[method-assign]
+        made.settle()
+        assert node.log(cast(Any, made.partition)).resets == 2, "the first, and this"
+        assert removals(made) == (99, 100)
+        made.check()
+
+
+def test_nothing_is_merged_across_the_end_of_what_is_clean() -> None:
+    """What is compacted would be written again with what is not, and once more when that is."""
+    with rig() as made:
+        fill(made, 80, keys=80, each=2)
+        made.settle()
+        fill(made, 6, keys=6, each=2)
+        clean = removals(made)[0]
+        merger, machine = made.nodes[0].level_one.merger, made.partition.machine
+        merging = _Merging(RetryBackoff(1.0))
+        below = merger._run(cast(Any, made.members[0]), merging)
+        assert below
+        assert below[-1].end_offset <= clean
+        made.partition.apply(SetStartOffset(70))
+        few = [one for one in machine.level_one if one.end_offset <= clean]
+        assert 2 <= len(few) < 7
+        object.__setattr__(LEVEL_ONE, "merge_count", len(few) + 2)
+        try:
+            assert not merger._run(cast(Any, made.members[0]), merging), "enough only if both were taken"
+            machine.removals.level_one_clean = 0
+            assert merger._run(cast(Any, made.members[0]), merging)
+        finally:
+            object.__setattr__(LEVEL_ONE, "merge_count", 4)
+
+
+Step = tuple[str, int, Any]
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from([-1, -1, 7, 8]), st.lists(plans, min_size=2, max_size=4)),
+        st.tuples(st.just("put"), st.sampled_from([-1, -1, 7, 8]), st.lists(plans, min_size=2, max_size=4)),
+        st.tuples(st.just("fill"), st.integers(2, 30), st.integers(5, 30)),
+        st.tuples(st.just("merge"), st.integers(0, 1), st.none()),
+        st.tuples(st.just("end"), st.sampled_from([7, 8]), st.booleans()),
+        st.tuples(st.just("lift"), st.just(0), st.integers(1, 6)),
+        st.tuples(st.just("lift"), st.just(0), st.integers(1, 6)),
+        st.tuples(st.just("work"), st.integers(0, 1), st.integers(1, 4)),
+        st.tuples(st.just("work"), st.integers(0, 1), st.integers(1, 4)),
+        st.tuples(st.just("ends"), st.integers(0, 1), st.sampled_from(["refuse", "lost", "late", "limbo"])),
+        st.tuples(st.just("lead"), st.integers(0, 1), st.booleans()),
+        st.tuples(st.just("remove"), st.just(0), st.none()),
+        st.tuples(st.just("forget"), st.integers(0, 1), st.none()),
+        st.tuples(st.just("lose"), st.integers(0, 1), st.none()),
+        st.tuples(st.just("start"), st.just(0), st.integers(1, 8)),
+    ),
+    min_size=25,
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_against_a_plain_model(drawn: list[Step]) -> None:
+    """Whatever is written, cleaned, lost, and however commands end: level one has the table that was written,
+    and is as clean and settled as the state says."""
+    with rig() as made:
+        for one in drawn:
+            carry_out(made, *one)
+            made.check()
+        for producer in [*made.partition.opened]:
+            made.partition.end(producer, commit=True)
+        made.partition.lift()
+        made.members[0].endings.clear()
+        made.lead(0)
+        made.settle()
+        made.check()
+        machine, pending = made.partition.machine, made.nodes[0].level_one.pending
+        pending.prune(lambda group, term: term == machine.term)
+        assert not len(pending), "in this term the fate of each name is definite"
+        if len(machine.level_one):
+            log = made.nodes[0].log(cast(Any, made.partition)).log
+            assert log is not None
+            assert machine.removals.level_one_clean == max(log.manifest.clean_end, machine.start_offset)
+
+
+def carry_out(made: Rig, what: str, number: int, how: Any) -> None:
+    partition, node = made.partition, made.nodes[min(max(number, 0), 1)]
+    if what == "put":
+        for plan in how:
+            if plan.records:
+                partition.put(plan, None if number < 0 else number)
+    elif what == "fill":
+        fill(made, how, number, 7)
+    elif what == "merge":
+        node.run(node.level_one.merger.step())
+    elif what == "end":
+        if number in partition.opened:
+            partition.end(number, how)
+    elif what == "lift":
+        partition.lift(how)
+    elif what == "work":
+        for _ in range(how):
+            made.work(number)
+    elif what == "ends":
+        made.members[number].endings.append(how)
+    elif what == "lead":
+        made.lead(number, keep=how)
+    elif what == "remove":
+        made.remove()
+    elif what == "forget":
+        # The process is killed and comes again: it has its files, and knows nothing else.
+        made.nodes[number] = made.restarted(number)
+    elif what == "lose":
+        log = node.upkeep.log_of(partition.id)
+        if log is not None and log.log is not None:
+            log.damaged("its disk was replaced")
+    elif what == "start":
+        machine = partition.machine
+        offset = min(machine.start_offset + how, machine.last_stable_offset)
+        offset = max([base for base, _, _ in partition.written if base <= offset], default=0)
+        if offset > machine.start_offset:
+            partition.apply(SetStartOffset(offset))
+            partition.skip_lifted()
