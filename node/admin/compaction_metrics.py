@@ -17,6 +17,13 @@ def compaction(page: Page, source: AdminSource) -> None:
     ):
         page.add("strandline_compaction_read_bytes_total", read, label("work", work))
         page.add("strandline_compaction_written_bytes_total", written, label("work", work))
+    page.add("strandline_compaction_written_bytes_total", measures.published_bytes, label("work", "publish"))
+    page.add("strandline_compaction_publications_total", measures.publications)
+    for outcome, objects in (("replaced", measures.published_objects), ("kept", measures.kept_objects)):
+        page.add("strandline_compaction_published_objects_total", objects, label("outcome", outcome))
+    page.add("strandline_compaction_local_reads_total", measures.local_reads)
+    page.add("strandline_compaction_local_read_bytes_total", measures.local_read_bytes)
+    page.add("strandline_compaction_bad_reads_total", measures.bad_reads)
     page.add("strandline_compaction_removed_records_total", measures.removed_records)
     for reason, count in measures.resets.items():
         page.add("strandline_compaction_resets_total", count, label("reason", reason.value))

@@ -376,8 +376,26 @@ COMPACTION: Final = (
         "strandline_compaction_written_bytes_total",
         _C,
         "bytes",
-        "Bytes of the segments written for this.",
+        "Bytes of the segments written for this, or of level-one objects (publish).",
         ("work",),
+    ),
+    Metric(
+        "strandline_compaction_publications_total",
+        _C,
+        "publications",
+        "Publications of a leader's local log that changed level one.",
+    ),
+    Metric(
+        "strandline_compaction_published_objects_total",
+        _C,
+        "objects",
+        "Level-one objects that were replaced by what the log has left, or kept as they had it.",
+        ("outcome",),
+    ),
+    Metric("strandline_compaction_local_reads_total", _C, "reads", "Reads that went to a local log."),
+    Metric("strandline_compaction_local_read_bytes_total", _C, "bytes", "Bytes that these reads gave."),
+    Metric(
+        "strandline_compaction_bad_reads_total", _C, "reads", "Reads that met a damaged file of a local log."
     ),
     Metric("strandline_compaction_removed_records_total", _C, "records", "Records removed by rounds."),
     Metric(

@@ -236,7 +236,9 @@ class Broker:
         self.reports = Reports(self.calls, self.host, self.leaders, self.compaction, loop=loop)
         self.removal = RemovalLeader(self)
         self.compaction_status = CompactionStatus(self)
-        self.local_reader = LocalReader(self.compaction.log_of, loop=loop, executor=read_executor)
+        self.local_reader = LocalReader(
+            self.compaction.log_of, self.compaction.measures, loop=loop, executor=read_executor
+        )
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)
         elect_leaders.serve(self)

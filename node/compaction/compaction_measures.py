@@ -34,6 +34,20 @@ class CompactionMeasures:
     """Of segments that rounds filtered."""
     cleaned_written_bytes: int = 0
     removed_records: int = 0
+    publications: int = 0
+    """Publications that came to their end, and changed level one."""
+    published_objects: int = 0
+    """Level-one objects that were replaced by what a local log has left."""
+    published_bytes: int = 0
+    """Of the objects in their place."""
+    kept_objects: int = 0
+    """Level-one objects that had what the log had, and stayed."""
+    local_reads: int = 0
+    """Reads of clients that went to a local log."""
+    local_read_bytes: int = 0
+    """Of batches that these reads gave."""
+    bad_reads: int = 0
+    """Reads that met a damaged file; the log is reset, and level one has the answer."""
     abandoned: int = 0
     """Jobs whose result was not used: the log was reset, or the state replaced by a snapshot's."""
     failed: int = 0

@@ -65,18 +65,20 @@ class LogUpkeep:
         self._futile = (manifest, self.ripe, until)
 
     def urgency(self, now_ms: int) -> float | None:
-        """The dirty ratio if a round is due, and 1 more if a record waits for too long; None if not."""
+        """The dirty ratio if a round is due, and 1 more if one is overdue; None if not."""
         if self.log.log is None:
             return None
-        manifest = self.log.log.manifest
+        manifest, replica = self.log.log.manifest, self.log.replica
         told = self.tally(manifest)
-        if not round_is_due(told, self.configs, self.ripe, now_ms):
+        # A leader whose log is less clean than level one cannot publish.
+        behind = replica.leads and manifest.clean_end < replica.machine.removals.level_one_clean
+        if not behind and not round_is_due(told, self.configs, self.ripe, now_ms):
             return None
         if self._futile is not None:
             before, ripe, until = self._futile
             if before is manifest and ripe == self.ripe and (until is None or now_ms <= until):
                 return None
-        return told.dirty_ratio + overdue(told, self.configs, now_ms)
+        return told.dirty_ratio + (behind or overdue(told, self.configs, now_ms))
 
 
 class CompactionUpkeep:
@@ -84,7 +86,7 @@ class CompactionUpkeep:
 
     def __init__(self, context: CompactionContext) -> None:
         self.measures = CompactionMeasures()
-        self.publisher = Publisher(context, self.log_of)
+        self.publisher = Publisher(context, self.log_of, self.measures)
         self._context = context
         self._config = context.config.compaction
         self._kept: dict[int, LogUpkeep] = {}
@@ -145,7 +147,10 @@ class CompactionUpkeep:
                 await asyncio.sleep(min(took, MAX_PAUSE_SECONDS))
 
     async def step(self) -> bool:
-        """Look, then do what is due: one ingest, and one step of a round; returns whether there was any."""
+        """Look, then do what is due: one ingest, one object to publish, one step of a round.
+
+        Returns whether there was any.
+        """
         await self.look()
         ingested = await self._ingest_one()
         published = await self.publisher.step()

@@ -84,7 +84,7 @@ class PublishJob(NamedTuple):
     """All that have offsets of these objects."""
     log_end: int
     sources: Sequence[LevelOneExtent]
-    """What is to be replaced; the log has all of their offsets."""
+    """Objects to be replaced; the log has all of their offsets."""
     term: int
     unique: bytes
     """16 bytes that no other request ever has."""
@@ -184,7 +184,7 @@ class Compactor(Protocol):
     async def filter(self, job: FilterJob) -> Filtered | JobFailed: ...
 
     async def publish(self, job: PublishJob) -> Published | JobFailed:
-        """What it makes is an object: there may be one, now or later, also where it failed."""
+        """As the others, but it makes an object: there may be one, now or later, also where it failed."""
 
     async def close(self) -> None:
         """End the job in progress, which fails; all later ones fail."""

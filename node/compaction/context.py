@@ -49,7 +49,7 @@ class CompactionContext(level_one.LevelOneContext, Protocol):
     log_executor: Executor | None
     """For the short operations on the disk that change a local log."""
     level_one: LevelOneUpkeep
-    """What else makes level-one objects: names of objects in the making are known to both."""
+    """The other maker of level-one objects: both know the names of those in the making."""
 
     @property
     def partitions(self) -> Replicas: ...

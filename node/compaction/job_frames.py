@@ -14,6 +14,8 @@ from strandline.node.compaction.compactor import (
     LogPlace,
     MapJob,
     Mapped,
+    Published,
+    PublishJob,
     Why,
 )
 from strandline.node.compaction.manifest import LogIdentity, Segment
@@ -22,7 +24,7 @@ from strandline.statemachine.partition.level_one import LevelOneExtent
 
 ROWS_BYTES: Final = 1024 * 1024
 """Of aborted transactions in one frame: a partition may remember a hundred of these."""
-_RESULTS: Final = {kind.__name__: kind for kind in (Ingested, Mapped, Filtered, JobFailed)}
+_RESULTS: Final = {kind.__name__: kind for kind in (Ingested, Mapped, Filtered, Published, JobFailed)}
 
 
 def ingest_messages(job: IngestJob) -> Iterator[list[Any]]:
@@ -61,7 +63,14 @@ def filter_of(message: list[Any]) -> FilterJob:
     )
 
 
-def plain(result: Ingested | Mapped | Filtered | JobFailed) -> list[Any]:
+def publish_of(message: list[Any]) -> PublishJob:
+    """The job of a "publish" message."""
+    place, segments, log_end, sources, *more = message[1:]
+    rows = [Segment(*one) for one in segments]
+    return PublishJob(_place(place), rows, log_end, [LevelOneExtent(*one) for one in sources], *more)
+
+
+def plain(result: Ingested | Mapped | Filtered | Published | JobFailed) -> list[Any]:
     """A result, for a message."""
     fields = list(result)
     if isinstance(result, JobFailed):
@@ -69,7 +78,7 @@ def plain(result: Ingested | Mapped | Filtered | JobFailed) -> list[Any]:
     return [type(result).__name__, fields]
 
 
-def result_of(values: list[Any]) -> Ingested | Mapped | Filtered | JobFailed:
+def result_of(values: list[Any]) -> Ingested | Mapped | Filtered | Published | JobFailed:
     """A result out of a message; raises BadFrame for another."""
     try:
         name, fields = values
@@ -80,6 +89,8 @@ def result_of(values: list[Any]) -> Ingested | Mapped | Filtered | JobFailed:
             fields[0] = Segment(*fields[0])
         elif kind is Filtered:
             fields[0] = tuple(Segment(*one) for one in fields[0])
+        elif kind is Published and fields[-1] is not None:
+            fields[-1] = LevelOneExtent(*fields[-1])
         return kind(*fields)
     except (TypeError, ValueError, LookupError) as error:
         raise BadFrame(f"no result is like {str(values)[:80]}: {error}") from error

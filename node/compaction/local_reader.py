@@ -12,9 +12,9 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.local_log import View
 from strandline.node.compaction.segment_files import OpenSegment
 from strandline.node.level_one.stored_run import StoredRun
@@ -37,17 +37,6 @@ class ServedLog(Protocol):
         """Reset the log: one of its files is not what was written."""
 
 
-@dataclass(slots=True)
-class LocalReaderMeasures:
-    """A reader's counters since it was made."""
-
-    reads: int = 0
-    bytes_given: int = 0
-    """Bytes of batches given to readers."""
-    bad: int = 0
-    """Reads that met damage, and went to level one."""
-
-
 class LocalMeasured(NamedTuple):
     """The size of a possible read."""
 
@@ -63,13 +52,14 @@ class LocalReader:
     def __init__(
         self,
         log_of: Callable[[int], ServedLog | None],
+        measures: CompactionMeasures,
         *,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
     ) -> None:
         """`log_of` gives the log of a replica by its group, None where there is none; `executor` has the
         threads that read, None for those of the loop."""
-        self.measures = LocalReaderMeasures()
+        self._measures = measures
         self._log_of = log_of
         self._loop = loop
         self._executor = executor
@@ -122,7 +112,7 @@ class LocalReader:
                 offset = runs[-1].end_offset
                 room -= sum(len(run.data) for run in runs)
         except (BadObject, OSError) as error:
-            self.measures.bad += 1
+            self._measures.bad_reads += 1
             log.error("a file of a local log cannot be read, and the log is made anew: %s", error)
             served = self._log_of(group)
             # A change since then may have removed the file: if not, the next read meets it again.
@@ -130,8 +120,8 @@ class LocalReader:
                 served.damaged(str(error))
         finally:
             _after(job, view)
-        self.measures.reads += 1
-        self.measures.bytes_given += sum(len(run.data) for run in found)
+        self._measures.local_reads += 1
+        self._measures.local_read_bytes += sum(len(run.data) for run in found)
         return found
 
     def _view(self, group: int, offset: int) -> View | None:

@@ -1,4 +1,4 @@
-"""What a publication of a local log would bring, from one version of the partition's state and one view."""
+"""Computes what a publication of a local log would bring, from one version of the state and one view."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PublishedState(NamedTuple):
 
 
 class Prospect(NamedTuple):
-    """What a publication would bring in a state."""
+    """The gain of a publication in a state."""
 
     state: PublishedState
     base_offset: int
@@ -46,7 +46,7 @@ class Prospect(NamedTuple):
 
 
 def prospect_of(machine: PartitionState, view: View) -> Prospect:
-    """What a publication would bring now."""
+    """The gain of a publication now."""
     manifest = view.manifest
     state = PublishedState.of(machine, view)
     run = list(publishable(machine, view, machine.start_offset, manifest.clean_end))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compactor import JobFailed, Published, PublishJob, Why
 from strandline.node.compaction.context import CompactionContext, Replica, configs_of
 from strandline.node.compaction.local_log import View
@@ -79,37 +80,24 @@ class _Publishing:
     held_since: float | None = None
     """Since when level one alone was seen to hold removal back, by the loop's clock."""
     prospect: Prospect | None = None
-    """What a publication would bring, as it was last computed."""
+    """The last one that was computed."""
     done: PublishedState | None = None
     """The state in which the last publication ended."""
     compared: dict[bytes, _Compared] = field(default_factory=dict)
     """By the unique bytes of objects that level one has."""
 
 
-@dataclass(slots=True)
-class PublisherMeasures:
-    """A publisher's counters since it was made."""
-
-    publications: int = 0
-    """That came to their end, and changed anything."""
-    published_objects: int = 0
-    """Objects that were replaced."""
-    published_bytes: int = 0
-    """Of the objects in their place: what publishing wrote."""
-    same_objects: int = 0
-    """Objects that had what the log had, and stayed."""
-    failed: int = 0
-    """Objects that were not made."""
-    refused: int = 0
-    """Results that came too late: the state had gone on, or the leadership had ended."""
-
-
 class Publisher:
     """One per node; `step` is called between other work on its local logs."""
 
-    def __init__(self, context: CompactionContext, log_of: Callable[[int], ReplicaLog | None]) -> None:
+    def __init__(
+        self,
+        context: CompactionContext,
+        log_of: Callable[[int], ReplicaLog | None],
+        measures: CompactionMeasures,
+    ) -> None:
         """`log_of` gives the local log of a group; None where the topic is not compacted."""
-        self.measures = PublisherMeasures()
+        self._measures = measures
         self._context = context
         self._log_of = log_of
         self._publishings: dict[int, _Publishing] = {}
@@ -276,10 +264,10 @@ class Publisher:
                 self._not_named(publishing, fate)
                 return
             publication.changed = True
-            self.measures.published_objects += len(old)
-            self.measures.published_bytes += result.extent.size
+            self._measures.published_objects += len(old)
+            self._measures.published_bytes += result.extent.size
             same.append(result.extent)
-        self.measures.same_objects += result.same_before + result.same_behind
+        self._measures.kept_objects += result.same_before + result.same_behind
         publishing.backoff.over()
         for one in same:
             numbers = numbers_between(view, one.base_offset, one.end_offset)
@@ -305,14 +293,14 @@ class Publisher:
                 self._not_named(publishing, fate)
                 return
             publication.changed = True
-        self.measures.publications += publication.changed
+        self._measures.publications += publication.changed
         objects = machine.level_one
         publishing.held_since = None
         publishing.done = PublishedState(publication.manifest, len(objects), objects.end_offset)
 
     def _not_named(self, publishing: _Publishing, fate: Fate) -> None:
-        """Begin anew by the state of later: it is another than that of the plan, or the log was full."""
-        self.measures.refused += fate is Fate.REFUSED
+        """Give the publication up: the state is another than that of the plan, or the log is full."""
+        self._measures.abandoned += fate is Fate.REFUSED
         publishing.publication = None
         publishing.backoff.failed(self._context.loop.time(), _NOT_NAMED[fate], MOST_RETRY_SECONDS)
 
@@ -325,7 +313,7 @@ class Publisher:
         view: View,
     ) -> None:
         """Try again later; a damaged log is reset."""
-        self.measures.failed += 1
+        self._measures.failed += 1
         if owner.readable() is not view:
             publishing.publication = None  # It was reset meanwhile, and its files are gone.
             return

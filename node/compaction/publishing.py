@@ -40,7 +40,7 @@ class _Piece(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """What the log has of the offsets of one level-one object."""
+    """The log's batches of the offsets of one level-one object."""
 
     source: LevelOneExtent
     pieces: list[_Piece]
@@ -96,7 +96,7 @@ async def publish(
 
 
 def _contents(job: PublishJob, disk: Disk, opened: list[OpenSegment]) -> list[_Content]:
-    """What the log has for each object, as far as they may be replaced; opens the segments.
+    """The log's batches for each object, as far as they may be replaced; opens the segments.
 
     A reader of committed records must find a batch up to the last stable offset, or it waits there. The log
     may end with aborted batches that it has left out, so an object that ends with it stays until the log goes

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from strandline.node.compaction.compactor import Filtered, Ingested, JobFailed, Mapped
-from strandline.node.compaction.job_frames import filter_of, ingest_of, map_of, plain
+from strandline.node.compaction.compactor import Filtered, Ingested, JobFailed, Mapped, Published
+from strandline.node.compaction.job_frames import filter_of, ingest_of, map_of, plain, publish_of
 from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.objectstore.store import ObjectStore
 from strandline.node.raft.disk import RealDisk
@@ -49,9 +49,11 @@ class CompactorJobs(Jobs):
             return self._done(self._compactor.map(map_of(message)))
         if kind == "filter":
             return self._done(self._compactor.filter(filter_of(message)))
+        if kind == "publish":
+            return self._done(self._compactor.publish(publish_of(message)))
         raise BadFrame(f"there is no {kind!r}")
 
-    async def _done(self, job: Awaitable[Ingested | Mapped | Filtered | JobFailed]) -> list[Any]:
+    async def _done(self, job: Awaitable[Ingested | Mapped | Filtered | Published | JobFailed]) -> list[Any]:
         return ["done", plain(await job), self._cpu.take()]
 
 

@@ -16,6 +16,8 @@ from strandline.node.compaction.compactor import (
     JobFailed,
     MapJob,
     Mapped,
+    Published,
+    PublishJob,
     Why,
 )
 from strandline.node.compaction.job_frames import ingest_messages, result_of
@@ -23,7 +25,7 @@ from strandline.node.objectstore.opening import StorePlace
 from strandline.node.worker.worker_frames import BadFrame
 from strandline.node.worker.worker_link import WorkerFailed, WorkerLimits, WorkerLink, program
 
-T = TypeVar("T", Ingested, Mapped, Filtered)
+T = TypeVar("T", Ingested, Mapped, Filtered, Published)
 PROGRAM: Final = program("strandline.node.compaction.worker")
 LIMITS: Final = WorkerLimits(idle_seconds=180.0)
 """A process's start costs a second of processor time for its libraries, and logs are filled once a minute."""
@@ -61,6 +63,9 @@ class WorkerCompactor(Compactor):
 
     async def filter(self, job: FilterJob) -> Filtered | JobFailed:
         return await self._do([["filter", *job]], Filtered)
+
+    async def publish(self, job: PublishJob) -> Published | JobFailed:
+        return await self._do([["publish", *job]], Published)
 
     async def close(self) -> None:
         await self._link.close()

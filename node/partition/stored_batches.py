@@ -200,7 +200,7 @@ class StoredBatches:
     # One plan.
 
     async def _locally(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
-        """What the replica's own log has; empty where there is none, or it has nothing to give."""
+        """The batches in the replica's own log; none where there is no log, or it has nothing to give."""
         offset = max(offset, self._machine.start_offset)
         if offset >= end or self._local is None or not self._local.serves(self._group, offset):
             return []

@@ -41,7 +41,7 @@ LEVEL_ONE = LevelOneSection(target_bytes=2 * KIB, block_bytes=400, merge_count=4
 class Member:
     """The partition's replica as one node sees it: the state is the same everywhere, leadership is not."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Partition) -> None:
         self.replica = replica
         self.leads = False
         self.leader_epoch = 0
@@ -286,7 +286,7 @@ def node_with(world: World, sim: SimNode, bucket: SimStore) -> Node:
     config = SimpleNamespace(
         compaction=CONFIG,
         level_one=LEVEL_ONE,
-        node=SimpleNamespace(data="/data"),
+        node=SimpleNamespace(id=1, data="/data"),
         cluster=SimpleNamespace(id="harbour"),
     )
     node = Node(world, sim, bucket, cast(NodeConfig, config), compactor)

@@ -28,7 +28,9 @@ class Reading:
     def __init__(self, node: Node, replica: Replica) -> None:
         self.node, self.replica = node, replica
         self.log: ReplicaLog = node.log(replica)
-        self.reader = LocalReader(node.upkeep.log_of, loop=cast(Any, node.loop), executor=node.sim.executor)
+        self.reader = LocalReader(
+            node.upkeep.log_of, node.upkeep.measures, loop=cast(Any, node.loop), executor=node.sim.executor
+        )
         self.level_one = LevelOneReader(
             node.bucket.client(node.sim), LevelOneReaderConfig(), loop=cast(Any, node.loop)
         )
@@ -147,7 +149,7 @@ def test_an_answer_is_put_together_of_whole_blocks(monkeypatch: pytest.MonkeyPat
     with compaction_node() as node:
         reading = written(node, numbered(60, 60))
         assert records(reading.locally(0)) == contents(reading.log)
-        assert reading.reader.measures.reads == 1
+        assert node.upkeep.measures.local_reads == 1
         runs = reading.locally(0, size=1000)
         view = reading.log.readable()
         assert view is not None
@@ -241,7 +243,7 @@ def test_a_bad_block_goes_to_level_one_and_the_log_is_made_anew() -> None:
         damage(node, reading, 0)
         answer = reading.stored(0)
         assert records(answer.batches) == before, "level one has the answer"
-        assert reading.reader.measures.bad == 1
+        assert node.upkeep.measures.bad_reads == 1
         assert reading.log.readable() is None
         assert "checksum" in str(reading.log.reset_for)
         assert records(reading.stored(0).batches) == before
@@ -265,8 +267,8 @@ def test_what_lies_before_a_bad_block_is_given_and_nothing_of_it() -> None:
             found += [one for one in answer if one.offset >= offset]
             offset = answer[-1].offset + 1
         assert found == before
-        assert reading.reader.measures.bad == 1
-        assert reading.reader.measures.reads > 1
+        assert node.upkeep.measures.bad_reads == 1
+        assert node.upkeep.measures.local_reads > 1
         assert good > 0
 
 

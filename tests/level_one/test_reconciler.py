@@ -523,8 +523,8 @@ def _hollow(node: Node, replica: HandReplica):  # type: ignore[no-untyped-def]
     """An object of the one batch in level zero, as if this node had made it."""
     from strandline.node.level_one.builder import Output
 
-    unique = node.upkeep._pending.new(replica.group.id, 1)
-    node.upkeep._pending.settle(unique)
+    unique = node.upkeep.pending.new(replica.group.id, 1)
+    node.upkeep.pending.settle(unique)
     output = Output(replica.topic_id, replica.number, 1, unique, list(replica.machine.extents))
     return node.run(node.builder._build(output))
 

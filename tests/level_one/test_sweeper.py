@@ -73,13 +73,13 @@ class TestOrphans:
     def test_of_the_own_term_stay_while_their_fate_is_open(self) -> None:
         with upkeep_node() as node:
             replica = node.add()
-            open_ = node.upkeep._pending.new(replica.group.id, 1)
+            open_ = node.upkeep.pending.new(replica.group.id, 1)
             name = level_one_name(replica.topic_id, replica.number, 1, open_)
             node.bucket.objects[name] = b"object"
             put(node, replica, 5, term=1)
             sweep(node, replica)
             assert node.names(replica) == [name]
-            node.upkeep._pending.settle(open_)
+            node.upkeep.pending.settle(open_)
             sweep(node, replica)
             assert node.names(replica) == []
 
@@ -123,14 +123,14 @@ class TestOrphans:
     def test_what_comes_to_be_named_while_it_is_listed_stays(self) -> None:
         with upkeep_node() as node:
             replica = node.add()
-            open_ = node.upkeep._pending.new(replica.group.id, 1)
+            open_ = node.upkeep.pending.new(replica.group.id, 1)
             name = level_one_name(replica.topic_id, replica.number, 1, open_)
             node.bucket.objects[name] = b"object"
             task = node.loop.create_task(node.upkeep.sweeper.sweep(replica))
             node.wait(0.0005)
             replica.write()
             replica.apply(AdvanceReconciled(0, [LevelOneExtent(0, 1, 1, 500, 1, 1, open_)]))
-            node.upkeep._pending.settle(open_)
+            node.upkeep.pending.settle(open_)
             node.wait(1)
             assert task.done()
             assert node.names(replica) == [name]
