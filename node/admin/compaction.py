@@ -16,7 +16,6 @@ from strandline.node.admin.http import Json
 from strandline.node.admin.pages import after_group, limit, only, page
 from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
-from strandline.node.compaction.compaction_status import local_status
 
 FAILING: Final = 20
 """Most local logs whose problems are told in the summary."""
@@ -42,9 +41,8 @@ class CompactionApi:
         failing: list[dict[str, Any]] = []
         replicas = source.compaction_status.replicas()
         for replica, log in replicas.values():
-            problem = local_status(log).problem
-            if problem is not None:
-                failing.append({"topic": replica.topic, "partition": replica.number, "problem": problem})
+            if log.problem is not None:
+                failing.append({"topic": replica.topic, "partition": replica.number, "problem": log.problem})
             await slices.breathe()
         entries = source.removal.counters
         return Json(

@@ -40,6 +40,8 @@ REASONS: Final = {
     "replicas_away": "replicas are on nodes that are down: their partitions have fewer copies of their log"
     " than configured",
     "storage_not_cleaned": "the object store's deletions fail: the detail says why, and the cure",
+    "local_logs_failing": "local logs of compacted topics cannot be opened, filled or cleaned, so no deletion"
+    " goes there: the detail says why of one, `strandline compaction status` of all",
     "collector_stopped": "the collector stopped because an invariant does not hold, and deletes nothing: read"
     " this node's log before `strandline gc reset`",
 }
@@ -53,6 +55,7 @@ DEGRADED: Final = frozenset(
         "nodes_away",
         "replicas_away",
         "storage_not_cleaned",
+        "local_logs_failing",
         "collector_stopped",
     }
 )
@@ -63,6 +66,7 @@ _EXPLAINED: Final = {
     "folder_refused": frozenset(
         {"folder_new", "no_controller", "not_registered", "fenced", "groups_missing", "groups_leaderless"}
     ),
+    "storage_failing": frozenset({"local_logs_failing"}),
     "folder_new": frozenset({"no_controller", "not_registered", "groups_leaderless"}),
 }
 """Problems that follow from another one, by its name. They are left out of a report that has the cause,
@@ -127,6 +131,7 @@ def problems(source: AdminSource) -> list[Problem]:
         "nodes_away": (len(away), (), _nodes(away) if away else None),
         "replicas_away": _replicas(source, away),
         "storage_not_cleaned": _storage(source, {Kind.DELETE}),
+        "local_logs_failing": _local_logs(source),
         "collector_stopped": (int(broken is not None), (), broken),
     }
     present = [reason for reason in REASONS if found[reason][0]]
@@ -209,6 +214,12 @@ def _storage(source: AdminSource, kinds: set[Kind]) -> _Found:
     health = source.store.health
     told = [health.describe(trouble) for trouble in health.troubles() if trouble.kind in kinds]
     return len(told), (), "; ".join(told) or None
+
+
+def _local_logs(source: AdminSource) -> _Found:
+    failing = {group: log for group, log in source.compaction.logs.items() if log.fails}
+    first = sorted(failing)[:EXAMPLES]
+    return len(failing), tuple(first), f"group {first[0]}: {failing[first[0]].problem}" if first else None
 
 
 def _leaderless(group: RaftGroup) -> bool:

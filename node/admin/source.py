@@ -14,6 +14,7 @@ from strandline.node.checkpoints.publisher import PublisherMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import Hosted, PartitionStatus
 from strandline.node.compaction.compactor import CompactorMeasures
+from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import Verdict
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
@@ -190,6 +191,8 @@ class CompactionSource(Protocol):
 
     @property
     def measures(self) -> CompactionMeasures: ...
+    @property
+    def logs(self) -> Mapping[int, ReplicaLog]: ...
     def states(self) -> Mapping[str, int]: ...
 
 

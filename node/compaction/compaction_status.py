@@ -197,7 +197,7 @@ def local_status(log: ReplicaLog) -> LocalLogStatus:
         0 if manifest is None else sum(one.size for one in manifest.segments),
         log.resets,
         log.reset_for,
-        log.backoff.error or log.stuck,
+        log.problem,
     )
 
 

@@ -27,6 +27,8 @@ from strandline.statemachine.partition.partition_commands import AdvanceRemoval,
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
+SLICE: Final = 64
+"""Partitions looked at in one turn of the loop: well under a millisecond."""
 AT_ONCE: Final = 128
 """Partitions with an entry under way: those that were created together change together."""
 ADVANCE_SECONDS: Final = 10.0
@@ -176,7 +178,7 @@ class RemovalLeader:
         # Where entries ran out at the last look: those in front must not keep the rest waiting.
         self._first = 0
         position = first
-        async for group in in_slices(groups):
+        async for group in in_slices(groups, SLICE):
             replica = context.partitions.by_group(group)
             position += 1
             if replica is None or not replica.leads:

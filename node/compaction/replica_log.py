@@ -34,6 +34,8 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 
 T = TypeVar("T")
 FIRST_RETRY_SECONDS: Final = 2.0
+LASTING_FAILURES: Final = 3
+"""In a row: the third comes 6 s after the first."""
 MOST_RETRY_SECONDS: Final = 60.0
 """Longest pause after an error of the disk, of the store, or of bytes."""
 
@@ -163,6 +165,16 @@ class ReplicaLog:
         before = self.backoff.failed(self._context.loop.time(), reason, MOST_RETRY_SECONDS)
         if before != reason:
             log.warning("compaction of %s waits: %s", self, reason)
+
+    @property
+    def problem(self) -> str | None:
+        """Cause why the log is not opened, filled or cleaned; None while nothing is wrong."""
+        return self.backoff.error or self.stuck
+
+    @property
+    def fails(self) -> bool:
+        """Whether that has lasted, or needs an operator: an object that was merged away is no failure."""
+        return self.stuck is not None or self.backoff.failures >= LASTING_FAILURES
 
     def note_stuck(self, problem: str | None) -> None:
         """Note how the last round ended; a problem is logged when it is a new one."""

@@ -24,8 +24,8 @@ LOOK_SECONDS: Final = 1.0
 TELL_ALL_SECONDS: Final = 30.0
 """A report that was lost is told again within this time: a peer that has too much to do drops what it is
 told."""
-ROWS: Final = 1_000
-"""Reports in one frame: some 20 KB, and a millisecond for the node that is told."""
+ROWS: Final = 500
+"""Reports in one frame: some 10 KB, and a millisecond for the node that is told."""
 MAX_OFFSET: Final = 2**63 - 1
 NONE: Final = -1
 """In place of both offsets: the replica has no log that counts, or has gone. What it said before is void."""

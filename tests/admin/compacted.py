@@ -24,8 +24,8 @@ def local_log(replica: FakePartition, *, opened: bool = True, problem: str | Non
         log=SimpleNamespace(manifest=manifest) if opened else None,
         resets=2,
         reset_for="a file has 3 bytes in place of 4",
-        backoff=SimpleNamespace(error=problem),
-        stuck=None,
+        problem=problem,
+        fails=problem is not None,
     )
 
 

@@ -33,6 +33,7 @@ from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClusterEpoch
+from tests.admin.compacted import local_log
 from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
 from tests.admin.test_metrics import samples
 from tests.mesh_nodes import on_loop
@@ -275,6 +276,13 @@ async def test_a_node_that_does_its_part_in_a_cluster_that_lacks_something_is_de
         node.collector.broken = "an object of epoch 43"
         assert await found() == {"collector_stopped": (1, "an object of epoch 43")}
         node.collector.broken = None
+        full = "the local log cannot be changed: No space left on device"
+        node.compaction.logs = {
+            one.group.id: local_log(one, problem=full if one.number else None) for one in node.partitions
+        }
+        groups = sorted(one.group.id for one in node.partitions if one.number)
+        assert await found() == {"local_logs_failing": (len(groups), f"group {groups[0]}: {full}")}
+        node.compaction.logs = {}
         state = node.machine._state
         state.put_node(node.machine.nodes[1]._replace(node=2, fenced=True))
         assert await found() == {"nodes_away": (1, "node 2 (silent)")}
