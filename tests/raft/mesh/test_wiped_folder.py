@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from strandline.node.raft.data_folder import Folder, FolderError, FolderKey, Standing
+from strandline.node.raft.data_folder import NOBODY, Folder, FolderError, FolderKey, Standing
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.mesh.link import Link
 from strandline.node.raft.outcome import Applied
@@ -303,6 +303,14 @@ def test_folder_keeps_its_identity_and_what_it_knows() -> None:
     assert again.known == {1: FolderKey(0, 11), 2: FolderKey(2, 22)}
 
 
+def test_what_the_controller_said_of_a_folder_is_not_taken_back() -> None:
+    folder = memory_folder(3)
+    folder.settle(votes=True, generation=2, incarnation="first")
+    folder.settle(votes=False, generation=1, incarnation="second")
+    again = reopened(folder)
+    assert (again.generation, again.incarnation, again.votes) == (2, "first", True)
+
+
 def reopened(folder: Folder, *, logged: bool = True, node: int = 3, cluster: str = "blue") -> Folder:
     return Folder.open(folder._disk, "/data", node, cluster, random.Random(9), logged=logged)
 
@@ -438,6 +446,18 @@ def test_a_folder_of_a_higher_generation_takes_the_place_of_an_earlier_one() -> 
     assert folder.judges(3, Standing(FolderKey(0, 0xD))) is None, "it was let in, and has not heard of it"
 
 
+def test_controller_state_of_before_a_replacement_brings_no_folder_back() -> None:
+    """A node that starts applies the log from the beginning; meanwhile the folders of then may come."""
+    folder = memory_folder(1)
+    folder.learn({3: FolderKey(2, 0xD)})
+    folder.learn({3: FolderKey(1, 0xC)})
+    assert folder.known == {3: FolderKey(2, 0xD)}
+    assert folder.judges(3, Standing(FolderKey(1, 0xC))) is not None
+    folder.learn({3: FolderKey(2, NOBODY)})
+    assert folder.known == {3: FolderKey(2, 0xD)}, "nor does one of amid the replacement lock the new one out"
+    assert folder.judges(3, Standing(FolderKey(2, 0xD))) is None
+
+
 def test_a_folder_of_another_incarnation_is_refused() -> None:
     folder = memory_folder(1)
     folder.settle(votes=True, generation=1, incarnation="first")
@@ -445,6 +465,30 @@ def test_a_folder_of_another_incarnation_is_refused() -> None:
     refusal = folder.judges(3, Standing(FolderKey(0, 0xD), "second"))
     assert refusal is not None
     assert "another incarnation of this cluster (second, here first)" in refusal
+
+
+@pytest.mark.parametrize(("node", "peer"), [(1, 3), (3, 1)], ids=["it is dialled", "it dials"])
+def test_folder_that_is_replaced_during_a_handshake_is_not_let_in(node: int, peer: int) -> None:
+    """What either side knew of the other's folder when the connection was opened is no longer true."""
+
+    def then_replaced(host: RaftHost) -> None:
+        link_opened = host.mesh.link_opened
+
+        def opened(link: Link) -> None:
+            link_opened(link)
+            host.loop.call_soon(host.know_folders, {peer: FolderKey(2, 0xD)})
+
+        host.mesh.link_opened = opened  # type: ignore[method-assign]
+
+    with SmallCluster() as cluster:
+        cluster.prepare[node] = then_replaced
+        came: list[int] = []
+        cluster.start()
+        cluster.run(0.0)
+        cluster.hosts[node].watch_peers(came.append, lambda _: None)
+        cluster.run(5.0)
+        assert peer not in came
+        assert not cluster.hosts[node].mesh.connected(peer)
 
 
 @pytest.mark.parametrize("node", [1, 3], ids=["it is dialled", "it dials"])
