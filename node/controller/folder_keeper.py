@@ -69,6 +69,8 @@ class FolderKeeper:
         self._on_fatal = on_fatal
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._unnoted = False
+        """The disk did not take what the controller says; told once."""
         self._woken = asyncio.Event()
 
     async def begin(self) -> None:
@@ -221,7 +223,9 @@ class FolderKeeper:
 
     def _follow(self) -> None:
         """Keep the folders that the controller's changed state names."""
-        self._retry = None
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         machine, host = self._controller.machine, self._host
         own = machine.folders.get(host.node_id)
         if own is not None and own.folder != host.folder.id and own.generation > host.folder.generation > 0:
@@ -236,8 +240,11 @@ class FolderKeeper:
             host.know_folders(self._known())
             if own is not None and own.folder == host.folder.id:
                 host.give_vote(own.generation, machine.incarnation or "")
+            self._unnoted = False
         except OSError as error:
-            log.error("cannot store the controller's list of data folders: %s: repair the disk", error)
+            if not self._unnoted:
+                log.error("cannot store the controller's list of data folders: %s: repair the disk", error)
+            self._unnoted = True
             self._retry = self._loop.call_later(LOOK_SECONDS, self._follow)
         if self._owned.owner is None and machine.incarnation:
             self._woken.set()

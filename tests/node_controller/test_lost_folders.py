@@ -13,14 +13,16 @@ from unittest.mock import patch
 import pytest
 
 from strandline.node.controller import replacements
+from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.replacements import Replacements
-from strandline.node.objectstore.storage_owner import KEY, ForeignStorage
+from strandline.node.objectstore.storage_owner import KEY, ForeignStorage, Owner
 from strandline.node.objectstore.store import NotDone
 from strandline.node.raft.data_folder import NOBODY, FolderKey
 from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
 from strandline.node.raft.outcome import Applied
 from strandline.statemachine.controller.controller_commands import ReplaceNode
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Replacement
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, NodeFolder, Replacement
 from strandline.statemachine.kafka_errors import Refused
 from tests.node_controller.brokers import Brokers
 from tests.simulation.store import SimStoreClient
@@ -220,6 +222,47 @@ def test_leader_that_has_not_heard_that_a_replacement_is_over_leaves_the_members
         assert all(each.host.groups[group].voters == (1, 2, 3) for each in brokers.brokers.values())
 
 
+@pytest.mark.parametrize(
+    ("looks", "loses_it"),
+    [(True, False), (True, True), (False, False)],
+    ids=["it leads on", "it led again", "it cannot look"],
+)
+def test_leader_changes_members_only_by_a_look_within_its_term(looks: bool, loses_it: bool) -> None:
+    """Between two terms another leader may have left the node out, and taken it in again."""
+    removed: list[int] = []
+
+    async def remove_member(node: int) -> Applied:
+        removed.append(node)
+        return Applied(None, 1, 1)
+
+    async def go_on() -> None:
+        group = SimpleNamespace(
+            is_leader=True,
+            term=7,
+            commit=1,
+            configuration=SimpleNamespace(index=1),
+            members_held_without=lambda _: True,
+            remove_member=remove_member,
+        )
+        present = Replacement(3, 0xD, 0, frozenset([5]), frozenset())
+
+        async def catch_up(_: float) -> bool:
+            group.term += loses_it
+            return looks
+
+        controller = SimpleNamespace(machine=SimpleNamespace(replacement=present), catch_up=catch_up)
+        loop = asyncio.get_running_loop()
+        part = Replacements(
+            cast(RaftHost, SimpleNamespace(groups={5: group})), cast(ControllerClient, controller), loop=loop
+        )
+        part._turn_to((3, 0xD, True))
+        await part._go_on(present)
+        await asyncio.sleep(0)
+
+    asyncio.run(go_on())
+    assert removed == ([3] if looks and not loses_it else [])
+
+
 def test_folder_that_was_replaced_is_refused_when_it_comes_back() -> None:
     with Brokers() as brokers:
         brokers.create_topic(1, "orders")
@@ -237,6 +280,18 @@ def test_folder_that_was_replaced_is_refused_when_it_comes_back() -> None:
         brokers.world.run(brokers.world.now + 20)
         assert not brokers.registered(3)
         assert 3 in brokers.brokers[by].host.mesh.strangers.known
+
+
+def test_process_stops_when_it_learns_that_another_folder_took_the_place_of_its_own() -> None:
+    """It was paused, or cut off from all but a node that had not heard of it."""
+    with Brokers() as brokers:
+        broker = brokers.brokers[3]
+        state = broker.controller.machine._state
+        state.folders[3] = NodeFolder(state.folders[3].generation + 1, 0xD)
+        brokers.world.nodes[3].call(broker.keeper._follow)
+        brokers.wait(lambda: 3 in brokers.fatal)
+        assert "data folder 000000000000000d has taken the place of this one" in str(brokers.fatal[3])
+        brokers.crash(3)
 
 
 def test_cluster_whose_folders_are_all_lost_serves_nothing_and_deletes_nothing() -> None:
@@ -259,6 +314,26 @@ def test_cluster_whose_folders_are_all_lost_serves_nothing_and_deletes_nothing()
         assert brokers.store.objects[KEY] == owner
 
 
+def start_by_hand(brokers: Brokers, node: int) -> None:
+    """Start a node, and raise what its start raises; a node that raises has no vote."""
+    sim = brokers.world.nodes[node]
+    sim.start(lambda sim: None)
+    broker = brokers.made(sim)
+    broker.open()
+    try:
+        brokers.run(node, broker.start())
+    except ForeignStorage:
+        assert not broker.host.folder.votes
+        raise
+
+
+def test_new_node_does_not_start_on_the_storage_of_another_cluster() -> None:
+    with Brokers(start=False) as brokers:
+        brokers.store.objects[KEY] = Owner("inland", "first").document().encode()
+        with pytest.raises(ForeignStorage, match=r"to cluster .inland., .* this node to cluster .simulated"):
+            start_by_hand(brokers, 1)
+
+
 def test_what_is_left_of_a_cluster_is_kept_though_nothing_says_whose_it_is() -> None:
     """Folders and owner are lost: new folders would found a cluster that takes the rest for its garbage."""
     with Brokers() as brokers:
@@ -267,13 +342,8 @@ def test_what_is_left_of_a_cluster_is_kept_though_nothing_says_whose_it_is() -> 
         left = "l0/0001/00000000000000000001/1-" + 32 * "0"
         brokers.store.objects = {left: b"of level zero", "l1/x": b"of level one"}
         for node in brokers.nodes:
-            sim = brokers.world.nodes[node]
-            sim.start(lambda sim: None)
-            broker = brokers.made(sim)
-            broker.open()
             with pytest.raises(ForeignStorage, match=f"such as '{left}'"):
-                brokers.run(node, broker.start())
-            assert not broker.host.folder.votes
+                start_by_hand(brokers, node)
         assert brokers.store.objects == {left: b"of level zero", "l1/x": b"of level one"}
 
 
@@ -300,6 +370,8 @@ def test_new_node_that_comes_late_joins_and_gets_a_vote() -> None:
         brokers.start(3)
         brokers.wait(lambda: brokers.registered(3))
         assert brokers.brokers[3].host.folder.votes
+        # Kept for the next start, when the storage may be seen before the controller's log.
+        assert brokers.brokers[3].host.folder.incarnation == brokers.brokers[1].controller.machine.incarnation
         assert not brokers.brokers[3].host.newcomer
         brokers.crash(brokers.leader())
         brokers.wait(lambda: any(b.host.groups[0].is_leader for b in brokers.brokers.values()))
@@ -364,12 +436,37 @@ def test_what_keeps_the_owner_of_the_storage_from_being_seen_is_told_with_every_
         brokers.wait(lambda: 3 in brokers.brokers)
         broker = brokers.brokers[3]
         brokers.wait(lambda: broker.owned.trouble is not None)
+        # It saw whose the storage is in an earlier life, and serves what needs no storage.
+        brokers.wait(lambda: brokers.registered(3))
+        assert broker.owned.owner is None
         with pytest.raises(NotDone, match=r"has not seen yet that the storage belongs to its cluster: .+"):
             brokers.run(3, broker.owned.get("l0/x"))
         assert broker.keeper.unseen() == broker.owned.trouble
         brokers.store.heal(3)
         brokers.wait(lambda: broker.owned.owner is not None, 60.0)
         assert broker.owned.trouble is None
+
+
+def test_full_disk_is_asked_to_note_the_folders_once_a_second_and_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Brokers() as brokers:
+        broker, tries = brokers.brokers[1], []
+
+        def full(_: object) -> None:
+            tries.append(brokers.world.now)
+            raise OSError(28, "No space left on device")
+
+        with patch.object(broker.host, "know_folders", full):
+            for _ in range(20):
+                brokers.world.nodes[1].call(broker.keeper._follow)
+            brokers.world.run(brokers.world.now + 10)
+        assert 25 < len(tries) <= 32
+        told = [line for line in caplog.messages if "cannot store the controller's list" in line]
+        assert told == [
+            "cannot store the controller's list of data folders: [Errno 28] No space left on device: repair"
+            " the disk"
+        ]
 
 
 def test_founders_whose_disks_are_full_say_so_and_found_the_cluster_once_there_is_space() -> None:
