@@ -33,11 +33,12 @@ if __name__ == "__main__":
 from kio.index import load_request_schema
 
 from strandline.node.admin.server import AdminListenError, AdminServer
-from strandline.node.broker.broker import Broker, CannotListen
+from strandline.node.broker.broker import Broker
 from strandline.node.compaction.worker_compactor import WorkerCompactor
 from strandline.node.config.node_config import ConfigError, NodeConfig, load
 from strandline.node.kafka.wire.apis import APIS
 from strandline.node.kafka.wire.response_types import response_types
+from strandline.node.kafka.wire.server import KafkaListenError
 from strandline.node.level_one.builder import BuilderConfig
 from strandline.node.level_one.worker_builder import WorkerBuilder
 from strandline.node.objectstore.opening import StorePlace, open_store
@@ -69,7 +70,14 @@ LEFT_SECONDS: Final = 3.0
 """Time limit for the threads of a process that has to end."""
 NODE_FILE: Final = "node.json"
 _SYSTEM: Final = random.SystemRandom()
-_REFUSED: Final = (ForeignStorage, CannotListen, MeshListenError, AdminListenError, WalLocked, WalMismatch)
+_REFUSED: Final = (
+    ForeignStorage,
+    KafkaListenError,
+    MeshListenError,
+    AdminListenError,
+    WalLocked,
+    WalMismatch,
+)
 
 
 _DISK_CURES: Final = {

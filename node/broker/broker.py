@@ -81,10 +81,6 @@ DRAIN_SECONDS: Final = 5.0
 LEAVE_SECONDS: Final = 0.5
 
 
-class CannotListen(Exception):
-    """The Kafka port cannot be had; `str()` is one line with the cause and the cure."""
-
-
 class Broker:
     """One node. Everything but `open` belongs on `loop`; `on_fatal` says that the process must end."""
 
@@ -276,16 +272,9 @@ class Broker:
         Raises ForeignStorage when the storage is another cluster's.
 
         A client that came earlier would be told of a cluster without nodes or topics, and believe it for a
-        while. Raises MeshListenError or CannotListen when an address cannot be had.
+        while. Raises MeshListenError or KafkaListenError when an address cannot be had.
         """
-        config = self.config.kafka
-        try:
-            await self.kafka.start(config.host, config.port, accept=False)
-        except OSError as error:
-            raise CannotListen(
-                f"kafka: cannot listen on {config.host}:{config.port}: {error.strerror or error}: stop the "
-                "process that has it, or configure another kafka.host or kafka.port"
-            ) from error
+        await self.kafka.start(self.config.kafka.host, self.config.kafka.port, accept=False)
         if self._store_watch is not None:
             self._store_watch.start()
         await self.keeper.begin()

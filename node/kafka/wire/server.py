@@ -19,6 +19,10 @@ from strandline.node.kafka.wire.server_config import CloseReason, Problem, Serve
 _SCRATCH_BYTES = 256 * 1024
 
 
+class KafkaListenError(Exception):
+    """The Kafka port cannot be had; `str()` is one line with the cause and the cure."""
+
+
 class KafkaServer:
     """Accepts connections and hands their requests to `handler`, all of it on `loop`."""
 
@@ -60,13 +64,19 @@ class KafkaServer:
         return len(self._connections)
 
     async def start(self, host: str, port: int, *, accept: bool = True) -> None:
-        """Listen; port 0 takes a free one. Raises OSError when the address cannot be had.
+        """Listen; port 0 takes a free one. Raises KafkaListenError when the address cannot be had.
 
         Without `accept` the address is taken and clients are refused until `accept` is called.
         """
-        self._listener = await self.loop.create_server(
-            lambda: Connection(self), host, port, start_serving=accept
-        )
+        try:
+            self._listener = await self.loop.create_server(
+                lambda: Connection(self), host, port, start_serving=accept
+            )
+        except OSError as error:
+            raise KafkaListenError(
+                f"kafka: cannot listen on {host}:{port}: {error.strerror or error}: stop the process that "
+                "has it, or configure another kafka.host or kafka.port"
+            ) from error
         self._sweep = self.loop.call_later(self.config.sweep_seconds, self._swept)
 
     async def accept(self) -> None:
