@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.broker import broker as broker_module
+from strandline.node.broker import parts as broker_parts
 from strandline.node.broker.settings import host_settings
 from strandline.node.config.node_config import (
     AdminSection,
@@ -120,7 +120,7 @@ class WholeCluster:
             return replace(made, raft=plan.raft, wal=wal, mesh=plan.mesh)
 
         store = RetryingStore(self.store.client(sim), plan.retries, loop=loop, rng=sim.rng("retries"))
-        with patch.object(broker_module, "host_settings", settings):
+        with patch.object(broker_parts, "host_settings", settings):
             broker = SimBroker(
                 self._config(sim), ledger=self.ledger, sim=sim, mishaps=self.mishaps, loop=loop,
                 disk=sim.disk, store=store, wal_executor=None, snapshot_executor=sim.executor,
