@@ -17,9 +17,9 @@ from typing import Final
 
 import grimp
 
+from tests import ROOT
 from tests.units import recorded_seconds
 
-ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("strandline", "tests")
 EVERYTHING: Final = (
     ".ci/",

@@ -26,10 +26,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+from tests import ROOT
 from tests.changed import WHOLE, Choice, changed_files, choose
 from tests.units import SECONDS
 
-ROOT = Path(__file__).parent.parent
 PACKAGES = ("-p", "strandline", "-p", "tests")
 SEEDS = 300
 CHANGED_SEEDS = 30

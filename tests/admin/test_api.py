@@ -36,7 +36,7 @@ from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClu
 from tests.admin.compacted import local_log
 from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
 from tests.admin.test_metrics import samples
-from tests.mesh_nodes import on_loop
+from tests.raft.mesh.mesh_nodes import on_loop
 
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),

@@ -20,7 +20,7 @@ from strandline.statemachine.partition.placeholder import Placeholder
 from tests.admin.small_node import Client, SmallNode, small_node, until
 from tests.admin.test_api import check, refused, schema_of
 from tests.admin.test_metrics import samples
-from tests.mesh_nodes import on_loop
+from tests.raft.mesh.mesh_nodes import on_loop
 
 SWITCHES = ("/api/gc/pause", "/api/gc/resume", "/api/gc/reset")
 

@@ -13,7 +13,7 @@ from tests.admin.compacted import lead, local_log
 from tests.admin.small_node import Client, small_node
 from tests.admin.test_api import check, refused, schema_of
 from tests.admin.test_metrics import samples
-from tests.mesh_nodes import on_loop
+from tests.raft.mesh.mesh_nodes import on_loop
 
 PARTITIONS = "/api/compaction/partitions"
 

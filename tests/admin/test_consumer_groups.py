@@ -25,7 +25,7 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.admin.small_node import small_node
 from tests.admin.test_api import check, schema_of
 from tests.admin.test_metrics import samples
-from tests.mesh_nodes import on_loop
+from tests.raft.mesh.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups
 
 PATH = "/api/consumer-groups"

@@ -25,12 +25,13 @@ from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClu
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, encode
 from strandline.statemachine.partition.placeholder import Placeholder
+from tests import ROOT
 from tests.admin.compacted import lead, local_log
 from tests.admin.small_node import FakePartition, small_node, until
-from tests.mesh_nodes import on_loop
+from tests.raft.mesh.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups
 
-DOCS = (Path(__file__).parent.parent.parent / "docs" / "operating.md").read_text()
+DOCS = (ROOT / "docs" / "operating.md").read_text()
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.node.admin.origins import Origins
 from tests.admin.small_node import Client, parsed, small_node
-from tests.mesh_nodes import on_loop
+from tests.raft.mesh.mesh_nodes import on_loop
 
 NAMES = ("0.0.0.0", "node-1.example.org")
 

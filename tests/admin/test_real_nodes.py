@@ -19,7 +19,7 @@ from strandline.node.admin.metric_names import METRICS
 from strandline.node.admin.openapi import OPENAPI
 from tests.admin.test_api import check, schema_of
 from tests.admin.test_metrics import samples
-from tests.real_cluster import RealCluster, real_cluster
+from tests.cluster.real_cluster import RealCluster, real_cluster
 
 __all__ = ["real_cluster"]
 

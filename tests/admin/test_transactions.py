@@ -15,7 +15,7 @@ from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.admin.small_node import SmallNode, small_node
 from tests.admin.test_api import check, refused, schema_of
-from tests.mesh_nodes import on_loop
+from tests.raft.mesh.mesh_nodes import on_loop
 from tests.statemachine.transaction_log import Log
 
 ABORT = "/api/transactions/abort"

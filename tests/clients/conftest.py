@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.matrix import Drivers
+from tests.cluster.real_cluster import RealCluster, running_cluster
 from tests.peers.kafka_jars import NoKafka
 from tests.peers.kafka_tools import KafkaTools
-from tests.real_cluster import RealCluster, running_cluster
 
 
 @pytest.fixture(scope="package")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.checks import ROOT
+from tests import ROOT
 
 ANSWER_SECONDS: Final = 45.0
 """Longer than any client's own wait for a request, which ends in an answer that says why."""

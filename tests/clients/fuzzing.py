@@ -16,9 +16,9 @@ from pathlib import Path
 
 from strandline.node.kafka.wire.server_config import CloseReason
 from tests.clients.nodes import closed, left_connections, rss
-from tests.kafka_wire.fuzz import Outcome, attack, mutate, seeds
-from tests.kafka_wire.server_harness import init
-from tests.real_cluster import RealCluster, running_cluster
+from tests.cluster.real_cluster import RealCluster, running_cluster
+from tests.kafka.wire.fuzz import Outcome, attack, mutate, seeds
+from tests.kafka.wire.server_harness import init
 
 _AT_A_TIME = 16
 _ROUND = 500

@@ -8,7 +8,7 @@ import urllib.request
 
 import psutil
 
-from tests.real_cluster import RealCluster
+from tests.cluster.real_cluster import RealCluster
 
 _SETTLE_SECONDS = 10.0
 

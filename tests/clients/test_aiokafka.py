@@ -23,7 +23,7 @@ from tests.clients.records import (
     idempotent,
     records,
 )
-from tests.real_cluster import RealCluster
+from tests.cluster.real_cluster import RealCluster
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from tests.cluster.real_cluster import RealCluster
 from tests.peers.kafka_tools import TOOLS, KafkaTools
-from tests.real_cluster import RealCluster
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions

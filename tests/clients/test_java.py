@@ -6,8 +6,8 @@ import json
 import re
 
 from tests.clients.records import CODECS, PARTITIONS, codecs, idempotent, read_by_librdkafka
+from tests.cluster.real_cluster import RealCluster
 from tests.peers.kafka_tools import TOOLS, KafkaTools, Ran, Run
-from tests.real_cluster import RealCluster
 
 COUNT = 200
 CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"

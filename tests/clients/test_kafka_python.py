@@ -19,7 +19,7 @@ from tests.clients.records import (
     idempotent,
     records,
 )
-from tests.real_cluster import RealCluster
+from tests.cluster.real_cluster import RealCluster
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions

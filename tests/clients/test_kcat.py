@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.clients.records import CODECS, PARTITIONS, codecs, idempotent
-from tests.real_cluster import RealCluster
+from tests.cluster.real_cluster import RealCluster
 
 COUNT = 120
 

@@ -16,9 +16,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.clients.records import PARTITIONS, Written, check_topic, records
+from tests.cluster.real_cluster import RealCluster, running_cluster
 from tests.peers.kafka_jars import NoKafka
 from tests.peers.kafka_tools import TOOLS, KafkaTools
-from tests.real_cluster import RealCluster, running_cluster
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions

@@ -28,7 +28,7 @@ from tests.clients.records import (
     read_by_librdkafka,
     records,
 )
-from tests.real_cluster import RealCluster
+from tests.cluster.real_cluster import RealCluster
 
 
 def done(futures: dict[Any, Any]) -> list[Any]:

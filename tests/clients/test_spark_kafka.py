@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.checks import ROOT
+from tests import ROOT
 from tests.clients.programs import SPARK, Missing
 from tests.clients.spark_copy import COUNT
 

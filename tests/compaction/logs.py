@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.node.kafka.wire.control_batch import control_batch
 from strandline.snapshot.compression import Compression
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 
 TIME = 1_700_000_000_000
 

@@ -12,9 +12,9 @@ from confluent_kafka.cimpl import NewTopic
 from strandline.node.compaction.local_log import MANIFEST, LocalLog, open_log, stored_logs
 from strandline.node.compaction.manifest import LogIdentity, Manifest, parsed
 from strandline.node.raft.disk import RealDisk
+from tests.cluster.real_cluster import RealCluster, running_cluster
 from tests.compaction.logs import Written, read
 from tests.level_one.test_real import wait
-from tests.real_cluster import RealCluster, running_cluster
 
 SETTINGS = (
     "level_one.reconcile_seconds=1",

@@ -11,7 +11,7 @@ from strandline.node.compaction.reports import MAX_OFFSET, NONE, ROWS, TELL_ALL_
 from strandline.node.controller.leaders import Leader
 from tests.compaction.removal_nodes import Post, RemovalNode, Replica
 from tests.level_zero.samples import started
-from tests.manual_loop import manual_loop
+from tests.runtime.manual_loop import manual_loop
 from tests.simulation.world import World
 
 

@@ -17,7 +17,7 @@ from strandline.snapshot.names import SnapshotName, group_prefix, parse_name
 from strandline.statemachine.coordinator_machine import Checkpoint
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_kind
 from strandline.statemachine.kafka_errors import KafkaError
-from tests.node_controller.brokers import Brokers
+from tests.controller.brokers import Brokers
 
 PARTITIONS = 16
 

@@ -11,8 +11,8 @@ from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.kafka_errors import KafkaError
+from tests.controller.brokers import Brokers
 from tests.coordinator.consumers import GROUP, Consumer
-from tests.node_controller.brokers import Brokers
 
 MEMBERS = 4
 PARTITIONS = 7

@@ -15,9 +15,9 @@ from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import response_types
-from tests.kafka_requests.admin_harness import entity_of
-from tests.kafka_wire.batches import Record, build
-from tests.node_controller.brokers import Brokers
+from tests.controller.brokers import Brokers
+from tests.kafka.handlers.admin_harness import entity_of
+from tests.kafka.wire.batches import Record, build
 
 ID = "payments"
 TRANSACTIONAL = 1 << 4

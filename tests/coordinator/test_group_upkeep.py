@@ -20,7 +20,7 @@ from strandline.statemachine.groups.group_commands import (
 )
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.coordinator.classic_house import House
-from tests.manual_loop import manual_loop
+from tests.runtime.manual_loop import manual_loop
 from tests.statemachine.groups_harness import subscription
 
 SPREAD = 1 + 5 / 64

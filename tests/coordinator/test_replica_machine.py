@@ -9,7 +9,7 @@ import pytest
 
 from strandline.node.replica.replica_machine import ReplicaMachine
 from tests.coordinator.test_replica import Recording
-from tests.register_map import RegisterMap
+from tests.raft.register_map import RegisterMap
 
 
 class Watched(RegisterMap):

@@ -25,7 +25,7 @@ from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, State, Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Member, lost, turns
-from tests.kafka_requests.admin_harness import run
+from tests.kafka.handlers.admin_harness import run
 
 MINUTE = 60_000
 Test = Callable[[Coordinated, Member], Coroutine[Any, Any, None]]

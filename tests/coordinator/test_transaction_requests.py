@@ -22,9 +22,9 @@ from strandline.node.kafka.wire.response_types import response_types
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic, DeleteTopic
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
 from tests.coordinator.transaction_harness import Coordinated, turns
-from tests.kafka_requests.admin_harness import Node, entity_of, run
-from tests.kafka_wire.entities import encoded
-from tests.kafka_wire.test_codec import head
+from tests.kafka.handlers.admin_harness import Node, entity_of, run
+from tests.kafka.wire.entities import encoded
+from tests.kafka.wire.test_codec import head
 
 INIT, ADD, OFFSETS, END = (
     ApiKey.INIT_PRODUCER_ID,

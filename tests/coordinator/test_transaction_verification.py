@@ -18,7 +18,7 @@ from strandline.statemachine.internal_topics import MAX_KEY_BYTES
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import State
 from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, turns
-from tests.kafka_requests.admin_harness import run
+from tests.kafka.handlers.admin_harness import run
 
 MINUTE = 60_000
 Test = Callable[[Coordinated, Member, ProducerIdentity], Coroutine[Any, Any, None]]

@@ -24,7 +24,7 @@ from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-from tests.kafka_requests.admin_harness import Cluster, Node
+from tests.kafka.handlers.admin_harness import Cluster, Node
 
 PLACE = PartitionGroup(800, b"x" * 16, "__transaction_state", 3, (1, 2, 3), 1)
 GROUPS_COORDINATOR = 900

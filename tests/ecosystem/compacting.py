@@ -7,7 +7,7 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient
 
-from tests.real_cluster import RealCluster
+from tests.cluster.real_cluster import RealCluster
 
 NODE_SETTINGS: Final = ("level_one.reconcile_seconds=1", "compaction.ingest_seconds=1")
 TOPIC_SETTINGS: Final[Mapping[str, str]] = {

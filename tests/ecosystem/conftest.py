@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.real_cluster import RealCluster, running_cluster
 from tests.ecosystem.compacting import NODE_SETTINGS
-from tests.real_cluster import RealCluster, running_cluster
 
 
 @pytest.fixture(scope="package")

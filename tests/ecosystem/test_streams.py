@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.clients.programs import STREAMS, Missing
+from tests.cluster.real_cluster import RealCluster
 from tests.ecosystem.compacting import TOPIC_SETTINGS, leader_of
 from tests.ecosystem.reading import Record, read_until
-from tests.real_cluster import RealCluster
 
 PARTITIONS: Final = 2
 _WAIT_SECONDS: Final = 60.0

@@ -8,7 +8,7 @@ from strandline.node.config.node_config import CollectorSection, NodeConfig
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.controller.controller_state import Topic
-from tests.node_controller.brokers import Brokers
+from tests.controller.brokers import Brokers
 
 LAG = 3
 

@@ -12,7 +12,7 @@ from strandline.statemachine.partition.extents import ObjectExtent
 from strandline.statemachine.partition.partition_commands import Appended, Checkpoint, CheckpointTaken
 from tests.gc.cluster import LAG, GcBrokers
 from tests.gc.parts import name
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 
 SLACK = LAG + 4
 """An idle partition lags up to LAG + 1 epochs, its M(p) is two lower, and it takes a second to be heard."""

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.node.controller.cluster_clock import FAR_MS, SAMPLES, ClusterClock
-from tests.manual_loop import ManualLoop, manual_loop
+from tests.runtime.manual_loop import ManualLoop, manual_loop
 
 NOW = 1_800_000_000_000
 HOUR = 3_600_000

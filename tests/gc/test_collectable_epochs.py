@@ -26,7 +26,7 @@ from strandline.statemachine.controller.controller_commands import (
     DeleteTopic,
 )
 from tests.gc.parts import GcNode, Post, Replica, drive
-from tests.manual_loop import manual_loop
+from tests.runtime.manual_loop import manual_loop
 from tests.statemachine.controller_harness import Log, topic_id
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from strandline.node.level_one.block_cache import BlockCache, Key, arrived
 from strandline.node.objectstore.store import NotDone
-from tests.manual_loop import ManualLoop
 from tests.partition.lone import TaskLoop
+from tests.runtime.manual_loop import ManualLoop
 
 
 class Thing(NamedTuple):

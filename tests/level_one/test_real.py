@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.real_cluster import running_cluster
+from tests.cluster.real_cluster import running_cluster
 
 SETTINGS = (
     "cluster.epoch_seconds=0.5",

@@ -14,8 +14,8 @@ from strandline.node.level_zero.measures import FlushReason
 from strandline.node.objectstore.store import NotDone, OutcomeUnknown
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.object_names import object_name, parse_object_name
-from tests.level_zero.hand_store import HandStore
 from tests.level_zero.samples import OTHER_TOPIC, TOPIC, record_batch, started
+from tests.objectstore.hand_store import HandStore
 from tests.simulation.world import World
 
 CONFIG = BatcherConfig(

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored
 from strandline.node.objectstore.store import OutcomeUnknown
 from strandline.node.refusal import Reason, Refusal
-from tests.level_zero.hand_store import HandStore, Put
 from tests.level_zero.samples import TOPIC, started
+from tests.objectstore.hand_store import HandStore, Put
 from tests.simulation.world import World
 
 TARGET, LINGER, UPLOADS, BOUND = 1000, 0.02, 3, 4000

@@ -20,14 +20,14 @@ from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.objectstore.store import NotDone
 from strandline.statemachine.partition.extents import ObjectExtent
 from tests.level_zero.samples import TOPIC, record_batch
-from tests.level_zero.store_contract import check_contract
+from tests.objectstore.store_contract import check_contract
 
 pytestmark = pytest.mark.s3
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.level_zero.moto_server"]
+    command = [sys.executable, "-m", "tests.objectstore.moto_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdin is not None

@@ -10,7 +10,8 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parent.parent.parent
+from tests import ROOT
+
 _SECONDS: Final = 240
 _OFFLINE: Final = ("Failed to fetch", "error sending request")
 

@@ -11,7 +11,7 @@ import pytest
 from strandline.snapshot import extras
 from strandline.snapshot.spark.audits.result import AuditRun, Figures
 from strandline.snapshot.spark.report import write_report
-from tests.cluster_cli.command import strandline
+from tests.cluster.command import strandline
 
 BROKER = "pysyncobj kio uvloop starlette uvicorn h11 typer rich confluent_kafka"
 SPARK = "pyspark pyarrow numpy pandas matplotlib"

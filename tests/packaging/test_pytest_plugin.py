@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import strandline
+from tests import ROOT
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "in-your-tests.md").read_text()
+PAGE = (ROOT / "docs" / "in-your-tests.md").read_text()
 USES_IT = """
 import strandline
 from confluent_kafka import Producer

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.packaging.built import ROOT, Uv
+from tests import ROOT
+from tests.packaging.built import Uv
 
 pytestmark = pytest.mark.timeout(300)  # an index and a disk that others use too
 FOLDERS = ("cluster", "node", "snapshot", "statemachine")

@@ -11,7 +11,7 @@ from strandline.node.objectstore.store import StoreError
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.partition_commands import Appended
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 from tests.partition.cluster import PartitionCluster
 
 IN_FLIGHT = 4

@@ -20,10 +20,10 @@ from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import AdvanceEpoch, Kind
+from tests.raft.small_cluster import SETTLE, SmallCluster
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
 from tests.simulation.world import World
-from tests.small_cluster import SETTLE, SmallCluster
 
 GROUP = 1
 TOPIC = bytes(range(16))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.statemachine.partition.epoch_window import EpochWindow
-from tests.manual_loop import ManualLoop, manual_loop
+from tests.runtime.manual_loop import ManualLoop, manual_loop
 
 TERM = 3
 

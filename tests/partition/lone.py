@@ -24,7 +24,7 @@ from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import object_id
 from strandline.statemachine.partition.extents import Extent
 from strandline.statemachine.partition.producers import NO_TRANSACTION
-from tests.manual_loop import ManualLoop
+from tests.runtime.manual_loop import ManualLoop
 
 T = TypeVar("T")
 TOPIC = bytes(range(16))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bench.epoch_windows import run
+from tests.programs.bench.epoch_windows import run
 
 
 def test_the_previous_epoch_in_the_window_saves_uploads_that_were_in_flight() -> None:

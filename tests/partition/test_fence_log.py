@@ -9,7 +9,7 @@ import pytest
 from strandline.node.partition.fence import Fence, Hold
 from strandline.node.partition.fence_log import TELL_SECONDS, FenceLog
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
-from tests.manual_loop import manual_loop
+from tests.runtime.manual_loop import manual_loop
 
 
 def test_slides_and_refusals_are_told_with_partition_window_and_gap(caplog: pytest.LogCaptureFixture) -> None:

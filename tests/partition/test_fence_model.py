@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.node.refusal import Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
-from tests.manual_loop import manual_loop
+from tests.runtime.manual_loop import manual_loop
 
 HELD, STALE, CLOSED, CANCELLED = "held", "stale", "closed", "cancelled"
 

@@ -12,7 +12,7 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.pending_acks import HELD_SECONDS
 from strandline.node.refusal import Refusal
-from tests.kafka_wire.batches import build
+from tests.kafka.wire.batches import build
 from tests.partition.cluster import GROUP, PartitionCluster
 from tests.partition.lone import Lone
 

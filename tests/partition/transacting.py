@@ -23,7 +23,7 @@ from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
 from strandline.statemachine.partition.partition_commands import Appended
 from strandline.statemachine.partition.producers import NO_TRANSACTION
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 from tests.partition.clients import STAMP
 from tests.partition.cluster import TOPIC, PartitionCluster
 from tests.simulation.node import SimNode

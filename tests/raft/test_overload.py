@@ -8,7 +8,7 @@ import pytest
 
 from strandline.node.raft import clock
 from strandline.node.raft.attention import Attention
-from tests.slow_loop import SlowCluster
+from tests.raft.slow_loop import SlowCluster
 
 GROUPS = 400
 CALL_SECONDS = 0.0002

@@ -20,8 +20,8 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.log_retention import LogRetention
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.sweeps import SLICE, Sweeps
-from tests.manual_loop import manual_loop
-from tests.small_cluster import BUSY, SmallCluster
+from tests.raft.small_cluster import BUSY, SmallCluster
+from tests.runtime.manual_loop import manual_loop
 
 TICK = 0.05
 

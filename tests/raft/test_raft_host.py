@@ -8,8 +8,8 @@ import pytest
 
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.outcome import Applied
-from tests.holes.lone_host import LoneHost
-from tests.register_map import RegisterMap, set_register
+from tests.raft.holes.lone_host import LoneHost
+from tests.raft.register_map import RegisterMap, set_register
 from tests.simulation.disk import SimCrash, SimDisk
 
 SMALL = RaftConfig(trailing_entries=3, max_wal_segments=2, snapshot_entries=12)

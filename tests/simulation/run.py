@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from tests.simulation.sabotages import SABOTAGES, Sabotage, reopened
-from tests.simulation.scenario import Report, run_seed
+from tests.simulation.log.sabotages import SABOTAGES, Sabotage, reopened
+from tests.simulation.log.scenario import Report, run_seed
 from tests.simulation.whole import sabotages as whole_sabotages
 from tests.simulation.whole import scenario as whole_scenario
 from tests.simulation.whole.totals import TRANSACTIONS

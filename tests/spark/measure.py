@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 
 OBJECT_BYTES = 64 * 1024 * 1024
 REPEATS = 5

@@ -55,7 +55,7 @@ from strandline.statemachine.partition.partition_commands import (
 from strandline.statemachine.partition.partition_commands import encode as encode_partition
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 from strandline.statemachine.partition.producers import MAX_SEQUENCE
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 from tests.statemachine.controller_harness import registration, topic_id
 
 CLUSTER = "harbour"

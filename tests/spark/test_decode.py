@@ -18,7 +18,7 @@ from strandline.snapshot.compression import Compression
 from strandline.snapshot.level_zero_format import BadObject
 from strandline.snapshot.spark import decode
 from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
-from tests.kafka_wire.batches import Record, build, compress, varint, xerial
+from tests.kafka.wire.batches import Record, build, compress, varint, xerial
 
 ALL = pa.schema(list(COLUMNS.items()))
 NOW = 1_700_000_000_000

@@ -16,7 +16,7 @@ from strandline.snapshot.aborted import Aborted
 from strandline.snapshot.extent_rows import ABORTED_ROWS
 from strandline.snapshot.spark import plan as planning
 from strandline.snapshot.storage import open_storage
-from tests.kafka_wire.batches import build
+from tests.kafka.wire.batches import build
 from tests.spark.stored_cluster import StoredRecord
 from tests.spark.test_decode import rows, stored
 from tests.spark.test_source_plan import Place, read

@@ -24,7 +24,7 @@ from strandline.snapshot.spark.plan import Window, plan
 from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.object_names import parse_object_name
-from tests.real_cluster import RealCluster, running_cluster
+from tests.cluster.real_cluster import RealCluster, running_cluster
 
 # Whoever comes first waits for the nodes, for level one, and for Spark.
 pytestmark = pytest.mark.timeout(300)

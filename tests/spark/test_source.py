@@ -14,9 +14,10 @@ from strandline.snapshot.spark import options
 from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.source import register
 from strandline.statemachine.partition.extents import ObjectExtent
+from tests import ROOT
 from tests.spark.stored_cluster import StoredCluster, build_cluster
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+PAGE = ROOT / "docs" / "spark.md"
 
 
 @pytest.fixture(scope="module")

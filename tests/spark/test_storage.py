@@ -66,7 +66,7 @@ def test_an_option_that_is_none_is_named() -> None:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.level_zero.moto_server"]
+    command = [sys.executable, "-m", "tests.objectstore.moto_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdin is not None

@@ -1,4 +1,4 @@
-"""The audits of what the three scenes of tests/three_fences left in storage, with each of the fences missing.
+"""The audits of what the scenes of tests/simulation/three_fences left in storage, with each fence missing.
 
 They know nothing of the run: where a latecomer came in they turn red by what is stored, and nowhere else.
 """
@@ -12,9 +12,9 @@ import pytest
 
 from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict
 from strandline.snapshot.storage import open_storage
-from tests.three_fences.matrix import CELLS, NAMES, expected, facts
-from tests.three_fences.scenes import play
-from tests.three_fences.stage import CLUSTER
+from tests.simulation.three_fences.matrix import CELLS, NAMES, expected, facts
+from tests.simulation.three_fences.scenes import play
+from tests.simulation.three_fences.stage import CLUSTER
 
 # All twelve are played and audited by the test that comes first.
 pytestmark = pytest.mark.timeout(300)

@@ -29,7 +29,7 @@ from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_T
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.partition_commands import Kind, Tick
 from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 from tests.spark.damage import Copy, State
 from tests.spark.stored_cluster import CLUSTER, StoredPartition, Upload
 from tests.spark.transactional_cluster import (

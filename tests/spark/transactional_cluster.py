@@ -41,7 +41,7 @@ from strandline.statemachine.transactions.transaction_commands import (
     Prepared,
 )
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 from tests.spark.stored_cluster import (
     CLUSTER,
     NODES,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from strandline.statemachine.controller.controller_commands import ConfigChange,
 from strandline.statemachine.controller.settings import Configs, Setting
 from strandline.statemachine.controller.topic_config import SETTINGS, TABLE
 from strandline.statemachine.kafka_errors import KafkaError, Refused
+from tests import ROOT
 
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
@@ -185,8 +185,7 @@ def test_what_tools_set_to_the_default_is_taken_and_anything_else_refused_with_t
 
 def test_the_page_says_of_every_config_whether_it_is_in_force() -> None:
     """In force are those that something outside of topic_config reads."""
-    root = Path(__file__).parent.parent.parent
-    page = (root / "docs" / "controller.md").read_text()
+    page = (ROOT / "docs" / "controller.md").read_text()
     page = page[page.index("\n## Configs") : page.index("\n## What a node derives")]
     in_force, idle, default_only = page.split("**Taken")
     row = re.compile(r"^[|] `([a-z0-9.]+)` [|] .* [|] (?:`([^`]*)`|empty) [|]", re.MULTILINE)
@@ -197,7 +196,7 @@ def test_the_page_says_of_every_config_whether_it_is_in_force() -> None:
     code = [
         path.read_text()
         for package in ("node", "statemachine")
-        for path in (root / package).rglob("*.py")
+        for path in (ROOT / package).rglob("*.py")
         if path.name != "topic_config.py"
     ]
     names = {value.name: name for name, value in vars(topic_config).items() if isinstance(value, Setting)}

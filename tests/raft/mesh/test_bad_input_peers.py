@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from strandline.node.raft.host import RaftHost
+from tests.raft.small_cluster import SmallCluster
 from tests.simulation.disk import SimDisk
-from tests.small_cluster import SmallCluster
 
 
 def speak_version_3(host: RaftHost) -> None:

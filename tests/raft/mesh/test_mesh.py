@@ -14,7 +14,7 @@ import uvloop
 from strandline.node.raft.mesh.frames import FrameKind
 from strandline.node.raft.mesh.handshake import Handshake, Identity, Refused, Role
 from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshListenError, Reason
-from tests.mesh_nodes import HOST, PATIENCE, QUICK, SECRET, Node, RawPeer, on_loop, started
+from tests.raft.mesh.mesh_nodes import HOST, PATIENCE, QUICK, SECRET, Node, RawPeer, on_loop, started
 
 PAYLOADS: list[Any] = [None, True, -1, 2**64 - 1, 1.5, "ü", b"\0\xff", [], [1, [2]], {"a": {b"b": 3}}]
 

@@ -17,7 +17,7 @@ from strandline.node.raft.mesh.frames import HANDSHAKE_FRAME_BYTES, FrameKind
 from strandline.node.raft.mesh.handshake import MAGIC, Identity, Refused
 from strandline.node.raft.mesh.mesh import Reason
 from strandline.node.raft.mesh.problems import MeshProblem, ProblemLog
-from tests.mesh_nodes import HOST, QUICK, Node, RawPeer, assert_unharmed, on_loop, started
+from tests.raft.mesh.mesh_nodes import HOST, QUICK, Node, RawPeer, assert_unharmed, on_loop, started
 
 NODE_9 = Identity("blue", 9, 5, 1000)
 

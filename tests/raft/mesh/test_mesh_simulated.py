@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, Reason
-from tests.folders import memory_folder
+from tests.raft.memory_folder import memory_folder
 from tests.simulation.node import SimNode
 from tests.simulation.world import World
 

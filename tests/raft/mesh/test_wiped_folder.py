@@ -19,9 +19,9 @@ from strandline.node.raft.mesh.link import Link
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.rules.progress import NEVER
 from strandline.node.raft.wal.write_ahead_log import WalError
-from tests.folders import memory_folder
+from tests.raft.memory_folder import memory_folder
+from tests.raft.small_cluster import SmallCluster
 from tests.simulation.disk import SimCrash, SimDisk
-from tests.small_cluster import SmallCluster
 
 
 def wipe(cluster: SmallCluster, node: int) -> None:

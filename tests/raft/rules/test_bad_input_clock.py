@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.node.raft.rules.messages import Message, MessageKind
-from tests.small_cluster import SmallCluster
+from tests.raft.small_cluster import SmallCluster
 
 
 @pytest.mark.parametrize("seconds", [0.15, 5.0, -0.15, -5.0])

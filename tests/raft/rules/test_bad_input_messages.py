@@ -15,9 +15,9 @@ from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.entries import EntryKind, pack_entries, pack_members, unpack_entries, unpack_members
 from strandline.node.raft.mesh.problems import Reason
 from strandline.node.raft.rules.messages import FIELDS, MessageKind, decode
-from tests.mesh_nodes import Node, on_loop, started
-from tests.register_map import set_register
-from tests.small_cluster import SmallCluster
+from tests.raft.mesh.mesh_nodes import Node, on_loop, started
+from tests.raft.register_map import set_register
+from tests.raft.small_cluster import SmallCluster
 
 FUZZ = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 SET = bytes([EntryKind.REGULAR]) + set_register(10**9, "r", 1)

@@ -9,8 +9,8 @@ import pytest
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.rules.messages import Message, MessageKind
-from tests.register_map import RegisterMap
-from tests.small_cluster import SmallCluster
+from tests.raft.register_map import RegisterMap
+from tests.raft.small_cluster import SmallCluster
 
 NEW = 10
 LATER = 0.05

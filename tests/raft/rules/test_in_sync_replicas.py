@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.node.raft.outcome import Applied
-from tests.raft_harness import CONFIG, Cluster
+from tests.raft.harness import CONFIG, Cluster
 
 
 def led() -> Cluster:

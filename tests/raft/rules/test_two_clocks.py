@@ -10,7 +10,7 @@ import pytest
 
 from strandline.node.raft.rules.messages import MessageKind
 from strandline.node.raft.rules.shared_heartbeats import HEARTBEAT
-from tests.raft_harness import CONFIG, Replica
+from tests.raft.harness import CONFIG, Replica
 
 LOST = [3600.0, -3600.0]
 SHORT = 0.001

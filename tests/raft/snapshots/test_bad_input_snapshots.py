@@ -12,9 +12,9 @@ import pytest
 
 from strandline.snapshot import document as format_module
 from strandline.snapshot.document import decode
+from tests.raft.small_cluster import SmallCluster
 from tests.simulation.disk import SimDisk
 from tests.simulation.inode import Inode
-from tests.small_cluster import SmallCluster
 
 Damage = Callable[[SimDisk, str], None]
 

@@ -13,7 +13,7 @@ import pytest
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.process import _disk_failure
 from strandline.node.raft.disk import DiskFile, RealDisk
-from tests.small_cluster import WAL, SmallCluster
+from tests.raft.small_cluster import WAL, SmallCluster
 
 
 def fill(cluster: SmallCluster, node: int, *, copy_on_write: bool) -> None:

@@ -15,9 +15,9 @@ from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.recovered_log import RaftLogDamaged
 from strandline.node.raft.wal.write_ahead_log import Kind, WalCorruption, WalError
-from tests.register_map import RegisterMap
+from tests.raft.register_map import RegisterMap
+from tests.raft.small_cluster import BUSY, WAL, SmallCluster
 from tests.simulation.disk import SimDisk
-from tests.small_cluster import BUSY, WAL, SmallCluster
 
 Files = dict[str, bytes]
 NODE = 2

@@ -19,9 +19,9 @@ from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind
 from strandline.statemachine.machine import StateMachine
-from tests.raft_harness import Replica, entry, membership
-from tests.register_map import RegisterMap, set_register
-from tests.small_cluster import BUSY, WAL, SmallCluster
+from tests.raft.harness import Replica, entry, membership
+from tests.raft.register_map import RegisterMap, set_register
+from tests.raft.small_cluster import BUSY, WAL, SmallCluster
 
 GROUP = 7
 VOTERS = (1, 2, 3)

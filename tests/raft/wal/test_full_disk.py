@@ -13,7 +13,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rules.messages import AppendReply, Message, MessageKind, VoteReply, decode
 from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.node.raft.wal.raft_log import RaftLog
-from tests.small_cluster import BUSY, WAL, SmallCluster
+from tests.raft.small_cluster import BUSY, WAL, SmallCluster
 
 BUSY_GROUPS = (1, 2)
 IDLE_GROUPS = tuple(range(3, 23))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from strandline.node.raft.wal.format import MARK_BYTES, RECORD_OVERHEAD, SECTOR, decode_header, scan
 from strandline.node.raft.wal.write_ahead_log import Kind, WalConfig, WalCorruption
-from tests.wal_harness import (
+from tests.raft.wal.harness import (
     ROOMY,
     SMALL,
     FakeDisk,

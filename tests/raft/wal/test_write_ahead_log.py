@@ -21,7 +21,7 @@ from strandline.node.raft.wal.write_ahead_log import (
     WalLocked,
     WalMismatch,
 )
-from tests.wal_harness import FOLDER, FakeDisk, Record, entry, open_log, run
+from tests.raft.wal.harness import FOLDER, FakeDisk, Record, entry, open_log, run
 
 RECORDS = st.tuples(
     st.integers(0, 2**63 - 1),

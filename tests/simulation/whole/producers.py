@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 from tests.simulation.whole.client import GONE, Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.ledger import Sent

@@ -15,7 +15,7 @@ from kio.serial import entity_reader
 
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.schema import FieldLayout, entity_layout
-from tests.kafka_wire.entities import encoded
+from tests.kafka.wire.entities import encoded
 from tests.simulation.node import SimNode
 from tests.simulation.whole.cluster import KAFKA_PORT
 

@@ -8,7 +8,7 @@ from typing import Any
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-from tests.exactly_once.history import Place as Named
+from tests.histories.history import Place as Named
 from tests.simulation.whole.client import TopicKnown
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.sim_broker import SimBroker

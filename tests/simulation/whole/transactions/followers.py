@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from strandline.node.kafka.wire.record_batch import BatchHeader, read_header
-from tests.exactly_once.history import Place as Named
-from tests.exactly_once.history import Read
+from tests.histories.history import Place as Named
+from tests.histories.history import Read
 from tests.simulation.whole.client import Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.consumers import Consumer

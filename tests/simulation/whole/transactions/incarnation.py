@@ -16,8 +16,8 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
-from tests.exactly_once.history import Transaction
-from tests.kafka_wire.batches import Record, build
+from tests.histories.history import Transaction
+from tests.kafka.wire.batches import Record, build
 from tests.simulation.whole.ledger import Sent
 from tests.simulation.whole.objects import BODY, Place
 from tests.simulation.whole.producers import PATIENCE, RETRIABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from tests.exactly_once.history import Ending, History, Place, Poll, Read, Sent, Transaction
+from tests.histories.history import Ending, History, Place, Poll, Read, Sent, Transaction
 from tests.simulation.whole import ledger
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from strandline.statemachine.transactions import transaction_state, transactions
-from tests.exactly_once.anomalies import anomalies
-from tests.exactly_once.history import Ending, Place
+from tests.histories.anomalies import anomalies
+from tests.histories.history import Ending, Place
 from tests.simulation.whole.checks import (
     check_contents,
     check_documents,

@@ -9,7 +9,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
-from tests.exactly_once.history import Ending, Read
+from tests.histories.history import Ending, Read
 from tests.simulation.whole.client import PASSING, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.objects import Place

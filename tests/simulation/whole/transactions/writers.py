@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from tests.exactly_once.history import Ending, Transaction
+from tests.histories.history import Ending, Transaction
 from tests.simulation.whole.client import Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.objects import Place

@@ -1,0 +1,110 @@
+"""Whatever stands on the command line: an end with a status and at most one line, and never a stack trace."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.command import strandline
+
+WORDS = [
+    "", " ", "-1", "0", "1", "nan", "inf", "-inf", "1e400", "99999999999999999999", "0x10", "\uff11",
+    "\udcff", "\n", "a" * 5000, "ä", "../..", "/dev/null", "/proc/self/mem", "/", "~", "=", "a=", "=b", "a=b",
+    "a.b=c",
+    "[", "[[", "{}", "--", "-", "*", "[red]x[/red]", "http://", "s3://", "s3:///x", "memory://", "foo",
+    "foo:", ":1", "[::1]", "[::1]:", "host:99999", "1" * 400, "%s%n", "2026-99-99", "9999-12-31T23:59:59",
+    "0001-01-01", "15m", "99999999999999999d", "beginning", "__consumer_offsets", ".", "a b", "node.id=7",
+]  # fmt: skip
+COMMANDS = {
+    "topic create": ("T", "--partitions", "--replication-factor", "--config"),
+    "topic describe": ("T",),
+    "topic alter": ("T", "--config", "--unset", "--partitions"),
+    "topic trim": ("T", "--before", "--partition"),
+    "topic delete": ("T",),
+    "group describe": ("T",),
+    "group delete": ("T",),
+    "group reset-offsets": ("T", "--topic", "--from", "--partition"),
+    "produce": (
+        "T", "--file", "--key", "--key-separator", "--header", "--format", "--partition", "--compression",
+        "--timeout",
+    ),
+    "consume": ("T", "--partition", "--from", "--max", "--format", "--group", "--timeout"),
+    "checkpoint": ("T", "--lease", "--timeout", "--renew"),
+    "transaction list": ("--state",),
+    "transaction describe": ("T",),
+    "transaction abort": ("T",),
+    "gc status": (),
+    "gc dry-run": ("--limit",),
+    "cluster status": (),
+    "cluster logs": ("T", "--last"),
+    "cluster kill": ("T",),
+    "cluster start": ("T", "--timeout"),
+    "cluster restart": ("T", "--timeout"),
+    "audit": ("--cluster-id", "--option", "--grace"),
+    "version": (),
+    "help": ("T",),
+}  # fmt: skip
+WHERE = {"topic": "--bootstrap", "group": "--bootstrap", "produce": "--bootstrap", "consume": "--bootstrap"}
+WHERE |= {"checkpoint": "--admin", "transaction": "--admin", "gc": "--admin"}
+
+
+@pytest.fixture
+def nowhere() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def lines(rng: random.Random, nowhere: str) -> Iterator[list[str]]:
+    """Every option with every word, then some with each other."""
+
+    def line(command: str, *given: str) -> list[str]:
+        words = [*command.split()]
+        for each in given:
+            words += [rng.choice(WORDS)] if each == "T" else [each, rng.choice(WORDS)]
+        where = WHERE.get(words[0])
+        if where is not None and rng.random() < 0.8:
+            words += [where, nowhere if rng.random() < 0.7 else rng.choice(WORDS)]
+        return words
+
+    for command, options in COMMANDS.items():
+        for _ in range(5):
+            yield line(command, *rng.sample(options, rng.randint(0, len(options))))
+
+
+def test_no_value_ends_in_a_stack_trace(
+    nowhere: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin.buffer.readline", lambda size: b"", raising=False)
+    run = partial(strandline, capfd, monkeypatch)
+    for words in lines(random.Random(7), nowhere):
+        done = run(*words)
+        assert done.status in (0, 1, 2), words
+        assert "Traceback" not in done.err, words
+        assert "should not have happened" not in done.err, (words, done.err)
+        if done.status:
+            assert done.err.startswith("strandline: "), (words, done)
+            assert done.err.count("\n") == 1, (words, done.err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_of_the_program_is_one_line_as_well(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.cluster.command_line.platform.python_version", lambda: 1 / 0)
+    done = strandline(capfd, monkeypatch, "version")
+    assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
+    assert "ZeroDivisionError" in done.err
+    assert "at cluster/command_line.py:" in done.err
+
+
+def test_bytes_that_are_no_text_reach_no_library(
+    nowhere: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = strandline(capfd, monkeypatch, "topic", "describe", "\udcff", "--bootstrap", nowhere)
+    assert done == (2, "", "strandline: b'\\xff' is no text; write arguments in UTF-8\n")

@@ -1,0 +1,182 @@
+"""`strandline compaction status` against nodes that are played: what is made of their answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from strandline.cluster.commands.compaction import WORST
+from strandline.cluster.compaction import MAX_PROBLEMS, NodeAnswer, held_by, partitions, problems
+from tests.cluster.command import Done, strandline
+from tests.cluster.test_collection import PlayedNode
+
+PAGES = "/api/compaction/partitions?limit=1000"
+
+
+def status(node: int, *, clock: bool = True) -> dict[str, Any]:
+    return {
+        "node": node, "logs": 1, "resets": {"new": 1, "damaged": 0, "behind": 0},
+        "entries": {"proposed": 1, "in_force": 1}, "clock_trusted": clock, "failing_count": 0, "failing": [],
+    }  # fmt: skip
+
+
+def local(mcco: int | None, problem: str | None = None) -> dict[str, Any]:
+    return {
+        "start_offset": 0, "clean_end": mcco, "log_end": mcco, "mcco": mcco, "mxfo": mcco, "segments": 1,
+        "bytes": 12_345, "resets": 1, "reset_for": None, "problem": problem,
+    }  # fmt: skip
+
+
+def held(*nodes: int, level_one: bool = False, seconds: float = 7.0) -> dict[str, Any]:
+    return {"nodes": list(nodes), "level_one": level_one, "seconds": seconds}
+
+
+def leader(
+    tombstones: dict[str, Any] | None, term: int = 4, mcco: tuple[int | None, ...] = (50, 40, None)
+) -> dict[str, Any]:
+    copies = [{"node": None, "voter": False, "mcco": 30, "mxfo": 35}]
+    copies += [{"node": node, "voter": True, "mcco": each, "mxfo": each} for node, each in enumerate(mcco, 1)]
+    return {
+        "term": term, "copies": copies, "tombstones_held": tombstones, "markers_held": None, "error": None
+    }  # fmt: skip
+
+
+def row(
+    number: int, view: dict[str, Any] | None, mtro: int = 1_030, log: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {
+        "group": number + 1, "topic": "users", "partition": number, "local": log or local(50), "mtro": mtro,
+        "mxro": mtro + 5, "ripe_tombstones": 20, "ripe_markers": 25, "waiting_removals": 1,
+        "ripens_at_ms": 5, "leader": view,
+    }  # fmt: skip
+
+
+class Nodes:
+    """Nodes that answer with these rows, and the command that is asked of them."""
+
+    def __init__(
+        self, capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, stack: ExitStack
+    ) -> None:
+        self._capfd, self._patch, self._stack = capfd, patch, stack
+        self.nodes: list[PlayedNode] = []
+
+    def add(self, *rows: dict[str, Any], clock: bool = True) -> None:
+        node = len(self.nodes) + 1
+        page = (200, {"partitions": list(rows), "next": None})
+        answers = {
+            "/api/compaction": (200, status(node, clock=clock)), PAGES: page, f"{PAGES}&topic=users": page,
+        }  # fmt: skip
+        self.nodes.append(self._stack.enter_context(PlayedNode(answers)))
+
+    def run(self, *arguments: str, also: str = "") -> Done:
+        where = ",".join([node.address for node in self.nodes] + ([also] if also else []))
+        return strandline(self._capfd, self._patch, "compaction", "status", *arguments, "--admin", where)
+
+
+@pytest.fixture
+def nodes(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    with ExitStack() as stack:
+        yield Nodes(capfd, monkeypatch, stack)
+
+
+def test_a_copy_that_holds_deletions_back_is_named(nodes: Nodes) -> None:
+    nodes.add(row(0, leader(held(3, level_one=True, seconds=7_380))))
+    nodes.add(row(0, None, log=local(40)))
+    done = nodes.run()
+    assert done.status == 0, done.err
+    header, line = (re.split(r" {2,}", line.strip()) for line in done.out.splitlines())
+    assert header[-2:] == ["TOMBSTONES HELD BY", "MARKERS HELD BY"]
+    assert line == [
+        "users-0", "1", "1,030", "20", "1,035", "25", "level one, node 3 (no report), 2 h 3 min", "-"
+    ]  # fmt: skip
+
+
+def test_a_topic_is_shown_with_every_copy(nodes: Nodes) -> None:
+    nodes.add(row(0, leader(held(2))))
+    nodes.add(row(0, None, log=local(40, "the local log cannot be changed: No space left on device")))
+    done = nodes.run("users")
+    assert done.status == 1
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["users-0", "level", "one", "-", "-", "30", "35", "-", "-", "-"] in lines
+    assert ["users-0", "node", "2", "40", "40", "40", "40", "12,345", "1", "-"] in lines
+    assert ["users-0", "node", "3", *["-"] * 7] in lines, "it did not report, and its node did not answer"
+    assert "node 2: local log of users-0: the local log cannot be changed: No space left" in done.out
+
+
+def test_json_has_it_all(nodes: Nodes) -> None:
+    nodes.add(row(0, leader(held(3))), row(1, None))
+    found = json.loads(nodes.run("--json").out)
+    assert (found["partition_count"], found["problems"]) == (2, [])
+    first, second = found["partitions"]
+    assert (first["partition"], first["leader"]) == (1, None), "that has no leader comes first"
+    assert (second["leading_node"], second["leader"]["tombstones_held"]["nodes"]) == (1, [3])
+    assert second["local_logs"] == [{"node": 1, **local(50)}]
+    assert [node["node"] for node in found["nodes"]] == [1]
+
+
+def test_only_the_worst_are_shown_and_all_if_asked(nodes: Nodes) -> None:
+    nodes.add(*(row(number, leader(held(2, seconds=float(number)))) for number in range(WORST + 3)))
+    done = nodes.run()
+    assert done.out.splitlines()[1].startswith(f"users-{WORST + 2} ")
+    assert done.out.splitlines()[-1] == "and 3 partitions more: --all"
+    assert len(nodes.run("--all").out.splitlines()) == WORST + 4
+    assert len(json.loads(nodes.run("--json").out)["partitions"]) == WORST
+
+
+def test_a_node_that_does_not_answer_and_clocks_that_disagree_are_told(nodes: Nodes) -> None:
+    nodes.add(row(0, None), clock=False)
+    done = nodes.run(also="127.0.0.1:1")
+    assert done.status == 1
+    assert "no leader answers" in done.out
+    assert "127.0.0.1:1 does not answer" in done.out
+    assert "node 1: no majority of the nodes agrees on the time" in done.out
+
+
+def test_without_compacted_topics_it_says_so(nodes: Nodes) -> None:
+    nodes.add()
+    assert nodes.run().out == "no compacted partitions\n"
+    done = nodes.run("users")
+    assert done.status == 1
+    assert "no node has a compacted replica of users" in done.err
+
+
+def test_no_answer_at_all_is_an_error_with_a_cure(nodes: Nodes) -> None:
+    done = nodes.run(also="127.0.0.1:1")
+    assert done.status == 1
+    assert "strandline cluster status" in done.err
+
+
+def test_of_two_that_believe_to_lead_the_newer_counts() -> None:
+    old = NodeAnswer("a", status=status(1), partitions=[row(0, leader(held(2), term=4))])
+    new = NodeAnswer("b", status=status(2), partitions=[row(0, leader(held(3), term=5))])
+    none = NodeAnswer("c", status=status(3), partitions=[row(0, None, mtro=9_999)])
+    for order in ([old, new, none], [none, new, old]):
+        (one,) = partitions(order)
+        assert one.leads == 2
+        assert sorted(one.locals) == [1, 2, 3]
+    (one,) = partitions([none])
+    assert (one.leads, one.leader, one.state["mtro"]) == (None, None, 9_999)
+
+
+def test_problems_are_bounded_and_an_entry_that_fails_is_one() -> None:
+    rows = [row(number, leader(None), log=local(None, "no space")) for number in range(MAX_PROBLEMS + 5)]
+    view = leader(None)
+    view["error"] = "the log did not answer within 10 s"
+    answer = NodeAnswer("a", status=status(1), partitions=[*rows, row(99, view)])
+    told = problems([answer], partitions([answer]))
+    assert len(told) == MAX_PROBLEMS + 1
+    assert told[-1] == "and 6 more like these"
+    answer.partitions = answer.partitions[-1:]
+    told = problems([answer], partitions([answer]))
+    assert told == ["users-99: the last entry of its leader: the log did not answer within 10 s"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(59.4, "59 s"), (61, "1 min 1 s"), (7_380, "2 h 3 min"), (180_000, "2 d 2 h")]
+)
+def test_durations_have_their_two_largest_units(seconds: float, said: str) -> None:
+    assert held_by(held(1, seconds=seconds), [{"node": 1, "mcco": 5}]) == f"node 1, {said}"

@@ -1,0 +1,489 @@
+"""Data folders that are lost: one of them, which `node replace` makes good, and all, which nothing does.
+
+Whole brokers in the simulated world. What the log alone does is in tests/raft/mesh/test_wiped_folder.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import patch
+
+import pytest
+
+from strandline.node.controller import replacements
+from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.replacements import Replacements
+from strandline.node.objectstore.storage_owner import KEY, ForeignStorage, Owner
+from strandline.node.objectstore.store import NotDone
+from strandline.node.raft.data_folder import NOBODY, FolderKey
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.outcome import Applied
+from strandline.statemachine.controller.controller_commands import ReplaceNode
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, NodeFolder, Replacement
+from strandline.statemachine.kafka_errors import Refused
+from tests.controller.brokers import Brokers
+from tests.simulation.store import SimStoreClient
+
+
+def wipe(brokers: Brokers, *nodes: int) -> None:
+    for node in nodes:
+        brokers.crash(node)
+        brokers.world.nodes[node].replace_disk()
+
+
+def let_in(brokers: Brokers, node: int, by: int) -> None:
+    """What `strandline node replace` asks for, once the node knocks and counts as dead."""
+    brokers.wait(lambda: node in brokers.brokers[by].host.mesh.strangers.known)
+    brokers.wait(lambda: brokers.brokers[by].controller.machine.nodes[node].fenced)
+    stranger = brokers.brokers[by].host.mesh.strangers.known[node]
+    assert stranger.folder == brokers.brokers[node].host.folder.id
+    assert not isinstance(brokers.submit(by, ReplaceNode(node, stranger.folder)), Refused)
+
+
+def replaced(brokers: Brokers, by: int) -> bool:
+    return brokers.brokers[by].controller.machine.replacement is None
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3], ids=["all others dial it", "one dials it", "it dials all"])
+def test_node_with_a_wiped_folder_is_not_registered_until_it_is_replaced(lost: int) -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "orders", partitions=4)
+        groups = [partition.group for partition in topic.partitions]
+        wipe(brokers, lost)
+        brokers.start(lost)
+        brokers.world.run(brokers.world.now + 20)
+        assert not brokers.registered(lost)
+        why = brokers.brokers[lost].keeper.why_waiting()
+        assert f"the other nodes know node {lost} by another data folder" in why
+        others = [node for node in brokers.nodes if node != lost]
+        for other in others:
+            assert brokers.brokers[other].host.mesh.strangers.knocking().keys() == {lost}
+            assert brokers.brokers[other].keeper.disowned() is None
+        by = brokers.leader()
+        let_in(brokers, lost, by)
+        brokers.wait(lambda: replaced(brokers, by) and brokers.registered(lost), 60.0)
+        for group in (0, *groups):
+            brokers.wait(lambda group=group: brokers.brokers[lost].host.groups[group].voters == (1, 2, 3))
+        assert brokers.brokers[lost].host.folder.generation == 2
+        # It counts: with it and one other everything is served.
+        away = next(node for node in others if node != brokers.leader())
+        brokers.crash(away)
+        stays = next(node for node in others if node != away)
+        for group in (0, *groups):
+            brokers.wait(
+                lambda group=group: any(
+                    brokers.brokers[node].host.groups[group].is_leader for node in (stays, lost)
+                )
+            )
+        for node in (stays, lost):
+            for group in (0, *groups):
+                replica = brokers.brokers[node].host.groups[group]
+                if replica.is_leader:
+                    assert isinstance(brokers.run(node, replica.barrier()), Applied)
+        assert not brokers.fatal
+
+
+@pytest.mark.parametrize("node", [1, 2, 3])
+def test_any_node_that_runs_tells_which_folder_knocks(node: int) -> None:
+    """Between two nodes the one with the higher id dials, and both sides have to know what became of it."""
+    with Brokers() as brokers:
+        wipe(brokers, node)
+        brokers.start(node)
+        others = [each for each in brokers.nodes if each != node]
+        brokers.wait(lambda: node in brokers.brokers)
+        folder = brokers.brokers[node].host.folder.id
+        for by in others:
+            brokers.wait(lambda by=by: node in brokers.brokers[by].host.mesh.strangers.known)
+            assert brokers.brokers[by].host.mesh.strangers.known[node].folder == folder
+            assert brokers.brokers[by].keeper.disowned() is None
+        brokers.wait(lambda: brokers.brokers[node].keeper.disowned() is not None)
+        let_in(brokers, node, others[0])
+        brokers.wait(lambda: replaced(brokers, others[0]) and brokers.registered(node), 60.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_replacement_goes_on_after_any_node_is_killed(seed: int) -> None:
+    with Brokers(seed=seed) as brokers:
+        topic = brokers.create_topic(1, "orders", partitions=6)
+        wipe(brokers, 3)
+        brokers.start(3)
+        by = 1
+        let_in(brokers, 3, by)
+        rng = brokers.world.rng("kills")
+        for _ in range(6):
+            brokers.world.run(brokers.world.now + rng.uniform(0.2, 3.0))
+            victim = rng.choice(brokers.nodes)
+            brokers.crash(victim, rng.choice(["kill", "power"]))
+            brokers.world.run(brokers.world.now + rng.uniform(0.1, 2.0))
+            brokers.start(victim)
+        brokers.wait(lambda: all(brokers.registered(node) for node in brokers.nodes), 60.0)
+        brokers.wait(lambda: replaced(brokers, by), 120.0)
+        for partition in topic.partitions:
+            brokers.wait(
+                lambda group=partition.group: all(
+                    group in broker.host.groups and broker.host.groups[group].voters == (1, 2, 3)
+                    for broker in brokers.brokers.values()
+                ),
+                60.0,
+            )
+        assert not brokers.fatal
+
+
+def test_neither_folder_is_let_in_while_a_group_has_still_to_leave_the_node_out() -> None:
+    with Brokers() as brokers:
+        brokers.create_topic(1, "orders")
+        wipe(brokers, 3)
+        brokers.start(3)
+        by = brokers.leader()
+
+        async def nothing(*_: object) -> None:
+            pass
+
+        with patch.object(Replacements, "_go_on", nothing):
+            let_in(brokers, 3, by)
+            brokers.world.run(brokers.world.now + 5)
+            for node in (1, 2):
+                host = brokers.brokers[node].host
+                assert host.folder.known[3] == FolderKey(2, NOBODY)
+                assert not host.connected(3)
+        brokers.wait(lambda: replaced(brokers, by) and brokers.registered(3), 60.0)
+
+
+def test_no_group_leaves_a_node_out_before_a_majority_of_the_others_has_the_present_members() -> None:
+    with Brokers() as brokers:
+        brokers.create_topic(1, "orders", partitions=2)
+        wipe(brokers, 3)
+        brokers.start(3)
+        by = brokers.leader()
+        with patch.object(RaftGroup, "members_held_without", lambda *_: False):
+            let_in(brokers, 3, by)
+            brokers.world.run(brokers.world.now + 5)
+            present = brokers.brokers[by].controller.machine.replacement
+            assert present is not None
+            assert len(present.leaving) == 3
+        brokers.wait(lambda: replaced(brokers, by) and brokers.registered(3), 60.0)
+
+
+def test_new_folder_hosts_a_group_without_members_until_its_leader_adds_the_node() -> None:
+    """With the members of the topic it would have a vote in a group whose history it lacks."""
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "orders", partitions=4)
+        groups = [partition.group for partition in topic.partitions]
+        wipe(brokers, 3)
+        brokers.start(3)
+        by = brokers.leader()
+        with patch.object(
+            Replacements, "_may_join", lambda _, present: present.joining & frozenset([CONTROLLER_GROUP])
+        ):
+            let_in(brokers, 3, by)
+            brokers.wait(lambda: brokers.registered(3), 60.0)
+            hosted = brokers.brokers[3].host.groups
+            brokers.wait(lambda: all(group in hosted for group in groups))
+            brokers.world.run(brokers.world.now + 5)
+            for group in groups:
+                assert hosted[group].voters == ()
+                assert not hosted[group].election.has_vote()
+        brokers.wait(lambda: replaced(brokers, by), 60.0)
+
+
+def test_change_of_members_is_reported_once_it_is_committed() -> None:
+    async def changed(index: int, commit: int, *, leads: bool = True) -> bool:
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(Applied(None, index, 1))
+        group = SimpleNamespace(is_leader=leads, commit=commit, configuration=SimpleNamespace(index=index))
+        return await replacements._changed(cast(RaftGroup, group), future)
+
+    assert asyncio.run(changed(5, 5))
+    assert not asyncio.run(changed(5, 4)), "the members are as wanted, and may yet be others"
+    assert not asyncio.run(changed(5, 5, leads=False))
+
+
+def test_leader_that_has_not_heard_that_a_replacement_is_over_leaves_the_members_alone() -> None:
+    """Left out once more, the node would be missing from the group for good: nothing takes it in again."""
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "orders")
+        group = topic.partitions[0].group
+        wipe(brokers, 3)
+        brokers.start(3)
+        by = brokers.leader()
+        let_in(brokers, 3, by)
+        brokers.wait(lambda: replaced(brokers, by) and brokers.registered(3), 60.0)
+        leader = next(node for node in brokers.nodes if brokers.brokers[node].host.groups[group].is_leader)
+        broker = brokers.brokers[leader]
+        stale = Replacement(
+            3, broker.controller.machine.folders[3].folder, 0, frozenset([group]), frozenset()
+        )
+        broker.replacements._phase = (stale.node, stale.folder, True)
+        brokers.run(leader, broker.replacements._go_on(stale))
+        brokers.world.run(brokers.world.now + 5)
+        assert all(each.host.groups[group].voters == (1, 2, 3) for each in brokers.brokers.values())
+
+
+@pytest.mark.parametrize(
+    ("looks", "loses_it"),
+    [(True, False), (True, True), (False, False)],
+    ids=["it leads on", "it led again", "it cannot look"],
+)
+def test_leader_changes_members_only_by_a_look_within_its_term(looks: bool, loses_it: bool) -> None:
+    """Between two terms another leader may have left the node out, and taken it in again."""
+    removed: list[int] = []
+
+    async def remove_member(node: int) -> Applied:
+        removed.append(node)
+        return Applied(None, 1, 1)
+
+    async def go_on() -> None:
+        group = SimpleNamespace(
+            is_leader=True,
+            term=7,
+            commit=1,
+            configuration=SimpleNamespace(index=1),
+            members_held_without=lambda _: True,
+            remove_member=remove_member,
+        )
+        present = Replacement(3, 0xD, 0, frozenset([5]), frozenset())
+
+        async def catch_up(_: float) -> bool:
+            group.term += loses_it
+            return looks
+
+        controller = SimpleNamespace(machine=SimpleNamespace(replacement=present), catch_up=catch_up)
+        loop = asyncio.get_running_loop()
+        part = Replacements(
+            cast(RaftHost, SimpleNamespace(groups={5: group})), cast(ControllerClient, controller), loop=loop
+        )
+        part._turn_to((3, 0xD, True))
+        await part._go_on(present)
+        await asyncio.sleep(0)
+
+    asyncio.run(go_on())
+    assert removed == ([3] if looks and not loses_it else [])
+
+
+def test_folder_that_was_replaced_is_refused_when_it_comes_back() -> None:
+    with Brokers() as brokers:
+        brokers.create_topic(1, "orders")
+        brokers.crash(3)
+        disk = brokers.world.nodes[3].disk
+        brokers.world.nodes[3].replace_disk()
+        brokers.start(3)
+        by = brokers.leader()
+        let_in(brokers, 3, by)
+        brokers.wait(lambda: replaced(brokers, by) and brokers.registered(3), 60.0)
+        brokers.crash(3)
+        disk.turn_off()
+        brokers.world.nodes[3].disk = disk
+        brokers.start(3)
+        brokers.world.run(brokers.world.now + 20)
+        assert not brokers.registered(3)
+        assert 3 in brokers.brokers[by].host.mesh.strangers.known
+
+
+def test_process_stops_when_it_learns_that_another_folder_took_the_place_of_its_own() -> None:
+    """It was paused, or cut off from all but a node that had not heard of it."""
+    with Brokers() as brokers:
+        broker = brokers.brokers[3]
+        state = broker.controller.machine._state
+        state.folders[3] = NodeFolder(state.folders[3].generation + 1, 0xD)
+        brokers.world.nodes[3].call(broker.keeper._follow)
+        brokers.wait(lambda: 3 in brokers.fatal)
+        assert "data folder 000000000000000d has taken the place of this one" in str(brokers.fatal[3])
+        brokers.crash(3)
+
+
+def test_cluster_whose_folders_are_all_lost_serves_nothing_and_deletes_nothing() -> None:
+    with Brokers() as brokers:
+        brokers.create_topic(1, "orders")
+        brokers.world.run(brokers.world.now + 5)
+        owner = brokers.store.objects[KEY]
+        wipe(brokers, 1, 2, 3)
+        for node in brokers.nodes:
+            brokers.start(node)
+        brokers.world.run(brokers.world.now + 60)
+        for node, broker in brokers.brokers.items():
+            assert not broker.registered
+            assert not broker.host.groups[0].is_leader
+            said = broker.keeper.waits_for()
+            assert said is not None
+            assert "the storage already belongs to cluster 'simulated', incarnation " in said
+            assert f"`strandline node replace {node}`" in said
+            assert "nothing there is changed or deleted" in said
+        assert brokers.store.objects[KEY] == owner
+
+
+def start_by_hand(brokers: Brokers, node: int) -> None:
+    """Start a node, and raise what its start raises; a node that raises has no vote."""
+    sim = brokers.world.nodes[node]
+    sim.start(lambda sim: None)
+    broker = brokers.made(sim)
+    broker.open()
+    try:
+        brokers.run(node, broker.start())
+    except ForeignStorage:
+        assert not broker.host.folder.votes
+        raise
+
+
+def test_new_node_does_not_start_on_the_storage_of_another_cluster() -> None:
+    with Brokers(start=False) as brokers:
+        brokers.store.objects[KEY] = Owner("inland", "first").document().encode()
+        with pytest.raises(ForeignStorage, match=r"to cluster .inland., .* this node to cluster .simulated"):
+            start_by_hand(brokers, 1)
+
+
+def test_what_is_left_of_a_cluster_is_kept_though_nothing_says_whose_it_is() -> None:
+    """Folders and owner are lost: new folders would found a cluster that takes the rest for its garbage."""
+    with Brokers() as brokers:
+        brokers.world.run(brokers.world.now + 2)
+        wipe(brokers, 1, 2, 3)
+        left = "l0/0001/00000000000000000001/1-" + 32 * "0"
+        brokers.store.objects = {left: b"of level zero", "l1/x": b"of level one"}
+        for node in brokers.nodes:
+            with pytest.raises(ForeignStorage, match=f"such as '{left}'"):
+                start_by_hand(brokers, node)
+        assert brokers.store.objects == {left: b"of level zero", "l1/x": b"of level one"}
+
+
+def test_node_waits_for_a_bucket_that_is_gone_and_says_so() -> None:
+    """A bucket that is missing is not another cluster's, and the nodes need not be started again for it."""
+    missing = NotDone("list", "", "the bucket is missing", retriable=False)
+    with Brokers() as brokers:
+        brokers.world.run(brokers.world.now + 2)
+        gone, brokers.store.objects = brokers.store.objects, {}
+        with patch.object(SimStoreClient, "list", side_effect=missing):
+            brokers.world.run(brokers.world.now + 90)
+        assert not brokers.fatal
+        for broker in brokers.brokers.values():
+            assert "the bucket is missing" in str(broker.owned.trouble)
+        brokers.store.objects = gone
+        brokers.wait(lambda: all(b.owned.trouble is None for b in brokers.brokers.values()), 90.0)
+
+
+def test_new_node_that_comes_late_joins_and_gets_a_vote() -> None:
+    with Brokers(start=False) as brokers:
+        brokers.start(1)
+        brokers.start(2)
+        brokers.wait(lambda: brokers.registered(1) and brokers.registered(2))
+        brokers.start(3)
+        brokers.wait(lambda: brokers.registered(3))
+        assert brokers.brokers[3].host.folder.votes
+        # Kept for the next start, when the storage may be seen before the controller's log.
+        assert brokers.brokers[3].host.folder.incarnation == brokers.brokers[1].controller.machine.incarnation
+        assert not brokers.brokers[3].host.newcomer
+        brokers.crash(brokers.leader())
+        brokers.wait(lambda: any(b.host.groups[0].is_leader for b in brokers.brokers.values()))
+
+
+def test_founders_that_crash_before_they_are_registered_found_the_cluster_all_the_same() -> None:
+    for seconds in (0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5):
+        with Brokers(start=False) as brokers:
+            for node in brokers.nodes:
+                brokers.start(node)
+            brokers.world.run(seconds)
+            for node in brokers.nodes:
+                brokers.crash(node, "power")
+            for node in brokers.nodes:
+                brokers.start(node)
+            brokers.wait(lambda: all(brokers.registered(node) for node in brokers.nodes))
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (
+            b'{"format": 2, "cluster": "inland", "incarnation": "i"}',
+            "belongs to cluster 'inland', incarnation i",
+        ),
+        (
+            b'{"format": 2, "cluster": "simulated", "incarnation": "other"}',
+            "this node's log is of incarnation",
+        ),
+        (b'{"format": 1, "cluster": "simulated"}', "has format 1, this release reads 2"),
+        (b"[]", "is damaged, or not one of Strandline's"),
+        (b"", 'write this into the object \'cluster\': {"format": 2, "cluster": "simulated"'),
+        (None, "nothing there says that it belongs to cluster 'simulated'"),
+        (None, 'write this into the object \'cluster\': {"format": 2, "cluster": "simulated"'),
+    ],
+)
+def test_node_stops_when_its_storage_turns_out_to_be_of_another(said: bytes | None, text: str) -> None:
+    with Brokers() as brokers:
+        brokers.world.run(brokers.world.now + 2)
+        if said is None:
+            del brokers.store.objects[KEY]
+        else:
+            brokers.store.objects[KEY] = said
+        brokers.wait(lambda: len(brokers.fatal) == 3, 90.0)
+        for error in brokers.fatal.values():
+            assert isinstance(error, ForeignStorage)
+            assert text in str(error)
+
+
+def test_node_stops_when_it_cannot_look_at_its_storage_any_more() -> None:
+    with Brokers() as brokers:
+        with patch.object(SimStoreClient, "get", side_effect=RecursionError("so deep a document")):
+            brokers.wait(lambda: len(brokers.fatal) == 3, 90.0)
+        assert all("so deep a document" in str(error) for error in brokers.fatal.values())
+
+
+def test_what_keeps_the_owner_of_the_storage_from_being_seen_is_told_with_every_refusal() -> None:
+    with Brokers() as brokers:
+        brokers.crash(3)
+        brokers.store.cut(3)
+        brokers.start(3)
+        brokers.wait(lambda: 3 in brokers.brokers)
+        broker = brokers.brokers[3]
+        brokers.wait(lambda: broker.owned.trouble is not None)
+        # It saw whose the storage is in an earlier life, and serves what needs no storage.
+        brokers.wait(lambda: brokers.registered(3))
+        assert broker.owned.owner is None
+        with pytest.raises(NotDone, match=r"has not seen yet that the storage belongs to its cluster: .+"):
+            brokers.run(3, broker.owned.get("l0/x"))
+        assert broker.keeper.unseen() == broker.owned.trouble
+        brokers.store.heal(3)
+        brokers.wait(lambda: broker.owned.owner is not None, 60.0)
+        assert broker.owned.trouble is None
+
+
+def test_full_disk_is_asked_to_note_the_folders_once_a_second_and_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Brokers() as brokers:
+        broker, tries = brokers.brokers[1], []
+
+        def full(_: object) -> None:
+            tries.append(brokers.world.now)
+            raise OSError(28, "No space left on device")
+
+        with patch.object(broker.host, "know_folders", full):
+            for _ in range(20):
+                brokers.world.nodes[1].call(broker.keeper._follow)
+            brokers.world.run(brokers.world.now + 10)
+        assert 25 < len(tries) <= 32
+        told = [line for line in caplog.messages if "cannot store the controller's list" in line]
+        assert told == [
+            "cannot store the controller's list of data folders: [Errno 28] No space left on device: repair"
+            " the disk"
+        ]
+
+
+def test_founders_whose_disks_are_full_say_so_and_found_the_cluster_once_there_is_space() -> None:
+    with Brokers(start=False) as brokers:
+        brokers.store.stall()
+        for node in brokers.nodes:
+            brokers.start(node)
+        brokers.wait(lambda: len(brokers.brokers) == 3)
+        brokers.wait(lambda: all(broker.owned.trouble is not None for broker in brokers.brokers.values()))
+        disks = [brokers.world.nodes[node].disk for node in brokers.nodes]
+        for disk in disks:
+            disk.fill(0)
+        brokers.store.unstall()
+        brokers.world.run(brokers.world.now + 40)
+        for broker in brokers.brokers.values():
+            assert "No space left" in str(broker.keeper.waits_for())
+            assert not broker.host.groups[0].is_leader
+        for disk in disks:
+            disk.empty()
+        brokers.wait(lambda: all(brokers.registered(node) for node in brokers.nodes), 30.0)

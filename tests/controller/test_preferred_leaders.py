@@ -1,0 +1,186 @@
+"""The first replica of a partition leads it from the start, and again some time after it was away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.controller.preferred_leaders import STEP_SECONDS
+from strandline.node.kafka.handlers.error_codes import code_of
+from strandline.node.partition.batch import ProducedBatch
+from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.partition.partition_commands import Appended
+from tests.controller.brokers import Brokers
+from tests.kafka.wire.batches import Record, build
+
+SETTLED = 5.0
+"""topics.leader_rebalance_seconds, as it is by default."""
+
+
+def leaders(brokers: Brokers, topic: Topic) -> list[int]:
+    """Who leads each partition and takes records, 0 where nobody does."""
+    found = [0] * len(topic.partitions)
+    for node, broker in brokers.brokers.items():
+        for number in range(len(topic.partitions)):
+            partition = broker.partitions.get(topic.topic_id, number)
+            if partition is not None and partition.leads:
+                found[number] = node
+    return found
+
+
+def preferred(topic: Topic) -> list[int]:
+    return [partition.replicas[0] for partition in topic.partitions]
+
+
+def spread(brokers: Brokers, topic: Topic) -> Callable[[], bool]:
+    return lambda: leaders(brokers, topic) == preferred(topic)
+
+
+class Client:
+    """Writes to every partition, one batch after the other, wherever its leader is."""
+
+    def __init__(self, brokers: Brokers, topic: Topic) -> None:
+        self.acked = Counter[int]()
+        self.failed = Counter[ErrorCode]()
+        self._brokers = brokers
+        self._topic = topic
+        self._tries: dict[int, int] = {}
+        self.on = True
+        for number in range(len(topic.partitions)):
+            brokers.world.call_later(0.0, self._send, number)
+
+    def _send(self, number: int) -> None:
+        node = leaders(self._brokers, self._topic)[number]
+        if not self.on:
+            return
+        if not node:
+            self._brokers.world.call_later(0.01, self._send, number)
+            return
+        self._brokers.world.nodes[node].call(self._take, node, number)
+
+    def _take(self, node: int, number: int) -> None:
+        partition = self._brokers.brokers[node].partitions.get(self._topic.topic_id, number)
+        assert partition is not None
+        sequence = self.acked[number]
+        data = build([Record(b"value")], producer=(1000 + number, 0, sequence))
+        batch = ProducedBatch(data, 1, 0, 1000 + number, 0, sequence, number)
+        partition.append(batch).add_done_callback(lambda done: self._answered(number, done))
+
+    def _answered(self, number: int, done: asyncio.Future[Appended | Refusal]) -> None:
+        result = done.result()
+        if isinstance(result, Appended):
+            assert result.base_offset == self.acked[number]
+            self.acked[number] += 1
+        else:
+            self.failed[code_of(result)] += 1
+        self._brokers.world.call_later(0.02, self._send, number)
+
+
+def test_the_first_replicas_lead_first() -> None:
+    with Brokers(5) as brokers:
+        topic = brokers.create_topic(1, "t", 60)
+        created = brokers.world.now
+        brokers.wait(spread(brokers, topic), seconds=0.3)
+        assert {
+            partition.group.term for broker in brokers.brokers.values() for partition in broker.partitions
+        } == {1}
+        assert brokers.world.now - created < 0.3
+
+
+def test_leadership_returns_slowly_to_a_node_that_was_away_and_no_batch_is_in_doubt() -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", 15)
+        brokers.wait(spread(brokers, topic))
+        node = brokers.follower()
+        brokers.crash(node)
+        brokers.wait(lambda: 0 not in leaders(brokers, topic))
+        brokers.wait(lambda: brokers.brokers[brokers.leader()].controller.machine.nodes[node].fenced)
+        client = Client(brokers, topic)
+        brokers.start(node)
+        brokers.wait(lambda: brokers.registered(node))
+        registered = brokers.world.now
+        moves: dict[int, list[float]] = {each: [] for each in brokers.nodes}
+        while not spread(brokers, topic)():
+            brokers.world.run(brokers.world.now + 0.01)
+            assert brokers.world.now < registered + 3 * SETTLED
+            for each, times in moves.items():
+                begun = brokers.brokers[each].preferred_leaders.begun
+                assert begun - len(times) <= 1
+                times += [brokers.world.now] * (begun - len(times))
+        assert sum(map(len, moves.values())) == 5
+        for times in moves.values():
+            assert all(time > registered + SETTLED - 1 for time in times)
+            assert all(later - first > 0.9 * STEP_SECONDS for first, later in pairwise(times))
+        brokers.world.run(brokers.world.now + 1)
+        client.on = False
+        brokers.world.run(brokers.world.now + 1)
+        assert set(client.failed) <= {ErrorCode.not_leader_or_follower}
+        for number in range(15):
+            replica = brokers.brokers[topic.partitions[number].replicas[0]].partitions.get(
+                topic.topic_id, number
+            )
+            assert replica is not None
+            assert replica.high_watermark == client.acked[number] > 100
+
+
+def test_nothing_goes_to_a_replica_that_does_not_keep_up() -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", 6)
+        brokers.wait(spread(brokers, topic))
+        node = brokers.follower()
+        stuck = next(partition.group for partition in topic.partitions if partition.replicas[0] == node)
+        host = brokers.brokers[node].host
+        host.guard(host.groups[stuck], lambda: 1 / 0)
+        brokers.wait(lambda: 0 not in leaders(brokers, topic), seconds=0.3)
+        begun = {each: broker.preferred_leaders.begun for each, broker in brokers.brokers.items()}
+        brokers.world.run(brokers.world.now + 3 * SETTLED)
+        assert {each: broker.preferred_leaders.begun for each, broker in brokers.brokers.items()} == begun
+
+
+def test_a_node_that_comes_and_goes_is_left_alone() -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", 6)
+        brokers.wait(spread(brokers, topic))
+        node = brokers.follower()
+        for _ in range(4):
+            brokers.crash(node)
+            brokers.world.run(brokers.world.now + 1)
+            brokers.start(node)
+            brokers.world.run(brokers.world.now + SETTLED - 1.5)
+            assert node not in leaders(brokers, topic)
+        brokers.wait(spread(brokers, topic))
+
+
+def test_a_partition_that_keeps_coming_back_is_handed_over_less_and_less_often() -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", 1)
+        brokers.wait(spread(brokers, topic))
+        [home] = preferred(topic)
+        group = topic.partitions[0].group
+        taken: list[float] = []
+        for _ in range(4):
+            away = next(each for each in brokers.nodes if each != home)
+            brokers.brokers[home].host.groups[group].transfer(away)
+            brokers.wait(lambda to=away: leaders(brokers, topic) == [to])
+            brokers.wait(spread(brokers, topic), seconds=100)
+            taken.append(brokers.world.now)
+        gaps = [later - first for first, later in pairwise(taken)]
+        assert all(later > 1.4 * first for first, later in pairwise(gaps)), gaps
+        assert gaps[-1] > 3 * SETTLED
+
+
+def test_it_can_be_switched_off() -> None:
+    with Brokers(leader_rebalance=False) as brokers:
+        topic = brokers.create_topic(1, "t", 6)
+        brokers.wait(spread(brokers, topic))
+        node = brokers.follower()
+        brokers.crash(node)
+        brokers.wait(lambda: 0 not in leaders(brokers, topic))
+        brokers.start(node)
+        brokers.world.run(brokers.world.now + 4 * SETTLED)
+        assert node not in leaders(brokers, topic)

@@ -1,0 +1,1 @@
+"""Judges of histories: what clients did and saw, and whether the promises were kept."""

@@ -1,0 +1,1 @@
+"""Tests of Kafka's port: the wire protocol, and what each request does."""

@@ -1,0 +1,1 @@
+"""Tests of a node as a whole: its process, and calls between nodes."""

@@ -1,0 +1,1 @@
+"""Programs that measure, load and hurt clusters; `scripts/` starts them. docs/testing.md lists them."""

@@ -1,0 +1,251 @@
+"""`scripts/bench kafka`: Apache Kafka and Strandline, one after the other, at the same work here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka import KafkaException
+
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.local import LocalCluster
+from strandline.cluster.ports import free_ports
+from tests.peers.kafka_cluster import KafkaCluster
+from tests.peers.kafka_jars import NoKafka
+from tests.programs.bench import kafka_coordinate, kafka_measure
+from tests.programs.bench.kafka_measure import FULL, QUICK, TINY, Amount, Peer, Servers
+from tests.programs.bench.measures import Result
+from tests.programs.bench.report import Row, lines, plain, table
+
+SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
+KAFKA, STRANDLINE = "kafka", "strandline"
+
+Work = Callable[[Peer, Amount], Result]
+
+WORK: dict[str, tuple[str, Work]] = {
+    "throughput": ("1 kB records", kafka_measure.throughput),
+    "small": ("100 B records", partial(kafka_measure.throughput, size=100)),
+    "consume": ("read back, 1 kB", kafka_measure.consume),
+    "single": ("one at a time", kafka_measure.single),
+    "latency": ("200 a second", kafka_measure.latency),
+    "e2e": ("produce to consume", kafka_measure.end_to_end),
+    "transactions": ("transactions of 100 records", kafka_coordinate.transactions),
+    "commits": ("offset commits", kafka_coordinate.commits),
+    "joins": ("members join", kafka_coordinate.joins),
+    "idle": ("idle", kafka_measure.idle),
+    "failover": ("leader killed", kafka_measure.failover),
+    "coordinator": ("coordinator killed", kafka_coordinate.coordinator),
+}
+"""By the word for --cases: the section's title and what is done. In this order: idle is measured loaded."""
+
+
+class Running(Peer, Protocol):
+    """A cluster that can be started and taken down."""
+
+    def up(self) -> None: ...
+    def down(self) -> None: ...
+
+
+class StrandlineCluster:
+    """Strandline with its own defaults, objects in a local folder."""
+
+    name = "Strandline"
+
+    def __init__(self, folder: Path, settings: Sequence[str]) -> None:
+        self._local = LocalCluster(folder)
+        self._settings = settings
+
+    @property
+    def bootstrap(self) -> str:
+        return self._local.description.bootstrap
+
+    @property
+    def pids(self) -> list[int]:
+        return [node.pid for node in self._local.description.nodes.values() if node.pid is not None]
+
+    def up(self) -> None:
+        self._local.up(3, choose_ports=free_ports, settings=self._settings)
+
+    def kill(self, node: int) -> None:
+        self._local.kill(node)
+
+    def start(self, node: int) -> None:
+        self._local.start(node, timeout=0)
+
+    def down(self) -> None:
+        self._local.down()
+
+
+def rows(cases: Sequence[str], amount: Amount) -> list[Row]:
+    """What the table shows."""
+    start = "start, empty"
+    made = [
+        Row(start, "to three nodes up", "seconds", "s"),
+        Row(start, "memory, 3 nodes", "rss", "B"),
+    ]
+    for case in cases:
+        title = WORK[case][0]
+        match case:
+            case "throughput" | "small":
+                made += [
+                    Row(title, "written, cold", "rate_cold", "B/s", True),
+                    Row(title, "written, warm", "rate", "B/s", True),
+                    Row(title, "servers' processor a GB, cold", "cpu_gb_cold", "s"),
+                    Row(title, "servers' processor a GB, warm", "cpu_gb", "s"),
+                    Row(title, "memory, 3 nodes", "rss", "B"),
+                ]
+            case "consume":
+                made += [
+                    Row(title, "read", "rate", "B/s", True),
+                    Row(title, "servers' processor a GB", "cpu_gb", "s"),
+                ]
+            case "idle":
+                made += [
+                    Row(title, "processor, of one core, 3 nodes", "cpu", "core"),
+                    Row(title, "memory, 3 nodes", "rss", "B"),
+                ]
+            case "transactions":
+                made += [
+                    Row(title, "one in flight", "rate", "/s", True),
+                    Row(title, "ten in flight", "rate_together", "/s", True),
+                    Row(title, "commit, p50", "p50", "s"),
+                    Row(title, "commit, p99", "p99", "s"),
+                ]
+            case "commits":
+                made += [
+                    Row(title, "one at a time", "rate", "/s", True),
+                    Row(title, "p50", "p50", "s"),
+                    Row(title, "p99", "p99", "s"),
+                ]
+            case "joins":
+                made += [
+                    Row(title, f"{count} to a stable group", f"join_{count}", "s") for count in amount.members
+                ]
+            case "failover" | "coordinator":
+                made += [
+                    Row(title, "longest gap, median of rounds", "gap", "s"),
+                    Row(title, "longest gap, worst round", "gap_max", "s"),
+                ]
+            case _:
+                made += [Row(title, name, name, "s") for name in ("p50", "p99", "p999")]
+                made += [Row(title, "processor, of one core, 3 nodes", "cpu", "core")]
+    return made
+
+
+def measure(peer: Running, cases: Sequence[str], amount: Amount) -> dict[str, Result]:
+    """All cases on one cluster, which is taken down again; what goes wrong is told and ends its case."""
+    results: dict[str, Result] = {}
+    began = time.monotonic()
+    try:
+        peer.up()
+        results["start, empty"] = Result({"seconds": time.monotonic() - began, "rss": Servers(peer).memory()})
+        for case in cases:
+            title, work = WORK[case]
+            print(f"{peer.name}: {title} ...", file=sys.stderr, flush=True)
+            try:
+                results[title] = work(peer, amount)
+            except (KafkaException, TimeoutError, CommandFailed, ValueError) as error:
+                results[title] = Result(problems=[repr(error)])
+    except (NoKafka, CommandFailed) as error:
+        results["start, empty"] = Result(problems=[str(error)])
+    finally:
+        peer.down()
+    return results
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the comparison; exits 1 when something of ours went wrong, or Kafka could not be started."""
+    options = parse(arguments)
+    amount = SCALES[options.scale]
+    cases = tuple(case for case in WORK if case in (options.cases or WORK))
+    systems = [options.only] if options.only else [KAFKA, STRANDLINE]
+    found: dict[str, dict[str, Result]] = {KAFKA: {}, STRANDLINE: {}}
+    began = time.monotonic()
+    for system in systems:
+        with tempfile.TemporaryDirectory(prefix="strandline-bench-", dir=options.folder) as scratch:
+            folder = Path(scratch) / "cluster"
+            try:
+                peer: Running = (
+                    KafkaCluster(folder, options.kafka_settings)
+                    if system == KAFKA
+                    else StrandlineCluster(folder, options.settings)
+                )
+            except NoKafka as error:
+                found[system]["start, empty"] = Result(problems=[str(error)])
+                continue
+            found[system] = measure(peer, cases, amount)
+    return tell(options, found, cases, systems, time.monotonic() - began)
+
+
+def tell(
+    options: argparse.Namespace,
+    found: dict[str, dict[str, Result]],
+    cases: Sequence[str],
+    systems: Sequence[str],
+    seconds: float,
+) -> int:
+    """Print the table or the JSON; the exit status."""
+    problems = [
+        f"{system}: {title}: {problem}"
+        for system in systems
+        for title, result in found[system].items()
+        for problem in result.problems
+    ]
+    ours = [problem for problem in problems if problem.startswith(STRANDLINE) or "start, empty" in problem]
+    report = {
+        "ok": not ours, "seconds": round(seconds, 1), "scale": options.scale,
+        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
+        "load_average": round(os.getloadavg()[0], 2), "problems": problems,
+        **{system: plain(found[system]) for system in systems},
+    }  # fmt: skip
+    if options.write is not None:
+        options.write.write_text(json.dumps(report, indent=2) + "\n")
+    if options.json:
+        print(json.dumps(report))
+        return 1 if ours else 0
+    print(f"Three nodes each, three replicas, acks=all, client on the same {os.cpu_count()} cores.")
+    print("Kafka acknowledges what is in memory; Strandline what a majority has synced to its disks.\n")
+    header = ["", "", KafkaCluster.name, StrandlineCluster.name, "better by"]
+    print(table(header, lines(rows(cases, SCALES[options.scale]), found[KAFKA], found[STRANDLINE])))
+    for system in systems:
+        for title, result in found[system].items():
+            for note in result.notes:
+                print(f"- {system}: {title}: {note}")
+    for problem in problems:
+        print(f"- FAILED: {problem}")
+    print(f"bench kafka {'failed' if ours else 'ok'}: {len(cases)} cases, {seconds:.0f} s")
+    return 1 if ours else 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench kafka", description=__doc__)
+    parser.add_argument("--only", choices=(KAFKA, STRANDLINE), help="measure only this one")
+    parser.add_argument("--cases", nargs="+", choices=WORK, metavar="CASE", help=f"of {', '.join(WORK)}")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the JSON object there as well")
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="SECTION.KEY=VALUE",
+        help="for Strandline's nodes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kafka-set", dest="kafka_settings", action="append", default=[], metavar="NAME=VALUE",
+        help="for Kafka's nodes",
+    )  # fmt: skip
+    size = parser.add_mutually_exclusive_group()
+    for name, text in (("quick", "a quarter of everything"), ("tiny", "only shows that it works")):
+        size.add_argument(
+            f"--{name}", dest="scale", action="store_const", const=name, default="full", help=text
+        )
+    parser.add_argument(
+        "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
+    )
+    return parser.parse_args(arguments)

@@ -1,0 +1,108 @@
+"""The comparison with Kafka: what it measures of Strandline, and what it says without Kafka."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.peers.kafka_jars import NoKafka, jars
+from tests.programs.bench import kafka_compare
+from tests.programs.bench.kafka_compare import WORK, measure, rows
+from tests.programs.bench.kafka_measure import TINY, percentile
+from tests.programs.bench.measures import Result
+
+
+def test_every_figure_of_strandline_is_there(tmp_path: Path) -> None:
+    written = tmp_path / "report.json"
+    done = subprocess.run(
+        [
+            sys.executable, "-P", "-m", "tests.programs.bench.run", "kafka", "--only", "strandline", "--tiny",
+            "--cases", "throughput", "consume", "single", "--folder", str(tmp_path), "--write", str(written),
+        ],
+        capture_output=True, text=True, timeout=55, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("bench kafka ok: 3 cases, ")
+    report = json.loads(written.read_text())
+    assert report["ok"]
+    found = report["strandline"]
+    assert found["1 kB records"]["figures"]["rate"] > 0
+    assert found["read back, 1 kB"]["figures"]["rate"] > 0
+    assert 0 < found["one at a time"]["figures"]["p50"] <= found["one at a time"]["figures"]["p99"]
+    assert found["start, empty"]["figures"]["rss"] > 1e6
+    assert "kafka" not in report
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+class FakeCluster:
+    """Starts and stops, and nothing in between."""
+
+    name = "fake"
+    bootstrap = ""
+    pids: Sequence[int] = ()
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.downs = 0
+
+    def up(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def down(self) -> None:
+        self.downs += 1
+
+    def kill(self, node: int) -> None: ...
+    def start(self, node: int) -> None: ...
+
+
+def test_a_case_that_fails_is_told_and_the_next_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Result:
+        raise TimeoutError("too long")
+
+    monkeypatch.setitem(WORK, "single", ("one at a time", fails))
+    monkeypatch.setitem(WORK, "idle", ("idle", lambda *_: Result({"cpu": 1.0})))
+    cluster = FakeCluster()
+    results = measure(cluster, ["single", "idle"], TINY)  # type: ignore[arg-type]
+    assert results["one at a time"].problems == ["TimeoutError('too long')"]
+    assert results["idle"].figures == {"cpu": 1.0}
+    assert cluster.downs == 1
+
+
+def test_a_cluster_that_does_not_start_is_taken_down_and_told() -> None:
+    cluster = FakeCluster(NoKafka("no Java"))
+    results = measure(cluster, ["idle"], TINY)  # type: ignore[arg-type]
+    assert results["start, empty"].problems == ["no Java"]
+    assert cluster.downs == 1
+
+
+def test_without_kafka_the_run_fails_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KAFKA_LIBS", str(tmp_path))
+    with pytest.raises(NoKafka, match="holds no kafka_2"):
+        jars()
+    assert kafka_compare.main(["--only", "kafka", "--tiny", "--folder", str(tmp_path)]) == 1
+    assert f"FAILED: kafka: start, empty: KAFKA_LIBS={tmp_path} holds no" in capsys.readouterr().out
+
+
+def test_each_case_has_rows_and_each_title_is_its_own() -> None:
+    sections = [row.section for row in rows(tuple(WORK), kafka_compare.SCALES["tiny"])]
+    assert set(sections) == {"start, empty", *(title for title, _ in WORK.values())}
+    assert len({title for title, _ in WORK.values()}) == len(WORK)
+
+
+def test_percentiles() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1.0)) == (
+        51.0,
+        100.0,
+        100.0,
+    )
+    assert math.isnan(percentile([], 0.5))

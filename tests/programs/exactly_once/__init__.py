@@ -1,0 +1,1 @@
+"""A consume-transform-produce program whose workers are killed all the while: exactly once, or not."""

@@ -1,0 +1,1 @@
+"""What holds of the tree as a whole: layers, docstrings, the glossary, the choice of tests."""

@@ -1,0 +1,79 @@
+"""docs/glossary.md against the tree: the file of each term exists and defines the name it is given."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import NamedTuple
+
+import pytest
+
+from tests import ROOT
+
+REQUIRED = (
+    "epoch window", "fence", "placeholder", "extent", "high watermark", "last stable offset", "aborted index",
+    "producer state", "generation", "M(p)", "reconciler", "checkpoint", "lease", "quiescence",
+)  # fmt: skip
+"""Terms that a reader of the code needs first."""
+
+
+class Row(NamedTuple):
+    """One row of the glossary."""
+
+    term: str
+    meaning: str
+    file: str
+    name: str
+
+
+def rows(text: str) -> list[Row]:
+    """The rows of the glossary's table."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [Row(term, meaning, file.strip("`"), name.strip("`")) for term, meaning, file, name in cells]
+
+
+def defined(source: str) -> set[str]:
+    """The names of a module's classes, functions and methods."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return {one.name for one in ast.walk(ast.parse(source)) if isinstance(one, kinds)}
+
+
+GLOSSARY = rows((ROOT / "docs" / "glossary.md").read_text())
+
+
+@pytest.mark.parametrize("row", GLOSSARY, ids=lambda row: row.term)
+def test_a_terms_file_defines_it(row: Row) -> None:
+    assert row.name in defined((ROOT / row.file).read_text())
+    assert row.meaning.endswith("."), "a meaning is one sentence"
+    assert ". " not in row.meaning
+
+
+def steps(text: str) -> list[tuple[str, list[str]]]:
+    """The files of a record's way in docs/architecture.md, and the functions named in each."""
+    found = re.findall(r"^\| \d\. [^|]* \| `([^`]+)` \| ([^|]*) \|$", text, re.MULTILINE)
+    return [(file, re.findall(r"`([^`]+)`", functions)) for file, functions in found]
+
+
+def test_the_way_of_a_record_is_seven_files_with_these_functions() -> None:
+    way = steps((ROOT / "docs" / "architecture.md").read_text())
+    assert len(way) == 7
+    for file, functions in way:
+        assert functions
+        assert set(functions) <= defined((ROOT / file).read_text()), file
+
+
+def test_the_terms_are_there_once() -> None:
+    terms = [row.term.partition(" (L")[0].partition(" (H")[0] for row in GLOSSARY]
+    assert len(set(terms)) == len(terms)
+    assert set(REQUIRED) <= set(terms)
+
+
+def test_no_name_is_defined_by_two_files_of_the_glossary() -> None:
+    names = [(row.file, row.name) for row in GLOSSARY]
+    assert len(set(names)) == len(names)
+
+
+def test_a_missing_name_is_found() -> None:
+    assert defined("class Fence:\n    def acquire(self): ...\n") == {"Fence", "acquire"}
+    assert rows("| term | x |\n|---|---|\n| a | b. | `c.py` | `D` |\n") == [Row("a", "b.", "c.py", "D")]

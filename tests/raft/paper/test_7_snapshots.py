@@ -1,0 +1,193 @@
+"""Raft §7 (log compaction)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.snapshots.transfer import Status
+from strandline.snapshot.document import SnapshotDocument
+from strandline.statemachine.machine import Captured
+from tests.raft.fake_host import CLUSTER
+from tests.raft.harness import CONFIG, GROUP, Cluster, Replica, membership
+from tests.raft.register_map import RegisterMap, set_register
+
+SMALL = replace(CONFIG, trailing_entries=0, snapshot_chunk_bytes=64)
+
+
+def state_at(index: int, term: int) -> SnapshotDocument:
+    """The snapshot of a replica that applied entries 1 to `index`."""
+    machine = RegisterMap()
+    for at in range(1, index + 1):
+        machine.apply(at, term, set_register(at * 1000 + term, "x", at))
+    return SnapshotDocument(CLUSTER, machine.kind, GROUP, index, term, (1, 2, 3), (), machine.snapshot())
+
+
+def committed(count: int, *, trailing: int = 0) -> Replica:
+    replica = Replica(terms=[1] * count, config=replace(SMALL, trailing_entries=trailing))
+    replica.append(2, 1, (count, 1), commit=count)
+    replica.sync()
+    return replica
+
+
+def test_7_each_server_snapshots_its_own_committed_entries() -> None:
+    replica = committed(5)
+    assert replica.group.taking.take()
+    replica.host.run_jobs()
+    assert (replica.group.snapshot_index, replica.group.snapshot_term) == (5, 1)
+    assert (replica.group.journal.base, replica.group.journal.base_term, replica.terms) == (5, 1, [])
+    assert replica.host.snapshots.load(GROUP, 5).state == replica.machine.snapshot()
+
+
+def test_7_the_state_is_written_down_by_a_disk_job_as_it_was_captured() -> None:
+    """A large one takes longer than an election; meanwhile entries are applied."""
+    replica = committed(5)
+    made: list[bytes] = []
+    before, capture = replica.machine.snapshot(), replica.machine.capture
+
+    def captured() -> Captured:
+        of = capture()
+
+        def make() -> bytes:
+            made.append(of())
+            return made[-1]
+
+        return make
+
+    replica.machine.capture = captured  # type: ignore[method-assign]
+    assert replica.group.taking.take()
+    assert made == []
+    replica.host.run_jobs()
+    assert made == [before]
+    assert replica.host.snapshots.load(GROUP, 5).state == before
+
+
+def test_7_nothing_is_discarded_before_the_snapshot_is_durable() -> None:
+    replica = committed(5)
+    replica.group.taking.take()
+    assert replica.terms == [1] * 5
+    replica.restart()
+    assert replica.terms == [1] * 5
+
+
+def test_7_snapshot_holds_the_configuration_of_its_index() -> None:
+    replica = Replica(terms=[1, 1])
+    replica.append(2, 1, (2, 1), log=[membership(3, 1, (1, 2, 3, 4))], commit=2)
+    replica.group.taking.take()
+    replica.host.run_jobs()
+    document = replica.host.snapshots.load(GROUP, 2)
+    assert (document.voters, replica.group.voters) == ((1, 2, 3), (1, 2, 3, 4))
+
+
+def test_7_follower_that_is_far_behind_gets_the_snapshot() -> None:
+    cluster = Cluster(config=SMALL)
+    cluster.elect(1)
+    cluster.cut(3)
+    for number in range(20):
+        cluster[1].propose(number, number, str(number))
+    cluster.settle()
+    cluster[1].group.taking.take()
+    cluster.settle()
+    assert cluster[1].group.journal.base == 21
+    cluster.heal()
+    cluster.advance(1.0)
+    assert cluster[3].group.journal.base == 21
+    assert cluster[3].machine.snapshot() == cluster[1].machine.snapshot()
+    future = cluster[1].propose(99)
+    cluster.settle()
+    assert future.done()
+    assert cluster[3].durable_terms == [1]
+
+
+def test_7_snapshot_beyond_the_log_replaces_it() -> None:
+    replica = Replica(terms=[1, 1])
+    replica.group.receiving.install(state_at(5, 2))
+    assert (replica.group.journal.base, replica.terms) == (5, [])
+    assert (replica.group.applied, replica.group.commit) == (5, 5)
+    assert replica.machine.registers == {"x": 5}
+
+
+def test_7_snapshot_of_a_prefix_keeps_the_entries_that_follow() -> None:
+    replica = Replica(terms=[1, 1, 1, 1])
+    replica.group.receiving.install(state_at(2, 1))
+    assert (replica.group.journal.base, replica.terms) == (2, [1, 1])
+    replica.append(2, 1, (4, 1), [1], commit=4)
+    assert replica.machine.registers == {"x": 4}
+
+
+def test_7_snapshot_that_conflicts_discards_the_entries_that_follow() -> None:
+    replica = Replica(terms=[1, 1, 1, 1])
+    replica.group.receiving.install(state_at(2, 2))
+    assert (replica.group.journal.base, replica.group.journal.base_term, replica.terms) == (2, 2, [])
+
+
+def test_7_old_snapshot_changes_nothing() -> None:
+    replica = committed(4)
+    replica.group.receiving.install(state_at(2, 1))
+    assert (replica.group.applied, replica.terms) == (4, [1] * 4)
+    assert replica.machine.registers == {"x": 4}
+
+
+def test_7_restart_restores_the_snapshot_and_the_entries_after_it() -> None:
+    replica = committed(5)
+    replica.group.taking.take()
+    replica.host.run_jobs()
+    replica.turn()
+    replica.append(2, 1, (5, 1), [1, 1])
+    replica.sync()
+    replica.restart()
+    assert (replica.group.journal.base, replica.terms) == (5, [1, 1])
+    assert replica.machine.registers == {"x": 5}
+
+
+def test_7_append_below_the_snapshot_is_taken_from_where_the_log_begins() -> None:
+    replica = committed(5)
+    replica.group.taking.take()
+    replica.host.run_jobs()
+    replica.turn()
+    replica.sync()
+    replies = replica.append(2, 1, (3, 1), [1, 1, 1])
+    replica.sync()
+    assert replica.terms == [1]
+    assert [reply.fields[:2] for reply in (*replies, *replica.take())] == [(True, 6)]
+
+
+@pytest.mark.parametrize("lost", [0, 64, 128])
+def test_7_chunks_are_sent_again_when_lost(lost: int) -> None:
+    data = state_at(9, 1).encode()
+    replica = Replica(terms=[1])
+    digest = data[8:40]
+    finished = False
+    dropped = False
+    offset = 0
+    while not finished:
+        chunk = data[offset : offset + 64]
+        if offset == lost and not dropped:
+            dropped = True
+            offset += 64
+            continue
+        fields = (9, 1, offset, len(data), digest, chunk, 0.0)
+        replies = replica.told(2, MessageKind.SNAPSHOT, 1, *fields)
+        replica.host.run_jobs()
+        replica.sync()
+        reply = (replies + replica.take())[-1]
+        finished = reply.fields[2] == Status.DONE
+        offset = reply.fields[1]
+    assert replica.machine.registers == {"x": 9}
+
+
+def test_7_leader_keeps_leading_while_it_sends_a_snapshot() -> None:
+    cluster = Cluster(config=replace(SMALL, snapshot_chunk_bytes=8))
+    cluster.elect(1)
+    cluster.cut(3)
+    for number in range(200):
+        cluster[1].propose(number, number, str(number))
+    cluster.settle()
+    cluster[1].group.taking.take()
+    cluster.settle()
+    cluster.heal()
+    cluster.advance(3.0)
+    assert cluster.leaders == [1]
+    assert cluster[3].machine.snapshot() == cluster[1].machine.snapshot()

@@ -1,0 +1,1 @@
+"""Tests of loops, threads and memory; and an event loop whose clock a test turns."""

@@ -1,0 +1,1 @@
+"""The replicated log in the simulator: groups, clients of registers, faults, checks, sabotages."""

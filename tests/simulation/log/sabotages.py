@@ -1,0 +1,291 @@
+"""Rules taken out again, one at a time: each sabotage reopens one hole that the replicated log closes.
+
+The simulation must find every one of them; what it takes is told in docs/simulation.md. Nothing here is ever
+imported by the product.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.rules.replica_state import Part
+from tests.raft.group_with import group_with
+from tests.simulation.all_of import all_of
+from tests.simulation.log import sabotaged_parts as parts
+from tests.simulation.log import sabotaged_rules as rules
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """One hole. What is broken is the group, one of its parts, the host, or what `places` names by module."""
+
+    name: str
+    hole: str
+    broken: type
+    places: tuple[str, ...] = ()
+
+    @property
+    def found_with(self) -> tuple[int, ...]:
+        """Seeds known to find it, the first of all in front."""
+        return _FOUND_WITH[self.name]
+
+    def host_class(self) -> type[RaftHost]:
+        if issubclass(self.broken, RaftHost):
+            return self.broken
+        if issubclass(self.broken, RaftGroup):
+            return type("SabotagedHost", (RaftHost,), {"group_class": self.broken})
+        if issubclass(self.broken, Part):
+            return type("SabotagedHost", (RaftHost,), {"group_class": group_with(self.broken)})
+        return RaftHost
+
+
+_ALL = (
+    Sabotage("ack-before-sync", "acknowledgements leave before fdatasync", parts.AcknowledgesBeforeSync),
+    Sabotage("vote-before-sync", "votes leave before fdatasync", parts.VotesBeforeSync),
+    Sabotage(
+        "counts-itself-before-sync",
+        "the leader counts itself before its own sync",
+        rules.CountsItselfBeforeSync,
+    ),
+    Sabotage("vote-not-recorded", "a restarted node may vote twice in a term", rules.VoteNotRecorded),
+    Sabotage(
+        "term-not-recorded",
+        "terms are not in the log",
+        parts.TermNotRecorded,
+        ("stored_groups.RaftLog",),
+    ),
+    Sabotage(
+        "truncation-not-recorded",
+        "deleted entries come back with a restart",
+        parts.TruncationNotRecorded,
+        ("stored_groups.RaftLog",),
+    ),
+    Sabotage(
+        "failed-sync-ignored",
+        "a failed fdatasync counts as a good one",
+        parts.IgnoresFailedSync,
+        ("host.WriteAheadLog",),
+    ),
+    Sabotage("truncates-after-previous", "matching entries are deleted too", rules.TruncatesAfterPrevious),
+    Sabotage("commits-to-own-end", "a follower commits what nobody proved", rules.CommitsToOwnEnd),
+    Sabotage("acks-own-end", "a follower acknowledges what nobody proved", rules.AcknowledgesOwnEnd),
+    Sabotage(
+        "replies-across-terms", "a delayed reply counts in a later term", rules.CountsRepliesOfOtherTerms
+    ),
+    Sabotage(
+        "stale-leader-unanswered",
+        "an append of a lower term gets no answer",
+        rules.LeavesStaleLeadersUnanswered,
+    ),
+    Sabotage(
+        "next-moves-back",
+        "an acknowledgement sends everything twice",
+        parts.MovesNextBack,
+        ("rules.roles.Progress", "rules.configuration_log.Progress"),
+    ),
+    Sabotage("commits-on-heartbeat", "appends wait for the heartbeat", rules.CommitsOnHeartbeat),
+    Sabotage(
+        "no-own-term-rule", "entries of earlier terms are committed by counting", rules.CommitsWithoutOwnTerm
+    ),
+    Sabotage("votes-not-voters", "a doubled vote counts twice", rules.CountsVotesNotVoters),
+    Sabotage("votes-twice", "a node votes for whoever asks last", rules.VotesTwice),
+    Sabotage("ignores-older-logs", "a candidate that lacks entries gets votes", rules.IgnoresOlderLogs),
+    Sabotage("no-pre-vote", "a returning node deposes a healthy leader", rules.CampaignsAtOnce),
+    Sabotage("no-stickiness", "votes are granted while a leader is heard", rules.ForgetsItsLeader),
+    Sabotage(
+        "votes-in-told-terms",
+        "a term that an answer brought ends a voter's promise to its leader",
+        rules.VotesInTermsItWasToldOf,
+    ),
+    Sabotage(
+        "pre-votes-of-any-round",
+        "a pre-vote counts though its voter has heard a leader since",
+        rules.CountsPreVotesOfAnyRound,
+    ),
+    Sabotage(
+        "heartbeat-forgotten",
+        "a follower that is woken forgets the shared heartbeat it heard last",
+        rules.ForgetsTheSharedHeartbeat,
+    ),
+    Sabotage(
+        "votes-after-restart",
+        "a restarted node helps depose a leader with a lease",
+        rules.VotesRightAfterRestart,
+    ),
+    Sabotage("no-check-quorum", "a leader that nobody hears leads on", rules.LeadsWithoutQuorum),
+    Sabotage("lease-from-receive-time", "old answers extend a lease", rules.LeaseFromReceiveTime),
+    Sabotage("reads-unconfirmed", "a deposed leader answers reads", rules.ReadsUnconfirmed),
+    Sabotage("reads-before-own-term", "a new leader reads before it knows all", rules.ReadsBeforeOwnTerm),
+    Sabotage("pending-never-ends", "commands of a deposed leader end silently", rules.NeverEndsPending),
+    Sabotage(
+        "applies-again", "a callback that raises makes its entry apply again", rules.AppliesAgainAfterError
+    ),
+    Sabotage("transfer-by-ordinary-vote", "voters refuse a transfer's target", rules.TransfersByOrdinaryVote),
+    Sabotage(
+        "transfer-with-pending", "a transfer leaves outcomes unknown", rules.TransfersWithCommandsPending
+    ),
+    Sabotage(
+        "lease-kept-in-transfer", "a leader that hands over still answers reads", rules.KeepsLeaseInTransfer
+    ),
+    Sabotage(
+        "two-changes-at-once", "a second change begins before the first ends", rules.ChangesMembersAtWill
+    ),
+    Sabotage(
+        "configuration-when-applied",
+        "after a restart journalled changes do not count",
+        rules.ConfigurationCountsOnceApplied,
+    ),
+    Sabotage("snapshot-of-current-members", "a snapshot has later members", rules.SnapshotsCurrentMembers),
+    Sabotage("voter-before-catch-up", "a new member votes at once", rules.AddsVotersAtOnce),
+    Sabotage(
+        "log-cleared-on-open",
+        "entries above a snapshot vanish with a restart",
+        parts.ClearsLogAboveSnapshot,
+        ("stored_groups.RecoveredLog",),
+    ),
+    Sabotage(
+        "older-snapshot-installed", "a late snapshot takes the state back", rules.InstallsOlderSnapshots
+    ),
+    Sabotage("suffix-dropped", "installing loses acknowledged entries", rules.DropsMatchingSuffix),
+    Sabotage("suffix-kept", "installing keeps entries that conflict", rules.KeepsConflictingSuffix),
+    Sabotage(
+        "damaged-snapshot-swallowed", "a bad snapshot becomes an empty state", parts.SwallowsDamagedSnapshots
+    ),
+    Sabotage(
+        "snapshot-not-synced",
+        "a snapshot replaces entries before it is durable",
+        parts.StoresUnsyncedSnapshots,
+        ("host.SnapshotStore",),
+    ),
+    Sabotage(
+        "any-folder",
+        "a wiped folder votes under its old node id",
+        parts.TakesAnyFolder,
+        ("host.Folder",),
+    ),
+    Sabotage(
+        "folders-in-memory",
+        "a node that restarted takes a wiped folder for the one it knew",
+        parts.ForgetsTheOthersFolders,
+        ("host.Folder",),
+    ),
+    Sabotage(
+        "segment-dropped-with-vote",
+        "a segment goes with the newest vote in it",
+        parts.DropsSegmentsWithVotes,
+        ("group_services.SegmentUse",),
+    ),
+    Sabotage(
+        "heartbeat-digest-ignored",
+        "a heartbeat refreshes groups its sender does not lead",
+        parts.AcceptsAnyHeartbeat,
+        ("group_services.SharedHeartbeats",),
+    ),
+    Sabotage(
+        "silence-unnoticed",
+        "followers of quiet groups sleep on when their leader dies",
+        parts.WakesNobody,
+        ("group_services.SharedHeartbeats",),
+    ),
+    Sabotage(
+        "records-while-full",
+        "a log that cannot be written is tidied each second",
+        parts.MovesLogsWhileFull,
+        ("group_services.LogRetention",),
+    ),
+    Sabotage("terms-while-full", "each new term waits for a full disk", rules.TakesAnyTermWhileFull),
+    Sabotage(
+        "answers-while-full", "each answer waits for a full disk", parts.AnswersPileUp, ("records.AfterSync",)
+    ),
+    Sabotage(
+        "quiet-leader-while-full",
+        "quiet groups stay with a leader that takes no command",
+        parts.KeepsQuietGroupsWhileFull,
+        ("group_services.Ticker",),
+    ),
+    Sabotage(
+        "stopped-keeps-log",
+        "a stopped replica keeps all segments after it",
+        parts.CarriesNothing,
+        ("group_services.Carrying",),
+    ),
+)
+
+_FOUND_WITH: dict[str, tuple[int, ...]] = {
+    "ack-before-sync": (0, 1, 2),
+    "vote-before-sync": (32, 56),
+    "counts-itself-before-sync": (0, 1, 2),
+    "vote-not-recorded": (0, 1, 3),
+    "term-not-recorded": (0, 1, 3),
+    "truncation-not-recorded": (5, 6, 13),
+    "failed-sync-ignored": (9, 12, 13),
+    "truncates-after-previous": (4, 17),
+    "commits-to-own-end": (112, 132),
+    "acks-own-end": (112, 132),
+    "replies-across-terms": (9, 70),
+    "stale-leader-unanswered": (1836, 1934),
+    "next-moves-back": (0, 7, 35),
+    "commits-on-heartbeat": (0, 1, 2),
+    "no-own-term-rule": (8, 10, 11),
+    "votes-not-voters": (17, 35, 57),
+    "votes-twice": (13, 20, 27),
+    "ignores-older-logs": (5, 7),
+    "no-pre-vote": (2, 9, 16),
+    "no-stickiness": (1, 4),
+    "votes-in-told-terms": (14, 22, 62),
+    "pre-votes-of-any-round": (6, 30, 38),
+    "heartbeat-forgotten": (1, 9, 17),
+    "votes-after-restart": (76, 92),
+    "no-check-quorum": (4, 5, 11),
+    "lease-from-receive-time": (74, 116, 151),
+    "reads-unconfirmed": (12, 20),
+    "reads-before-own-term": (31, 54),
+    "pending-never-ends": (5, 12, 19),
+    "applies-again": (8, 10),
+    "transfer-by-ordinary-vote": (3, 10, 17),
+    "transfer-with-pending": (43, 99),
+    "lease-kept-in-transfer": (32, 60, 81),
+    "two-changes-at-once": (10, 13, 15),
+    "configuration-when-applied": (6, 7, 9),
+    "snapshot-of-current-members": (1, 7),
+    "voter-before-catch-up": (0, 1, 7),
+    "log-cleared-on-open": (0, 3, 4),
+    "older-snapshot-installed": (41, 52),
+    "suffix-dropped": (99, 112),
+    "suffix-kept": (84, 227),
+    "damaged-snapshot-swallowed": (0, 4, 9),
+    "snapshot-not-synced": (3, 9, 11),
+    "any-folder": (7, 15),
+    "folders-in-memory": (7, 15),
+    "segment-dropped-with-vote": (12, 14, 16),
+    "heartbeat-digest-ignored": (9, 25),
+    "silence-unnoticed": (70, 102),
+    "records-while-full": (9, 14),
+    "terms-while-full": (29,),
+    "answers-while-full": (9, 14),
+    "quiet-leader-while-full": (9,),
+    "stopped-keeps-log": (207,),
+}
+
+SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
+
+
+@contextmanager
+def reopened(name: str | None) -> Iterator[type[RaftHost]]:
+    """The host class to simulate while a hole is open; the production one when there is no name."""
+    if name is None:
+        yield RaftHost
+        return
+    sabotage = SABOTAGES[name]
+    named = (place.rpartition(".") for place in sabotage.places)
+    with all_of(
+        patch.object(importlib.import_module(f"strandline.node.raft.{module}"), attribute, sabotage.broken)
+        for module, _, attribute in named
+    ):
+        yield sabotage.host_class()

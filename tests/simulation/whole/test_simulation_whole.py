@@ -1,0 +1,153 @@
+"""The simulation of whole nodes: some seeds, the same run every time, every sabotage found, and past bugs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from strandline.node.controller.client import ControllerClient
+from strandline.node.partition.batch import ProducedBatch
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, Command, RegisterNode
+from tests import ROOT
+from tests.controller.brokers import Brokers
+from tests.kafka.handlers.admin_harness import run
+from tests.kafka.handlers.data_harness import DataNode
+from tests.kafka.wire.batches import build
+from tests.partition.lone import Lone
+from tests.simulation.run import main
+from tests.simulation.whole.plan import ADMIN, FAULTS
+from tests.simulation.whole.sabotages import SABOTAGES, Sabotage, broken
+from tests.simulation.whole.scenario import run_seed
+from tests.simulation.whole.themes import THEMES, plan_of
+
+SEED = 11
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(len(THEMES)))
+def test_a_seed_finds_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.outcomes["acknowledged"] > 0
+    assert report.outcomes["consumed"] > 0
+    assert report.faults.total() > 0
+
+
+@pytest.mark.parametrize("seed", [12, 31, 69])
+def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["wiped folder"] == report.faults["folder replaced"] > 0
+
+
+@pytest.mark.parametrize("seed", [121, 192])
+def test_a_cluster_without_its_folders_serves_and_changes_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["all folders lost"] == 1
+
+
+@pytest.mark.timeout(240)
+def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
+    program = f"from tests.simulation.whole.scenario import run_seed; print(run_seed({SEED}).digest)"
+    digests = {run_seed(SEED).digest}
+    for hash_seed in ("0", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
+
+
+def test_plans_cover_every_fault_and_theme() -> None:
+    plans = [plan_of(seed) for seed in range(200)]
+    assert {kind for plan in plans for kind in plan.faults} == set(FAULTS)
+    assert {kind for plan in plans for kind in plan.admin} == set(ADMIN)
+    assert {plan.theme for plan in plans} == set(THEMES)
+    assert {len(plan.nodes) for plan in plans} == {3, 5}
+    assert {plan.lost_folders for plan in plans} == {"none", "one", "all"}
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES.values(), ids=SABOTAGES)
+def test_the_simulation_finds(sabotage: Sabotage) -> None:
+    for seed in sabotage.found_with:
+        with broken(sabotage.name):
+            if run_seed(seed).findings:
+                return
+    pytest.fail(f"{sabotage.name} ({sabotage.hole}) was not found with seeds {sabotage.found_with}")
+
+
+def test_the_command_runs_whole_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--whole", "--seeds", "1", "--from", str(SEED), "--jobs", "1"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("simulate --whole ok: 1 seeds")
+    assert "lost 0, doubled 0" in line
+
+
+def test_a_late_registration_of_the_process_before_keeps_no_node_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process before sent it, died, and it was applied when its successor had looked who to replace."""
+    with Brokers() as cluster:
+        before = cluster.brokers[3].controller.machine.nodes[3]
+        cluster.crash(3)
+        cluster.start(3)
+        folder = cluster.brokers[1].controller.machine.folders[3].folder
+        late = RegisterNode(
+            3, 4711, before.boot_id, "10.0.0.3", 9092, "10.0.0.3", 9000, 9644, 1, FEATURE_LEVEL, 0, folder
+        )  # fmt: skip
+        submit = ControllerClient.submit
+        came: list[int] = []
+
+        async def submit_late(self: ControllerClient, command: Command, timeout: float) -> Any:  # noqa: ASYNC109
+            if isinstance(command, RegisterNode) and not came:
+                came.append(self._node_id)
+                await submit(self, late, timeout)
+            return await submit(self, command, timeout)
+
+        monkeypatch.setattr(ControllerClient, "submit", submit_late)
+        cluster.wait(lambda: cluster.registered(3) or bool(cluster.fatal))
+        assert cluster.fatal == {}
+        assert came == [3]
+        assert cluster.brokers[3].controller.machine.nodes[3].boot_id == cluster.brokers[3].boot_id
+
+
+def test_a_batch_refused_before_its_leader_is_ready_is_not_passed_over() -> None:
+    """Found by seeds: the next batch of a producer that nobody knew yet passed for its first."""
+
+    async def refused() -> None:
+        node = DataNode()
+        node.topic()
+        node.partition().leads = False
+        response = await node.produce({0: build(producer=(7, 0, 0))})
+        assert response.responses[0].partition_responses[0].error_code is ErrorCode.not_leader_or_follower
+        assert [batch.base_sequence for batch in node.partition().refused] == [0]
+
+    run(refused)
+    with Lone() as lone:
+        lone.group.lose()
+        lone.partition.missed(ProducedBatch(b"0", 1, 0, 7, 0, 0, 1))
+        lone.group.lead(2)
+        lone.append("1", producer=7, sequence=1)
+        assert lone.codes() == {"1": "not_leader_or_follower"}
+        lone.append("0", producer=7, sequence=0)
+        assert "0" not in lone.codes()

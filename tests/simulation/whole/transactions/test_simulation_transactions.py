@@ -1,0 +1,86 @@
+"""Transactions and groups on simulated nodes: some seeds, the same run each time, every sabotage found."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests import ROOT
+from tests.simulation.run import main
+from tests.simulation.whole.transactions.plan import STEPS, transactional_plan
+from tests.simulation.whole.transactions.sabotages import SABOTAGES, Sabotage, broken
+from tests.simulation.whole.transactions.scenario import run_seed
+
+SEED = 10
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", [1, 5, 12, 18, 104])
+def test_a_seed_finds_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.outcomes["committed"] > 0
+    assert report.outcomes["aborted"] > 0
+    assert report.outcomes["consumed"] > 0
+    assert report.faults.total() > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["wiped folder"] == report.faults["folder replaced"] > 0
+    assert report.outcomes["committed"] > 0
+
+
+@pytest.mark.timeout(240)
+def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
+    program = (
+        f"from tests.simulation.whole.transactions.scenario import run_seed; print(run_seed({SEED}).digest)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "4711"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == run_seed(SEED).digest
+
+
+def test_plans_cover_every_fault_and_kind_of_client() -> None:
+    plans = [transactional_plan(seed) for seed in range(100)]
+    loads = [plan.load for plan in plans if plan.load is not None]
+    assert set(STEPS) <= {kind for plan in plans for kind in plan.faults}
+    assert {load.protocol for load in loads if load.workers} == {"classic", "consumer", "both"}
+    assert {plan.coordinators for plan in plans} == {1, 2}
+    assert {plan.lost_folders for plan in plans} == {"none", "one"}
+    assert {plan.full_disks[0] for plan in plans if plan.full_disks is not None} == {"one", "majority"}
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES.values(), ids=SABOTAGES)
+def test_the_simulation_finds(sabotage: Sabotage) -> None:
+    for seed in sabotage.found_with:
+        with broken(sabotage.name):
+            if run_seed(seed).findings:
+                return
+    pytest.fail(f"{sabotage.name} ({sabotage.hole}) was not found with seeds {sabotage.found_with}")
+
+
+def test_the_command_runs_transactions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--transactions", "--seed", str(SEED), "--jobs", "1"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("simulate --transactions ok: 1 seeds")
+    assert "lost 0, doubled 0" in line

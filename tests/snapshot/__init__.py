@@ -1,0 +1,1 @@
+"""Tests of state at rest: the formats of documents and objects."""
