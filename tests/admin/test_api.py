@@ -33,45 +33,10 @@ from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClusterEpoch
+from tests.admin.answers import check, refused, samples, schema_of
 from tests.admin.compacted import local_log
-from tests.admin.small_node import NODE, Answer, Client, SmallNode, parsed, small_node, until
-from tests.admin.test_metrics import samples
+from tests.admin.small_node import NODE, Client, SmallNode, parsed, small_node, until
 from tests.raft.mesh.mesh_nodes import on_loop
-
-TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
-    "array": (list,), "object": (dict,), "null": (type(None),),
-}  # fmt: skip
-
-
-def check(value: Any, schema: dict[str, Any], where: str = "answer") -> None:
-    """That a value is what a schema of OpenAPI says; only what the API's own schemas use."""
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    assert type(value) in {kind for name in kinds for kind in TYPES[name]}, (where, value, kinds)
-    assert value in schema.get("enum", [value]), (where, value)
-    if isinstance(value, list):
-        for item in value:
-            check(item, schema["items"], f"{where}[]")
-    if isinstance(value, dict) and "properties" in schema:
-        assert set(value) == set(schema["properties"]), where
-        for name, item in value.items():
-            check(item, schema["properties"][name], f"{where}.{name}")
-    elif isinstance(value, dict) and "additionalProperties" in schema:
-        for item in value.values():
-            check(item, schema["additionalProperties"], f"{where}.*")
-
-
-def schema_of(path: str, method: str = "get", code: str = "200") -> dict[str, Any]:
-    answer = OPENAPI["paths"][path][method]["responses"][code]
-    schema: dict[str, Any] = answer["content"]["application/json"]["schema"]
-    return schema
-
-
-def refused(answer: Answer, status: int) -> str:
-    assert answer.status == status, answer
-    error = answer.json()
-    check(error, schema_of("/api/cluster", code="4XX"))
-    return str(error["error"])
 
 
 @on_loop

@@ -17,9 +17,8 @@ from strandline.node.objectstore.store import NotDone
 from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
 from strandline.statemachine.partition.partition_commands import Append, encode
 from strandline.statemachine.partition.placeholder import Placeholder
+from tests.admin.answers import check, refused, samples, schema_of
 from tests.admin.small_node import Client, SmallNode, small_node, until
-from tests.admin.test_api import check, refused, schema_of
-from tests.admin.test_metrics import samples
 from tests.raft.mesh.mesh_nodes import on_loop
 
 SWITCHES = ("/api/gc/pause", "/api/gc/resume", "/api/gc/reset")

@@ -22,9 +22,8 @@ from strandline.statemachine.groups.group_commands import (
 )
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.partition.partition import PartitionStateMachine
+from tests.admin.answers import check, samples, schema_of
 from tests.admin.small_node import small_node
-from tests.admin.test_api import check, schema_of
-from tests.admin.test_metrics import samples
 from tests.raft.mesh.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups
 

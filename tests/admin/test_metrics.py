@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.node.admin.exposition import CONTENT_TYPE, Metric, Page, Type, label
 from strandline.node.admin.health import REASONS
@@ -26,24 +25,13 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, encode
 from strandline.statemachine.partition.placeholder import Placeholder
 from tests import ROOT
+from tests.admin.answers import samples
 from tests.admin.compacted import lead, local_log
 from tests.admin.small_node import FakePartition, small_node, until
 from tests.raft.mesh.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups
 
 DOCS = (ROOT / "docs" / "operating.md").read_text()
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-def samples(page: str) -> Samples:
-    """By name and labels; a sample that comes twice makes Prometheus refuse the page."""
-    found: Samples = {}
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in found, key
-            found[key] = sample.value
-    return found
 
 
 def test_the_page_of_the_docs_lists_every_metric_as_it_is() -> None:

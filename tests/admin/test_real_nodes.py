@@ -17,8 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from strandline.node.admin.metric_names import METRICS
 from strandline.node.admin.openapi import OPENAPI
-from tests.admin.test_api import check, schema_of
-from tests.admin.test_metrics import samples
+from tests.admin.answers import check, samples, schema_of
 from tests.cluster.real_cluster import RealCluster, real_cluster
 
 __all__ = ["real_cluster"]

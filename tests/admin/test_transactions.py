@@ -13,8 +13,8 @@ from strandline.statemachine.controller.controller_commands import CreateInterna
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transactions import TransactionsMachine
+from tests.admin.answers import check, refused, schema_of
 from tests.admin.small_node import SmallNode, small_node
-from tests.admin.test_api import check, refused, schema_of
 from tests.raft.mesh.mesh_nodes import on_loop
 from tests.statemachine.transaction_log import Log
 

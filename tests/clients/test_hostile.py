@@ -19,9 +19,8 @@ from tests.clients.fuzzing import fuzz, reasons
 from tests.clients.nodes import closed, connections, left_connections, metric, number_of, rss
 from tests.clients.wire import FETCH_VERSION, Wire, fetch, leader
 from tests.cluster.real_cluster import RealCluster
-from tests.kafka.handlers.admin_harness import entity_of
 from tests.kafka.wire.batches import Record, build, compress, encode_records, varint
-from tests.kafka.wire.entities import encoded
+from tests.kafka.wire.entities import encoded, entity_of
 from tests.kafka.wire.server_harness import api_versions, request
 
 IDLE = 1000

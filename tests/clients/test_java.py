@@ -7,16 +7,10 @@ import re
 
 from tests.clients.records import CODECS, PARTITIONS, codecs, idempotent, read_by_librdkafka
 from tests.cluster.real_cluster import RealCluster
-from tests.peers.kafka_tools import TOOLS, KafkaTools, Ran, Run
+from tests.peers.kafka_tools import TOOLS, KafkaTools, Run, ran
 
 COUNT = 200
 CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
-
-
-def ran(done: Ran) -> list[str]:
-    """What a tool said that ended well, and had nothing to complain of."""
-    assert (done.code, done.err) == (0, ""), done
-    return done.lines
 
 
 def create(tools: KafkaTools, topic: str, *options: str) -> list[str]:

@@ -10,8 +10,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from tests.clients.records import read_by_librdkafka
-from tests.clients.test_java import ran
-from tests.peers.kafka_tools import TOOLS, KafkaTools, Ran, Run
+from tests.peers.kafka_tools import TOOLS, KafkaTools, Ran, Run, ran
 
 GROUPS: Final = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
 CONSUMER: Final = f"{TOOLS}.consumer.ConsoleConsumer"

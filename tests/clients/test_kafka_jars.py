@@ -16,16 +16,6 @@ echo asked >> "$HOME/asked"
 """
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with nothing but a shell."""
-    for name in ("KAFKA_LIBS", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
-    return tmp_path
-
-
 def maven(home: Path, script: str) -> None:
     (home / "bin").mkdir()
     (home / "bin" / "mvn").write_text(script)

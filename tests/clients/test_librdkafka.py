@@ -7,7 +7,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
 )
 
+from tests.clients.librdkafka_futures import done, refused
 from tests.clients.records import (
     CODECS,
     PARTITIONS,
@@ -29,16 +30,6 @@ from tests.clients.records import (
     records,
 )
 from tests.cluster.real_cluster import RealCluster
-
-
-def done(futures: dict[Any, Any]) -> list[Any]:
-    return [future.result(10) for future in futures.values()]
-
-
-def refused(futures: dict[Any, Any]) -> str:
-    with pytest.raises(KafkaException) as caught:
-        done(futures)
-    return str(caught.value.args[0].name())
 
 
 def create(cluster: RealCluster, *topics: str, **config: str) -> None:

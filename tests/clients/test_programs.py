@@ -25,16 +25,6 @@ while [ "$1" != -o ]; do shift; done
 """
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with nothing but a shell."""
-    for name in ("KAFKA_LIBS", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
-    return tmp_path
-
-
 def tool(home: Path, name: str, script: str) -> None:
     (home / "bin").mkdir(exist_ok=True)
     (home / "bin" / name).write_text(script)

@@ -14,8 +14,7 @@ from kio.serial import entity_reader
 
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.record_batch import BatchHeader, read_header
-from tests.kafka.handlers.admin_harness import entity_of
-from tests.kafka.wire.entities import encoded
+from tests.kafka.wire.entities import encoded, entity_of
 from tests.kafka.wire.server_harness import request
 
 PRODUCE_VERSION: Final = 9

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -31,3 +32,8 @@ def strandline(capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, *ar
         signal.signal(signal.SIGINT, before)
     out, err = capfd.readouterr()
     return Done(int(ended.value.code or 0), out, err)
+
+
+def as_json(done: Done) -> Any:
+    assert done.status == 0, done.err
+    return json.loads(done.out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -51,12 +50,6 @@ COMMANDS = {
 }  # fmt: skip
 WHERE = {"topic": "--bootstrap", "group": "--bootstrap", "produce": "--bootstrap", "consume": "--bootstrap"}
 WHERE |= {"checkpoint": "--admin", "transaction": "--admin", "gc": "--admin"}
-
-
-@pytest.fixture
-def nowhere() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def lines(rng: random.Random, nowhere: str) -> Iterator[list[str]]:

@@ -14,8 +14,6 @@ import pytest
 from tests import ROOT
 
 STRANDLINE = Path(sys.executable).with_name("strandline")
-
-
 INTERRUPTED_IMPORT = """
 import importlib.abc, os, signal, sys
 

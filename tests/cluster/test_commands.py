@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from strandline.cluster.collection import REASONS
 from strandline.cluster.ports import free_ports
-from tests.cluster.command import Done, strandline
+from tests.cluster.command import Done, as_json, strandline
 from tests.cluster.real_cluster import RealCluster, running_cluster
 
 STRANDLINE = Path(sys.executable).with_name("strandline")
@@ -47,11 +46,6 @@ def lines(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
-
-
-def as_json(done: Done) -> Any:
-    assert done.status == 0, done.err
-    return json.loads(done.out)
 
 
 def test_a_topic_from_its_creation_to_its_end(run: Run) -> None:

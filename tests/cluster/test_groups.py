@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from strandline.cluster.member_protocols import member_protocols
-from tests.cluster.command import Done, strandline
+from tests.cluster.command import Done, as_json, strandline
 from tests.cluster.real_cluster import RealCluster, running_cluster
 
 Run = Callable[..., Done]
@@ -33,11 +33,6 @@ def run(cluster: RealCluster, capfd: pytest.CaptureFixture[str], monkeypatch: py
         return strandline(capfd, monkeypatch, *arguments, "--cluster", str(cluster.folder))
 
     return run
-
-
-def as_json(done: Done) -> Any:
-    assert done.status == 0, done.err
-    return json.loads(done.out)
 
 
 def consumer(cluster: RealCluster, group: str, **more: Any) -> Consumer:

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.cluster.ports import free_ports
 from strandline.cluster.remote import ask
-from tests.cluster.test_collection import PlayedNode
+from tests.cluster.played_node import PlayedNode
 
 
 def answers(*fenced: bool) -> dict[str, tuple[int, Any]]:

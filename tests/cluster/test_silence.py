@@ -18,6 +18,7 @@ from strandline.cluster.failure import CommandFailed
 from strandline.cluster.kafka_errors import failed, reach, troubles
 from strandline.cluster.silence import Silence
 from strandline.cluster.target import Target
+from tests.cluster.conftest import nowhere
 
 STORE = {"reason": "storage_failing", "meaning": "it fails", "detail": "s3://b: the bucket is missing"}
 LEADERLESS = {"reason": "groups_leaderless", "meaning": "groups have no leader", "detail": None}
@@ -53,11 +54,6 @@ def broker() -> Iterator[str]:
     """Something that takes connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
-
-
-def nowhere() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 class Client:

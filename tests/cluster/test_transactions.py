@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from strandline.node.admin.schemas import ABORTED, TRANSACTION
-from tests.admin.test_api import check
+from tests.admin.answers import check
 from tests.cluster.command import Done, strandline
-from tests.cluster.test_collection import PlayedNode
+from tests.cluster.played_node import PlayedNode
 
 LIST = "/api/transactions?limit=1000"
 

@@ -27,7 +27,7 @@ from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.groups import GroupsMachine
-from tests.coordinator.test_replica import Recording
+from tests.coordinator.recording import Recording
 from tests.partition.lone import HandGroup, TaskLoop
 
 T = TypeVar("T")

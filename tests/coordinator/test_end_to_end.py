@@ -16,8 +16,8 @@ from strandline.node.kafka.wire.codec import RequestHeader
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import response_types
 from tests.controller.brokers import Brokers
-from tests.kafka.handlers.admin_harness import entity_of
 from tests.kafka.wire.batches import Record, build
+from tests.kafka.wire.entities import entity_of
 
 ID = "payments"
 TRANSACTIONAL = 1 << 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -17,18 +16,11 @@ from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.coordinator_machine import Checkpoint, CoordinatorMachine
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
+from tests.coordinator.recording import Recording
 from tests.partition.lone import HandGroup, TaskLoop
+from tests.statemachine.adding import Add
 
 PLACE = PartitionGroup(64, b"t" * 16, "__consumer_offsets", 5, (1, 2, 3), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    kind: ClassVar[int] = 1
-    by: int
-
-    def fields(self) -> list[Any]:
-        return [self.by]
 
 
 class Counting(CoordinatorMachine):
@@ -49,25 +41,6 @@ class Counting(CoordinatorMachine):
 
     def load(self, fields: dict[str, Any]) -> None:
         self.total = fields.pop("total")
-
-
-class Recording:
-    """The replica's recorder: what it was told, in order."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-
-    def begin_term(self, index: int, term: int, node: int) -> None:
-        self.told.append(("term", term))
-
-    def applied(self, index: int, term: int, command: bytes) -> None:
-        self.told.append(("applied", index))
-
-    def checkpoint(self, index: int, captured: Captured) -> None:
-        self.told.append(("checkpoint", index))
-
-    def restored(self) -> None:
-        self.told.append("restored")
 
 
 class Lone:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.node.replica.replica_machine import ReplicaMachine
-from tests.coordinator.test_replica import Recording
+from tests.coordinator.recording import Recording
 from tests.raft.register_map import RegisterMap
 
 

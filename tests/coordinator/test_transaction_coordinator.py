@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,31 +24,18 @@ from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, State, Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Member, lost, turns
-from tests.kafka.handlers.admin_harness import run
+from tests.coordinator.transaction_harness import (
+    GROUPS_COORDINATOR,
+    Coordinated,
+    Member,
+    code,
+    led,
+    lost,
+    state,
+    turns,
+)
 
 MINUTE = 60_000
-Test = Callable[[Coordinated, Member], Coroutine[Any, Any, None]]
-
-
-def led(test: Test) -> None:
-    """Run a test with a coordinator that leads, and end what goes on by itself."""
-
-    async def body() -> None:
-        coordinated = Coordinated()
-        try:
-            await test(coordinated, await coordinated.lead())
-        finally:
-            coordinated.close()
-            await turns()
-
-    run(body)
-
-
-def code(result: Any) -> KafkaError:
-    assert isinstance(result, Refusal), result
-    assert isinstance(result.reason, KafkaError)
-    return result.reason
 
 
 async def producer(coordinator: TransactionCoordinator, tid: str = "t") -> ProducerIdentity:
@@ -62,10 +49,6 @@ async def begun(coordinated: Coordinated, member: Member, *numbers: int, tid: st
     partitions = [coordinated.partition(number) for number in numbers or (0,)]
     assert isinstance(await member.coordinator.enlist(tid, *of, partitions), int)
     return of
-
-
-def state(member: Member, tid: str = "t") -> State:
-    return member.machine.transactions[tid].state
 
 
 async def until(what: Callable[[], bool], seconds: float = 30) -> None:

@@ -12,8 +12,7 @@ from strandline.node.coordinator.transactions import transaction_upkeep as upkee
 from strandline.node.coordinator.transactions.transaction_upkeep import EXPIRE_SECONDS
 from strandline.statemachine.transactions.transaction_commands import Enlist, InitializeProducer, Kind
 from strandline.statemachine.transactions.transaction_state import State
-from tests.coordinator.test_transaction_coordinator import led, state
-from tests.coordinator.transaction_harness import PLACE, Coordinated, Member
+from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, led, state
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

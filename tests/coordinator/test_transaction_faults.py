@@ -27,7 +27,7 @@ from strandline.node.refusal import Refusal
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import AT_REST
 from tests.coordinator.transaction_harness import GROUPS_COORDINATOR, Coordinated, Sent, lost, turns
-from tests.kafka.handlers.admin_harness import run
+from tests.runtime.jumping_loop import run
 
 RETRIABLE = (
     KafkaError.NOT_COORDINATOR,

@@ -15,16 +15,16 @@ from kio.schema.errors import ErrorCode
 from strandline.node.controller.client import Unavailable
 from strandline.node.coordinator.transactions import transaction_coordinator as coordinator
 from strandline.node.kafka.handlers.handler import TABLE
-from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.codec import decode_request, encode_response
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import response_types
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic, DeleteTopic
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
 from tests.coordinator.transaction_harness import Coordinated, turns
-from tests.kafka.handlers.admin_harness import Node, entity_of, run
-from tests.kafka.wire.entities import encoded
-from tests.kafka.wire.test_codec import head
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.wire.entities import encoded, entity_of, head, versions
+from tests.runtime.jumping_loop import run
 
 INIT, ADD, OFFSETS, END = (
     ApiKey.INIT_PRODUCER_ID,
@@ -33,7 +33,7 @@ INIT, ADD, OFFSETS, END = (
     ApiKey.END_TXN,
 )
 DESCRIBE, LIST = ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS
-Test = Callable[[Coordinated, Node], Coroutine[Any, Any, None]]
+Test = Callable[[Coordinated, FakeNode], Coroutine[Any, Any, None]]
 
 
 def served(test: Test) -> None:
@@ -51,18 +51,14 @@ def served(test: Test) -> None:
     run(body)
 
 
-def versions(key: ApiKey) -> range:
-    return range(APIS[key].first, APIS[key].last + 1)
-
-
-async def init(node: Node, version: int | None = None, **given: Any) -> Any:
+async def init(node: FakeNode, version: int | None = None, **given: Any) -> Any:
     fields = {"transactional_id": "t", "transaction_timeout": timedelta(minutes=1)}
     fields |= {"producer_id": -1, "producer_epoch": -1} | given
     return await node.ask(INIT, version, **fields)
 
 
 async def add(
-    node: Node,
+    node: FakeNode,
     of: tuple[int, int],
     *topics: tuple[str, list[int]],
     version: int | None = None,
@@ -84,14 +80,14 @@ async def add(
 
 
 async def end(
-    node: Node, of: tuple[int, int], committed: bool = True, version: int | None = None, tid: str = "t"
+    node: FakeNode, of: tuple[int, int], committed: bool = True, version: int | None = None, tid: str = "t"
 ) -> Any:
     return await node.ask(
         END, version, transactional_id=tid, producer_id=of[0], producer_epoch=of[1], committed=committed
     )
 
 
-async def offsets(node: Node, of: tuple[int, int], group: str = "g", version: int | None = None) -> str:
+async def offsets(node: FakeNode, of: tuple[int, int], group: str = "g", version: int | None = None) -> str:
     answer = await node.ask(
         OFFSETS, version, transactional_id="t", producer_id=of[0], producer_epoch=of[1], group_id=group
     )
@@ -104,7 +100,7 @@ async def offsets(node: Node, of: tuple[int, int], group: str = "g", version: in
 
 @pytest.mark.parametrize("version", versions(INIT))
 def test_a_transactional_producer_gets_an_id_and_then_the_next_epochs(version: int) -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         for epoch in (0, 1):
             answer = await init(node, version)
             assert (answer.error_code, answer.producer_epoch) == (ErrorCode.none, epoch)
@@ -115,7 +111,7 @@ def test_a_transactional_producer_gets_an_id_and_then_the_next_epochs(version: i
 
 @pytest.mark.parametrize("version", versions(INIT))
 def test_a_fenced_producer_is_told_in_words_its_version_knows(version: int) -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         await init(node)
         if version < 3:
@@ -128,7 +124,7 @@ def test_a_fenced_producer_is_told_in_words_its_version_knows(version: int) -> N
 
 
 def test_bad_requests_for_a_producer_id_are_refused() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         async def refused(**given: Any) -> str:
             answer = await init(node, **given)
             assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
@@ -150,7 +146,7 @@ def test_bad_requests_for_a_producer_id_are_refused() -> None:
 
 
 def test_an_idempotent_producer_always_gets_a_new_id() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         first = await init(node, transactional_id=None)
         again = await init(
             node, transactional_id=None, producer_id=first.producer_id, producer_epoch=first.producer_epoch
@@ -166,7 +162,7 @@ def test_an_idempotent_producer_always_gets_a_new_id() -> None:
 
 @pytest.mark.parametrize("version", versions(ADD))
 def test_partitions_are_added(version: int) -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         of = (4001, 0)
         assert await add(node, of, ("t", [0, 2]), version=version) == {("t", 0): "none", ("t", 2): "none"}
@@ -185,7 +181,7 @@ def test_partitions_are_added(version: int) -> None:
 
 
 def test_with_a_partition_that_does_not_exist_none_is_added() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         coordinated.cluster.apply(CreateInternalTopic(b"i" * 16, TRANSACTIONS_TOPIC, 1, 3))
         node.controller.hear()
@@ -204,7 +200,7 @@ def test_with_a_partition_that_does_not_exist_none_is_added() -> None:
 
 @pytest.mark.parametrize("version", versions(OFFSETS))
 def test_groups_are_added(version: int) -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         assert await offsets(node, (4001, 0), version=version) == "none"
         assert list(coordinated.members[0].machine.transactions["t"].groups) == ["g"]
@@ -226,7 +222,7 @@ def test_groups_are_added(version: int) -> None:
 def test_a_transaction_is_ended_and_the_version_says_whether_the_epoch_rises(
     version: int, committed: bool
 ) -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         of = (4001, 0)
         await add(node, of, ("t", [0]))
@@ -258,7 +254,7 @@ def test_ids_and_groups_are_no_longer_and_no_more_than_replicas_can_keep(
 ) -> None:
     monkeypatch.setattr(coordinator, "MAX_GROUPS", 2)
 
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         assert (await init(node, transactional_id="ä" * 16_383)).error_code is ErrorCode.none
         assert (await init(node, transactional_id="ä" * 16_384)).error_code is ErrorCode.invalid_request
         # Kept in the log and looked up by every leader that completes the transaction.
@@ -280,7 +276,7 @@ def test_ids_and_groups_are_no_longer_and_no_more_than_replicas_can_keep(
 
 @pytest.mark.parametrize("version", versions(END))
 def test_what_never_began_cannot_be_committed(version: int) -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         assert (await end(node, (4001, 0), True, version)).error_code is ErrorCode.invalid_txn_state
         aborted = await end(node, (4001, 0), False, version)
@@ -295,13 +291,13 @@ def test_what_never_began_cannot_be_committed(version: int) -> None:
 # Looking at it.
 
 
-async def described(node: Node, *tids: str) -> list[Any]:
+async def described(node: FakeNode, *tids: str) -> list[Any]:
     answer = await node.ask(DESCRIBE, transactional_ids=list(tids))
     return list(answer.transaction_states)
 
 
 def test_a_transaction_is_described_with_what_is_in_it() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         other = coordinated.cluster.create("gone", partitions=1)
         coordinated.cluster.apply(CreateInternalTopic(b"i" * 16, GROUPS_TOPIC, 50, 3))
         node.controller.hear()
@@ -329,7 +325,7 @@ def test_a_transaction_is_described_with_what_is_in_it() -> None:
 
 
 def test_without_a_transaction_its_start_is_minus_one() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         header, payload = decode_request(
             memoryview(head(DESCRIBE, 0) + encoded(entity_of(request, {"transactional_ids": ["t"]}))), 1000
@@ -345,7 +341,7 @@ def test_without_a_transaction_its_start_is_minus_one() -> None:
 
 
 def test_what_cannot_be_described_says_why() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         await add(node, (4001, 0), ("t", [0]))
         found = await described(node, "t", "u", "")
@@ -362,7 +358,7 @@ def test_what_cannot_be_described_says_why() -> None:
     served(test)
 
 
-async def listed(node: Node, version: int | None = None, **filters: Any) -> list[tuple[str, int, str]]:
+async def listed(node: FakeNode, version: int | None = None, **filters: Any) -> list[tuple[str, int, str]]:
     given = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
     given |= {"transactional_id_pattern": None} | filters
     answer = await node.ask(LIST, version, **given)
@@ -374,7 +370,7 @@ async def listed(node: Node, version: int | None = None, **filters: Any) -> list
 
 @pytest.mark.parametrize("version", versions(LIST))
 def test_transactions_are_listed_by_state_producer_and_duration(version: int) -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         await init(node, transactional_id="u")
         await init(node, transactional_id="v")
@@ -400,7 +396,7 @@ def test_transactions_are_listed_by_state_producer_and_duration(version: int) ->
 
 
 def test_transactions_are_listed_by_a_pattern_of_their_ids() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         tids = ("copier-1", "copier-22", "Kopierer-ä", "x" * 300)
         for tid in tids:
             await init(node, transactional_id=tid)
@@ -427,7 +423,7 @@ def test_transactions_are_listed_by_a_pattern_of_their_ids() -> None:
 
 
 def test_a_node_that_leads_no_coordinator_lists_nothing_and_one_that_may_not_says_so() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         other = coordinated.members[1].node
         assert await listed(other) == []
@@ -440,7 +436,7 @@ def test_a_node_that_leads_no_coordinator_lists_nothing_and_one_that_may_not_say
 
 
 def test_a_node_that_has_yet_to_catch_up_lists_nothing_as_if_there_were_nothing() -> None:
-    async def test(coordinated: Coordinated, node: Node) -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
         await init(node)
         elected = coordinated.members[1]
         coordinated.depose()

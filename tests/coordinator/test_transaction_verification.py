@@ -17,8 +17,8 @@ from strandline.node.rpc import CallFailed
 from strandline.statemachine.internal_topics import MAX_KEY_BYTES
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import State
-from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, turns
-from tests.kafka.handlers.admin_harness import run
+from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, code, turns
+from tests.runtime.jumping_loop import run
 
 MINUTE = 60_000
 Test = Callable[[Coordinated, Member, ProducerIdentity], Coroutine[Any, Any, None]]
@@ -40,12 +40,6 @@ def asked(test: Test) -> None:
             await turns()
 
     run(body)
-
-
-def code(result: Any) -> KafkaError:
-    assert isinstance(result, Refusal), result
-    assert isinstance(result.reason, KafkaError)
-    return result.reason
 
 
 def test_what_is_in_the_open_transaction_has_its_number() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -19,25 +19,20 @@ from strandline.node.coordinator.transactions.transaction_coordinator import Tra
 from strandline.node.coordinator.transactions.verification import Verifier
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.machine import Captured
+from strandline.statemachine.transactions.transaction_state import State
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-from tests.kafka.handlers.admin_harness import Cluster, Node
+from tests.coordinator.recording import Recording
+from tests.kafka.handlers.fake_cluster import Cluster
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.runtime.jumping_loop import run
 
 PLACE = PartitionGroup(800, b"x" * 16, "__transaction_state", 3, (1, 2, 3), 1)
 GROUPS_COORDINATOR = 900
 """The Raft group that has every consumer group."""
-
-
-class Recording:
-    """A replica's recorder that keeps nothing."""
-
-    def begin_term(self, index: int, term: int, node: int) -> None: ...
-    def applied(self, index: int, term: int, command: bytes) -> None: ...
-    def checkpoint(self, index: int, captured: Captured) -> None: ...
-    def restored(self) -> None: ...
 
 
 class Log:
@@ -144,7 +139,7 @@ class Member:
     """One node: its replica, its coordinator, its verifier."""
 
     def __init__(self, coordinated: Coordinated, node_id: int) -> None:
-        self.node = Node(coordinated.cluster, node_id)
+        self.node = FakeNode(coordinated.cluster, node_id)
         context: Any = self.node
         context.wall_ms = lambda: coordinated.wall + int(self.node.loop.time() * 1000)
         context.agreed_ms = lambda: context.wall_ms() if coordinated.clock_is_trusted else None
@@ -195,7 +190,7 @@ class Coordinated:
         self.term = 0
         self.sent: list[Sent] = []
         self.calls: list[tuple[int, int]] = []
-        """Node and number of markers of each call."""
+        """FakeNode and number of markers of each call."""
         self.answer: Callable[[Sent], int] = lambda sent: 0
         self.receive: Callable[[int], None] = lambda node: None
         """Called for each call before its markers count; raises for a call that is lost."""
@@ -278,3 +273,30 @@ async def turns(count: int = 20) -> None:
 
 def lost(node: int) -> None:
     raise CallFailed(f"the connection to node {node} was lost", unknown=True)
+
+
+Test = Callable[[Coordinated, Member], Coroutine[Any, Any, None]]
+
+
+def led(test: Test) -> None:
+    """Run a test with a coordinator that leads, and end what goes on by itself."""
+
+    async def body() -> None:
+        coordinated = Coordinated()
+        try:
+            await test(coordinated, await coordinated.lead())
+        finally:
+            coordinated.close()
+            await turns()
+
+    run(body)
+
+
+def code(result: Any) -> KafkaError:
+    assert isinstance(result, Refusal), result
+    assert isinstance(result.reason, KafkaError)
+    return result.reason
+
+
+def state(member: Member, tid: str = "t") -> State:
+    return member.machine.transactions[tid].state

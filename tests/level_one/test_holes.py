@@ -26,10 +26,10 @@ from strandline.snapshot.level_one_format import (
 )
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
-from tests.kafka.handlers.data_harness import ObjectsByName
+from tests.kafka.handlers.fake_partition import ObjectsByName
+from tests.level_one.builder_case import Case as BuilderCase
+from tests.level_one.builder_case import unique
 from tests.level_one.stamped import UNIQUE, encoded, sent, stamped
-from tests.level_one.test_builder import Case as BuilderCase
-from tests.level_one.test_builder import unique
 from tests.level_zero.samples import TOPIC
 
 NAME = level_one_name(TOPIC, 0, 3, UNIQUE)

@@ -39,3 +39,7 @@ def started(world: World, node_id: int = 1) -> SimNode:
     node.start(lambda _: None)
     world.run(world.now)
     return node
+
+
+def identity(number: int) -> bytes:
+    return object_id(0, 1, number.to_bytes(16, "big"))

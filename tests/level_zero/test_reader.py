@@ -15,17 +15,13 @@ from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Range, Reader, ReaderConfig, plan
 from strandline.node.objectstore.store import NotDone, ObjectNotFound
 from strandline.snapshot.level_zero_format import BadObject, Batch, encode
-from strandline.statemachine.object_names import object_id, object_name
+from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
-from tests.level_zero.samples import TOPIC, record_batch, run, started
+from tests.level_zero.samples import TOPIC, identity, record_batch, run, started
 from tests.simulation.store import SimStore
 from tests.simulation.world import World
 
 CONFIG = ReaderConfig(join_gap_bytes=50, max_get_bytes=2000, max_gets=4, max_ahead_bytes=10_000)
-
-
-def identity(number: int) -> bytes:
-    return object_id(0, 1, number.to_bytes(16, "big"))
 
 
 class Case:

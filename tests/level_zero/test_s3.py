@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 import uvloop
@@ -20,20 +17,13 @@ from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.objectstore.store import NotDone
 from strandline.statemachine.partition.extents import ObjectExtent
 from tests.level_zero.samples import TOPIC, record_batch
+from tests.objectstore.s3_endpoint import endpoint
 from tests.objectstore.store_contract import check_contract
 
+__all__ = ["endpoint"]
+
+
 pytestmark = pytest.mark.s3
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.objectstore.moto_server"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        assert server.stdin is not None
-        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
-        server.stdin.close()
-        server.wait(10)
 
 
 @pytest.fixture

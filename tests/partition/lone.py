@@ -394,3 +394,12 @@ class Lone:
 
 def unknown() -> Unknown:
     return Unknown("lost leadership")
+
+
+def filled(lone: Lone, *epochs: int) -> None:
+    """One batch for each epoch, applied."""
+    for epoch in epochs:
+        name = f"filled {len(lone.batcher.staged)}"
+        lone.append(name, connection=1)
+        lone.stored(name, epoch=epoch)
+        lone.group.commit()

@@ -23,16 +23,7 @@ from strandline.statemachine.partition.partition_commands import (
     Ticked,
 )
 from strandline.statemachine.partition.rejection import Rejected, Rejection
-from tests.partition.lone import CREATION_EPOCH, Lone
-
-
-def filled(lone: Lone, *epochs: int) -> None:
-    """One batch of 100 bytes and one record for each epoch, applied."""
-    for epoch in epochs:
-        name = f"filled {len(lone.batcher.staged)}"
-        lone.append(name, connection=1)
-        lone.stored(name, epoch=epoch)
-        lone.group.commit()
+from tests.partition.lone import CREATION_EPOCH, Lone, filled
 
 
 def ends(lone: Lone) -> tuple[int, int | None, int | None] | None:

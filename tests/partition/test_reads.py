@@ -26,19 +26,10 @@ from strandline.statemachine.partition.partition_commands import (
     encode,
 )
 from tests.level_zero.samples import record_batch
-from tests.partition.lone import NOW, TOPIC, Lone
+from tests.partition.lone import NOW, TOPIC, Lone, filled
 
 SIZE = 100
 """Bytes of every batch; each has one record."""
-
-
-def filled(lone: Lone, *epochs: int) -> None:
-    """One batch for each epoch, applied."""
-    for epoch in epochs:
-        name = f"filled {len(lone.batcher.staged)}"
-        lone.append(name, connection=1)
-        lone.stored(name, epoch=epoch)
-        lone.group.commit()
 
 
 def log(lone: Lone, *commands: Command) -> None:

@@ -108,3 +108,9 @@ class KafkaTools:
             if partial.exists():
                 partial.rename(archive)
         return archive
+
+
+def ran(done: Ran) -> list[str]:
+    """What a tool said that ended well, and had nothing to complain of."""
+    assert (done.code, done.err) == (0, ""), done
+    return done.lines

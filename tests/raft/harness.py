@@ -21,7 +21,7 @@ from strandline.node.raft.snapshots.host import SnapshotHost
 from strandline.node.raft.wal.raft_log import RaftLog
 from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.snapshot.document import SnapshotDocument
-from tests.raft.fake_host import FakeHost, Sent
+from tests.raft.fake_host import CLUSTER, FakeHost, Sent
 from tests.raft.register_map import RegisterMap, set_register
 from tests.runtime.manual_loop import ManualLoop, manual_loop
 from tests.simulation.disk import SimDisk
@@ -359,3 +359,11 @@ class Cluster:
     @property
     def leaders(self) -> list[int]:
         return [node for node, replica in self.replicas.items() if replica.role == "leader"]
+
+
+def state_at(index: int, term: int) -> SnapshotDocument:
+    """The snapshot of a replica that applied entries 1 to `index`."""
+    machine = RegisterMap()
+    for at in range(1, index + 1):
+        machine.apply(at, term, set_register(at * 1000 + term, "x", at))
+    return SnapshotDocument(CLUSTER, machine.kind, GROUP, index, term, (1, 2, 3), (), machine.snapshot())

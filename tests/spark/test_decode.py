@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -17,10 +16,10 @@ from hypothesis import strategies as st
 from strandline.snapshot.compression import Compression
 from strandline.snapshot.level_zero_format import BadObject
 from strandline.snapshot.spark import decode
-from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.spark.decode import COLUMNS, Decoder
 from tests.kafka.wire.batches import Record, build, compress, varint, xerial
+from tests.spark.decoded import ALL, rows, stored
 
-ALL = pa.schema(list(COLUMNS.items()))
 NOW = 1_700_000_000_000
 
 Parts = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -34,29 +33,6 @@ RECORDS = st.tuples(
     st.lists(st.tuples(st.text(max_size=4), st.none() | BYTES), max_size=3),
 )
 BATCHES = st.tuples(st.integers(0, 4), st.lists(RECORDS, min_size=1, max_size=200))
-
-
-def stored(data: bytes, base: int = 0, count: int | None = None, **other: Any) -> StoredBatch:
-    number = struct.unpack_from(">i", data, 57)[0] if count is None else count
-    fields: dict[str, Any] = {
-        "data": data,
-        "start": 0,
-        "length": len(data),
-        "name": "l0/some",
-        "position": 16,
-        "topic": "orders",
-        "partition": 3,
-        "base_offset": base,
-        "end_offset": base + number,
-        "leader_epoch": 7,
-        "first": 0,
-        "end": 1 << 60,
-    }
-    return StoredBatch(**{**fields, **other})
-
-
-def rows(*batches: StoredBatch, schema: Any = ALL) -> list[dict[str, Any]]:
-    return [row for found in Decoder(schema).decode(batches) for row in found.to_pylist()]
 
 
 def encoded(codec: int, records: list[Parts]) -> bytes:

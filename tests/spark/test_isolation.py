@@ -17,9 +17,9 @@ from strandline.snapshot.extent_rows import ABORTED_ROWS
 from strandline.snapshot.spark import plan as planning
 from strandline.snapshot.storage import open_storage
 from tests.kafka.wire.batches import build
+from tests.spark.decoded import rows, stored
+from tests.spark.planned import Place, read
 from tests.spark.stored_cluster import StoredRecord
-from tests.spark.test_decode import rows, stored
-from tests.spark.test_source_plan import Place, read
 from tests.spark.transactional_cluster import TRANSACTIONAL, TransactionalCluster, build_transactional
 
 TOPICS = "payments,receipts"

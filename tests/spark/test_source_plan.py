@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,9 @@ from strandline.snapshot.names import SnapshotName, parse_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark import plan as planning
 from strandline.snapshot.spark.decode import COLUMNS
-from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.pieces import PIECE, PIECES
-from strandline.snapshot.spark.plan import Window, plan
+from strandline.snapshot.spark.plan import plan
 from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.spark.views import LISTINGS, PartitionView, newest_document
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
@@ -34,6 +31,7 @@ from strandline.statemachine.partition.extents import ROW, ObjectExtent
 from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.spark.collected_cluster import advance, build_collected, collect, reconcile_all, write
+from tests.spark.planned import TOPICS, read, readable, records_of
 from tests.spark.stored_cluster import (
     BLOCK_BYTES,
     CLUSTER,
@@ -43,9 +41,6 @@ from tests.spark.stored_cluster import (
     StoredRecord,
     build_cluster,
 )
-
-Place = tuple[str, int]
-TOPICS = "orders,clicks,visits"
 
 
 @pytest.fixture(scope="module")
@@ -99,36 +94,6 @@ def test_a_newest_checkpoint_that_goes_before_it_is_read_is_looked_for_again(clu
         assert newest_document(Passing(storage, times), CLUSTER, 0) == newest_document(storage, CLUSTER, 0)
     with pytest.raises(ObjectMissing):
         newest_document(Passing(storage, LISTINGS), CLUSTER, 0)
-
-
-def read(storage: Storage, options: dict[str, str], cores: int = 2) -> dict[Place, list[StoredRecord]]:
-    return records_of(storage, plan(storage, parse({"url": storage.url, **options}), cores))
-
-
-def records_of(storage: Storage, tasks: Sequence[Sequence[Window]]) -> dict[Place, list[StoredRecord]]:
-    found: dict[Place, list[StoredRecord]] = {}
-    for windows in tasks:
-        for batch in read_windows(storage, windows, arrow_schema(SCHEMA)):
-            for row in batch.to_pylist():
-                found.setdefault((row["topic"], row["partition"]), []).append(
-                    StoredRecord(
-                        row["offset"],
-                        round(row["timestamp"].astimezone(UTC).timestamp() * 1000),
-                        row["key"],
-                        row["value"],
-                        row["leader_epoch"],
-                    )
-                )
-    return {place: sorted(records) for place, records in found.items()}
-
-
-def readable(cluster: StoredCluster, *topics: str) -> dict[Place, list[StoredRecord]]:
-    """What there is to read of some topics, or of all."""
-    return {
-        place: partition.readable
-        for place, partition in cluster.partitions.items()
-        if place[0] in (topics or cluster.topics) and partition.readable
-    }
 
 
 @pytest.mark.parametrize("window", [200, 5000, 1 << 24])

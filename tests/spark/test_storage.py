@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import obstore
@@ -14,8 +12,12 @@ import pytest
 from obstore.store import from_url
 
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
+from tests.objectstore.s3_endpoint import endpoint
+from tests.spark.planned import TOPICS, read, readable
 from tests.spark.stored_cluster import StoredCluster, build_cluster
-from tests.spark.test_source_plan import TOPICS, read, readable
+
+__all__ = ["endpoint"]
+
 
 KEYS = {"a/b/1": b"one", "a/b-c": b"dash", "a/b/2": b"two", "a0": b"zero", "z/1/2": bytes(1000)}
 
@@ -62,17 +64,6 @@ def test_what_cannot_be_opened_is_named(url: str) -> None:
 def test_an_option_that_is_none_is_named() -> None:
     with pytest.raises(StorageError, match=r"s3://bucket.*no_such_option"):
         open_storage("s3://bucket", {"no_such_option": "1"})
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.objectstore.moto_server"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        assert server.stdin is not None
-        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
-        server.stdin.close()
-        server.wait(10)
 
 
 def bucket(endpoint: str, name: str, objects: Mapping[str, bytes]) -> Storage:

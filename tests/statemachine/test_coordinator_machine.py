@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgpack
@@ -18,15 +17,7 @@ from strandline.statemachine.coordinator_machine import (
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.machine import Captured, Corruption
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    kind: ClassVar[int] = 1
-    by: int
-
-    def fields(self) -> list[Any]:
-        return [self.by]
+from tests.statemachine.adding import Add
 
 
 class Counting(CoordinatorMachine):

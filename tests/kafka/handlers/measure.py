@@ -16,11 +16,10 @@ from strandline.node.kafka.wire.codec import RequestHeader, decode_request, enco
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
 from strandline.statemachine.partition.partition_commands import Appended
-from tests.kafka.handlers.admin_harness import entity_of
-from tests.kafka.handlers.data_harness import DataNode, FakePartition
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.fake_partition import FakePartition
 from tests.kafka.wire.batches import Record, build
-from tests.kafka.wire.entities import encoded
-from tests.kafka.wire.test_codec import head
+from tests.kafka.wire.entities import encoded, entity_of, head
 
 ROUNDS, SECONDS = 5, 0.1
 
@@ -54,12 +53,12 @@ async def cost(work: Callable[[], Awaitable[object]]) -> float:
 
 class Asking:
     def __init__(self, partitions: int, batches: int = 0, size: int = 100) -> None:
-        self.node = DataNode()
+        self.node = FakeNode()
         self.topic = self.node.topic(partitions=partitions)
         for number in range(partitions):
             partition = Instant()
             partition.write(*[build([Record(bytes(size))])] * batches)
-            self.node.fakes[self.topic.topic_id, number] = partition
+            self.node.partitions.replicas[self.topic.topic_id, number] = partition
         self.handler = BrokerHandler(self.node.context)
 
     async def show(self, name: str, key: ApiKey, version: int, **fields: Any) -> None:

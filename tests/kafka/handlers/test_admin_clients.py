@@ -10,7 +10,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
 )
 
+from tests.clients.librdkafka_futures import done, refused
 from tests.cluster.real_cluster import RealCluster, running_cluster
 
 with warnings.catch_warnings():
@@ -38,16 +39,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     folder: Path = tmp_path_factory.mktemp("cluster")
     with running_cluster(folder) as running:
         yield running
-
-
-def done(futures: dict[Any, Any]) -> list[Any]:
-    return [future.result(10) for future in futures.values()]
-
-
-def refused(futures: dict[Any, Any]) -> str:
-    with pytest.raises(KafkaException) as caught:
-        done(futures)
-    return str(caught.value.args[0].name())
 
 
 def test_librdkafka_administers_topics(cluster: RealCluster) -> None:

@@ -14,7 +14,9 @@ from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.handlers import elect_leaders
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.rpc import CallFailed
-from tests.kafka.handlers.admin_harness import CLUSTER, Cluster, Node, run
+from tests.kafka.handlers.fake_cluster import CLUSTER, Cluster
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.runtime.jumping_loop import run
 
 DESCRIBE, ELECT = ApiKey.DESCRIBE_CLUSTER, ApiKey.ELECT_LEADERS
 INIT = ApiKey.INIT_PRODUCER_ID
@@ -30,7 +32,7 @@ def versions(key: ApiKey, first: int | None = None) -> range:
 @pytest.mark.parametrize("version", versions(DESCRIBE))
 def test_the_cluster_is_its_live_nodes(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.fence(3)
         node.controller.hear()
         answer = await node.ask(DESCRIBE, version)
@@ -51,7 +53,7 @@ def test_the_cluster_is_its_live_nodes(version: int) -> None:
 
 def test_fenced_nodes_are_told_to_those_who_ask() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.fence(3)
         node.controller.hear()
         answer = await node.ask(DESCRIBE, 2, include_fenced_brokers=True)
@@ -74,7 +76,7 @@ def test_who_looks_for_a_controller_s_own_port_is_told_that_this_is_none(
     version: int, kind: int, code: ErrorCode
 ) -> None:
     async def test() -> None:
-        answer = await Node().ask(DESCRIBE, version, endpoint_type=kind)
+        answer = await FakeNode().ask(DESCRIBE, version, endpoint_type=kind)
         assert (answer.error_code, answer.brokers) == (code, ())
         assert answer.error_message
 
@@ -86,26 +88,27 @@ def test_who_looks_for_a_controller_s_own_port_is_told_that_this_is_none(
 
 def moved(
     cluster: Cluster, leader: int, *, preferred: int = 1, count: int = 1
-) -> tuple[Node, Node, list[int]]:
+) -> tuple[FakeNode, FakeNode, list[int]]:
     """A topic whose partitions prefer one node and are led by another, and both nodes."""
-    nodes = [Node(cluster, node) for node in sorted({preferred, leader})]
+    nodes = [FakeNode(cluster, node) for node in sorted({preferred, leader})]
     made = cluster.create("t", 3 * count, 3)
     groups = [one.group for one in made.partitions if one.replicas[0] == preferred]
     for node in nodes:
         elect_leaders.serve(node.context)
         node.controller.hear()
+        node.partitions.host(made)
         node.leaders.others = dict.fromkeys(groups, Leader(leader, 9))
     asked, leads = (next(one for one in nodes if one.node_id == wanted) for wanted in (preferred, leader))
     return asked, leads, groups
 
 
-def number_of(node: Node, group: int) -> int:
+def number_of(node: FakeNode, group: int) -> int:
     place = node.controller.machine.place_of(group)
     assert place is not None
     return place.partition
 
 
-def take_over(node: Node, *nodes: Node) -> Any:
+def take_over(node: FakeNode, *nodes: FakeNode) -> Any:
     """A transfer after which, a little later, all nodes know the new leader."""
 
     def transfer(group: int, target: int) -> bool:
@@ -116,7 +119,7 @@ def take_over(node: Node, *nodes: Node) -> Any:
     return transfer
 
 
-async def elect(node: Node, *partitions: int, version: int = 2, **more: Any) -> Any:
+async def elect(node: FakeNode, *partitions: int, version: int = 2, **more: Any) -> Any:
     wanted = {
         "topic_partitions": [{"topic": "t", "partitions": partitions}],
         "timeout": timedelta(seconds=5),
@@ -131,14 +134,14 @@ async def elect(node: Node, *partitions: int, version: int = 2, **more: Any) -> 
 def test_the_leader_is_asked_to_hand_over_to_the_preferred_one(version: int) -> None:
     async def test() -> None:
         node, leads, (group, *_) = moved(Cluster(), 2)
-        leads.transfer = take_over(node, node, leads)
+        leads.partitions.transfer = take_over(node, node, leads)
         begun = node.loop.time()
         number = number_of(node, group)
         (result,) = await elect(node, number, version=version)
         (partition,) = result.partition_result
         assert (result.topic, partition.partition_id) == ("t", number)
         assert (partition.error_code, partition.error_message) == (ErrorCode.none, None)
-        assert leads.transfers == [(group, 1)]
+        assert leads.partitions.transfers == [(group, 1)]
         assert 0.09 < node.loop.time() - begun < 0.3
 
     run(test)
@@ -146,7 +149,7 @@ def test_the_leader_is_asked_to_hand_over_to_the_preferred_one(version: int) -> 
 
 def test_a_partition_that_its_preferred_node_leads_needs_no_election() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t", 1)
         node.controller.hear()
         (result,) = await elect(node, 0)
@@ -158,7 +161,7 @@ def test_a_partition_that_its_preferred_node_leads_needs_no_election() -> None:
 def test_all_partitions_are_meant_by_null_and_those_that_need_nothing_are_not_told() -> None:
     async def test() -> None:
         node, leads, groups = moved(Cluster(), 2, count=2)
-        leads.transfer = take_over(node, node, leads)
+        leads.partitions.transfer = take_over(node, node, leads)
         (result,) = await elect(node, topic_partitions=None)
         assert [one.partition_id for one in result.partition_result] == [
             number_of(node, group) for group in groups
@@ -171,7 +174,7 @@ def test_all_partitions_are_meant_by_null_and_those_that_need_nothing_are_not_to
 
 def test_what_does_not_exist_is_unknown() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t", 1)
         node.controller.hear()
         asked = [{"topic": "t", "partitions": [0, 1, -1]}, {"topic": "no", "partitions": [0]}]
@@ -196,12 +199,12 @@ def test_a_preferred_node_that_cannot_lead_now_is_not_available(why: str) -> Non
         elif why == "no leader":
             asked.leaders.others[group] = None
         elif why == "not begun":
-            leads.transfer = lambda *_: False
+            leads.partitions.transfer = lambda *_: False
         else:
             asked.calls.failure = CallFailed("node 2 is not connected", unknown=False)
         (result,) = await elect(asked, number_of(asked, group))
         assert result.partition_result[0].error_code == ErrorCode.preferred_leader_not_available
-        assert leads.transfers == ([(group, 1)] if why == "not begun" else [])
+        assert leads.partitions.transfers == ([(group, 1)] if why == "not begun" else [])
 
     run(test)
 
@@ -248,7 +251,7 @@ def test_many_partitions_change_their_leaders_a_hundred_at_a_time() -> None:
             node.loop.call_later(0.1, under_way.discard, group)
             return True
 
-        leads.transfer = transfer
+        leads.partitions.transfer = transfer
         (result,) = await elect(node, topic_partitions=None)
         assert len(result.partition_result) == len(groups) == 150
         assert {one.error_code for one in result.partition_result} == {ErrorCode.none}
@@ -259,9 +262,8 @@ def test_many_partitions_change_their_leaders_a_hundred_at_a_time() -> None:
 
 def test_a_node_that_has_no_replica_hands_nothing_over() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         elect_leaders.serve(node.context)
-        node.partitions.by_group = lambda group: None
         assert await node.calls.call(1, elect_leaders.METHOD, [[5, 2]], 1.0) == [False]
 
     run(test)
@@ -277,7 +279,7 @@ def test_no_leader_is_ever_elected_uncleanly(version: int) -> None:
         node.leaders.others[group] = None
         (result,) = await elect(node, number, version=version, election_type=1)
         assert result.partition_result[0].error_code == ErrorCode.eligible_leaders_not_available
-        assert leads.transfers == []
+        assert leads.partitions.transfers == []
         answer = await node.ask(ELECT, version, election_type=2, topic_partitions=None)
         assert (answer.error_code, answer.replica_election_results) == (ErrorCode.invalid_request, ())
 
@@ -290,7 +292,7 @@ def test_no_leader_is_ever_elected_uncleanly(version: int) -> None:
 @pytest.mark.parametrize("version", versions(INIT))
 def test_every_idempotent_producer_gets_a_new_id_also_one_that_brings_its_own(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         first = await node.ask(INIT, version, transactional_id=None)
         again = await node.ask(INIT, version, transactional_id=None, producer_id=4001, producer_epoch=3)
         assert [(one.error_code, one.producer_id, one.producer_epoch) for one in (first, again)] == [
@@ -305,7 +307,7 @@ def test_every_idempotent_producer_gets_a_new_id_also_one_that_brings_its_own(ve
 @pytest.mark.parametrize("present", [{"producer_id": 5}, {"producer_epoch": 5}])
 def test_half_of_an_identity_is_invalid(version: int, present: dict[str, int]) -> None:
     async def test() -> None:
-        answer = await Node().ask(INIT, version, transactional_id=None, **present)
+        answer = await FakeNode().ask(INIT, version, transactional_id=None, **present)
         assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
             ErrorCode.invalid_request,
             -1,
@@ -318,7 +320,7 @@ def test_half_of_an_identity_is_invalid(version: int, present: dict[str, int]) -
 @pytest.mark.parametrize("version", versions(INIT))
 def test_transactional_producers_are_their_coordinators(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         answer = await node.ask(INIT, version, transactional_id="x", transaction_timeout=timedelta(seconds=1))
         assert answer.error_code == ErrorCode.not_coordinator
         empty = await node.ask(INIT, version, transactional_id="")
@@ -331,7 +333,7 @@ def test_transactional_producers_are_their_coordinators(version: int) -> None:
 @pytest.mark.parametrize("version", versions(INIT))
 def test_without_ids_from_the_controller_a_producer_asks_again(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.producer_ids.down = Unavailable("no leader is known", False)
         answer = await node.ask(INIT, version, transactional_id=None)
         assert answer.error_code == ErrorCode.coordinator_load_in_progress

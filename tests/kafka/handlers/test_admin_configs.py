@@ -9,32 +9,35 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.setting_answers import DEFAULTS, broker_settings
-from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.topic_config import SETTINGS
-from tests.kafka.handlers.admin_harness import Node, config, run
+from tests.kafka.handlers.configs import (
+    ALTER,
+    APPEND,
+    BROKER,
+    DESCRIBE,
+    GROUP,
+    INCREMENTAL,
+    LOGGER,
+    METRICS,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    UNSET,
+    alter,
+    change,
+    describe,
+    resource,
+)
+from tests.kafka.handlers.fake_cluster import config
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.wire.entities import versions
+from tests.runtime.jumping_loop import run
 
-DESCRIBE, ALTER = ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS
-INCREMENTAL = ApiKey.INCREMENTAL_ALTER_CONFIGS
-TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
-SET, UNSET, APPEND, SUBTRACT = 0, 1, 2, 3
 
-
-def versions(key: ApiKey) -> range:
-    return range(APIS[key].first, APIS[key].last + 1)
-
-
-def resource(kind: int, name: str, **more: Any) -> dict[str, Any]:
-    return {"resource_type": kind, "resource_name": name, **more}
-
-
-async def describe(node: Node, *resources: dict[str, Any], version: int | None = None, **more: Any) -> Any:
-    asked = [{"configuration_keys": None, **one} for one in resources]
-    return (await node.ask(DESCRIBE, version, resources=asked, **more)).results
-
-
-def with_topic(**configs: str) -> Node:
-    node = Node()
+def with_topic(**configs: str) -> FakeNode:
+    node = FakeNode()
     node.cluster.create("t", 2, 3, **configs)
     node.controller.hear()
     return node
@@ -114,7 +117,7 @@ def test_only_the_names_that_are_asked_for_are_told_and_no_names_are_all() -> No
 @pytest.mark.parametrize("version", versions(DESCRIBE))
 def test_a_broker_tells_what_is_configured_and_that_it_is_read_only(version: int) -> None:
     async def test() -> None:
-        node = Node(node_id=2, auto_create=False)
+        node = FakeNode(node_id=2, auto_create=False)
         (result,) = await describe(node, resource(BROKER, "2"), version=version, include_synonyms=True)
         told = {one.name: (one.value, one.config_source) for one in result.configs}
         assert told["num.partitions"] == ("2", 4)
@@ -154,7 +157,7 @@ def test_every_topic_config_has_a_broker_config_of_its_own() -> None:
 
 def test_configs_that_hold_for_all_brokers_are_none() -> None:
     async def test() -> None:
-        (result,) = await describe(Node(), resource(BROKER, ""))
+        (result,) = await describe(FakeNode(), resource(BROKER, ""))
         assert (result.error_code, result.configs) == (ErrorCode.none, ())
 
     run(test)
@@ -190,21 +193,11 @@ def test_what_cannot_be_described_says_why_and_the_rest_is(
 # Changing.
 
 
-async def alter(
-    node: Node, *resources: dict[str, Any], key: ApiKey = INCREMENTAL, version: int | None = None, **more: Any
-) -> Any:
-    return (await node.ask(key, version, resources=resources, **more)).responses
-
-
-def change(operation: int, name: str, value: str | None) -> dict[str, Any]:
-    return {"config_operation": operation, "name": name, "value": value}
-
-
 def of_topic(*changes: dict[str, Any], name: str = "t") -> dict[str, Any]:
     return resource(TOPIC, name, configs=changes)
 
 
-def configs_of(node: Node) -> dict[str, str]:
+def configs_of(node: FakeNode) -> dict[str, str]:
     return dict(node.cluster.leader.topics[0].configs)
 
 
@@ -331,7 +324,7 @@ def test_a_topic_that_goes_while_it_is_changed_is_unknown() -> None:
 
 def test_a_topic_that_this_node_has_not_heard_of_is_changed() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t")
         (answer,) = await alter(node, of_topic(change(SET, "retention.ms", "1")))
         assert (answer.error_code, configs_of(node)) == (ErrorCode.none, {"retention.ms": "1"})

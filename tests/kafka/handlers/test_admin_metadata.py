@@ -28,7 +28,9 @@ from strandline.node.kafka.wire.response_encoder import encode
 from strandline.node.kafka.wire.response_types import response_types
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import CreateTopic, DeleteTopic
-from tests.kafka.handlers.admin_harness import CLUSTER, TERM, Cluster, Node, run
+from tests.kafka.handlers.fake_cluster import CLUSTER, TERM, Cluster
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.runtime.jumping_loop import run
 
 METADATA = ApiKey.METADATA
 VERSIONS = range(14)
@@ -45,7 +47,7 @@ def with_ids(*ids: bytes) -> dict[str, Any]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_tells_nodes_topics_and_leaders(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic = node.cluster.create("t", 3)
         node.controller.hear()
         answer = await node.ask(METADATA, version, **named("t"))
@@ -76,7 +78,7 @@ def test_every_version_tells_nodes_topics_and_leaders(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_all_topics_are_null_and_in_version_0_an_empty_list(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         for name in "ba":
             node.cluster.create(name)
         node.controller.hear()
@@ -92,7 +94,7 @@ def test_all_topics_are_null_and_in_version_0_an_empty_list(version: int) -> Non
 @pytest.mark.parametrize("version", [12, 13])
 def test_topics_are_found_by_id_and_an_unknown_id_says_so(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic = node.cluster.create("t")
         node.controller.hear()
         known, unknown = (
@@ -109,7 +111,7 @@ def test_topics_are_found_by_id_and_an_unknown_id_says_so(version: int) -> None:
 @pytest.mark.parametrize("version", [10, 11])
 def test_ids_and_null_names_are_invalid_before_version_12(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic = node.cluster.create("t")
         node.controller.hear()
         for asked in (with_ids(topic.topic_id), named(None)):
@@ -122,7 +124,7 @@ def test_ids_and_null_names_are_invalid_before_version_12(version: int) -> None:
 
 def test_a_topic_that_is_named_twice_is_told_once() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t")
         node.controller.hear()
         assert len((await node.ask(METADATA, **named("t", "t"))).topics) == 1
@@ -136,7 +138,7 @@ def test_a_topic_that_is_named_twice_is_told_once() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_unknown_topic_is_created_with_the_configured_counts(version: int) -> None:
     async def test() -> None:
-        node = Node(partitions=5, replication_factor=2)
+        node = FakeNode(partitions=5, replication_factor=2)
         (topic,) = (await node.ask(METADATA, version, **named("new"))).topics
         assert topic.error_code == ErrorCode.none
         assert [len(partition.replica_nodes) for partition in topic.partitions] == [2] * 5
@@ -149,7 +151,7 @@ def test_an_unknown_topic_is_created_with_the_configured_counts(version: int) ->
 @pytest.mark.parametrize("allowed", [{}, {"auto_create": False}])
 def test_no_topic_is_created_when_the_client_or_the_configuration_forbids_it(allowed: Any) -> None:
     async def test() -> None:
-        node = Node(**allowed)
+        node = FakeNode(**allowed)
         asked = named("new", allow_auto_topic_creation=bool(allowed))
         (topic,) = (await node.ask(METADATA, **asked)).topics
         assert (topic.error_code, topic.name) == (ErrorCode.unknown_topic_or_partition, "new")
@@ -162,7 +164,7 @@ def test_no_topic_is_created_when_the_client_or_the_configuration_forbids_it(all
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250])
 def test_a_name_that_no_topic_may_have_is_invalid_and_reaches_no_log(name: str, auto_create: bool) -> None:
     async def test() -> None:
-        node = Node(auto_create=auto_create)
+        node = FakeNode(auto_create=auto_create)
         (topic,) = (await node.ask(METADATA, **named(name))).topics
         assert (topic.error_code, topic.name) == (ErrorCode.invalid_topic_exception, name)
         assert node.controller.submitted == []
@@ -172,7 +174,7 @@ def test_a_name_that_no_topic_may_have_is_invalid_and_reaches_no_log(name: str, 
 
 def test_a_name_that_collides_in_metrics_is_invalid() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("a.b")
         node.controller.hear()
         (topic,) = (await node.ask(METADATA, **named("a_b"))).topics
@@ -183,7 +185,7 @@ def test_a_name_that_collides_in_metrics_is_invalid() -> None:
 
 def test_the_broker_s_own_topics_are_not_created_for_whoever_names_them() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         (topic,) = (await node.ask(METADATA, **named("__consumer_offsets"))).topics
         assert (topic.error_code, topic.is_internal) == (ErrorCode.unknown_topic_or_partition, True)
         assert node.controller.submitted == []
@@ -193,7 +195,7 @@ def test_the_broker_s_own_topics_are_not_created_for_whoever_names_them() -> Non
 
 def test_a_new_topic_without_leaders_says_so_after_a_short_wait() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.leaders.nobody = True
         begun = node.loop.time()
         (topic,) = (await node.ask(METADATA, **named("new"))).topics
@@ -209,7 +211,7 @@ def test_a_new_topic_without_leaders_says_so_after_a_short_wait() -> None:
 
 def test_a_new_topic_s_first_answer_waits_for_its_leaders() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.leaders.nobody = True
         begun = node.loop.time()
         node.loop.call_later(0.2, setattr, node.leaders, "nobody", False)
@@ -223,7 +225,7 @@ def test_a_new_topic_s_first_answer_waits_for_its_leaders() -> None:
 @pytest.mark.parametrize("unknown", [True, False])
 def test_while_the_controller_does_not_answer_a_new_topic_is_not_refused(unknown: bool) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.controller.down = Unavailable("no leader", unknown)
         (topic,) = (await node.ask(METADATA, **named("new"))).topics
         assert (topic.error_code, topic.partitions) == (ErrorCode.leader_not_available, ())
@@ -233,7 +235,7 @@ def test_while_the_controller_does_not_answer_a_new_topic_is_not_refused(unknown
 
 def test_a_new_topic_that_the_cluster_cannot_hold_now_is_unknown() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.fence(3)
         (topic,) = (await node.ask(METADATA, **named("new"))).topics
         assert topic.error_code == ErrorCode.unknown_topic_or_partition
@@ -246,7 +248,7 @@ def test_a_new_topic_that_the_cluster_cannot_hold_now_is_unknown() -> None:
 
 def test_a_topic_that_another_created_first_is_told_as_it_is() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         there = node.cluster.create("t", 1, 1)  # This node has not heard of it.
         assert node.controller.machine.topic("t") is None
         (topic,) = (await node.ask(METADATA, **named("t"))).topics
@@ -258,7 +260,7 @@ def test_a_topic_that_another_created_first_is_told_as_it_is() -> None:
 
 def test_known_unknown_and_invalid_names_come_in_the_order_asked() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t")
         node.controller.hear()
         topics = (await node.ask(METADATA, **named("!", "new", "t"))).topics
@@ -274,7 +276,7 @@ def test_known_unknown_and_invalid_names_come_in_the_order_asked() -> None:
 
 def test_many_new_topics_do_not_outlast_the_limit() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
 
         async def slow(command: Any, timeout: float) -> Unavailable:  # noqa: ASYNC109
             node.controller.submitted.append(command)
@@ -297,7 +299,7 @@ def test_many_new_topics_do_not_outlast_the_limit() -> None:
 
 def test_a_fenced_node_is_no_broker_and_its_replicas_are_offline_and_not_in_sync() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t", 1, 3)
         node.cluster.fence(2)
         node.controller.hear()
@@ -316,7 +318,7 @@ def test_a_fenced_node_is_no_broker_and_its_replicas_are_offline_and_not_in_sync
 
 def test_a_leader_that_is_fenced_is_none_to_a_client() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic = node.cluster.create("t", 1, 3)
         node.leaders.others[topic.partitions[0].group] = Leader(2, 9)
         node.cluster.fence(2)
@@ -333,7 +335,7 @@ def test_a_leader_that_is_fenced_is_none_to_a_client() -> None:
 
 def test_version_0_leaves_offline_replicas_out_and_says_so() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic = node.cluster.create("t", 1, 3)
         node.leaders.others[topic.partitions[0].group] = Leader(1, 9)
         node.cluster.fence(3)
@@ -348,7 +350,7 @@ def test_version_0_leaves_offline_replicas_out_and_says_so() -> None:
 def test_the_controller_is_its_leader_and_while_that_is_fenced_the_node_that_is_asked() -> None:
     async def test() -> None:
         cluster = Cluster()
-        node = Node(cluster, 3)
+        node = FakeNode(cluster, 3)
         assert (await node.ask(METADATA, topics=[])).controller_id == 1
         cluster.fence(1)
         node.controller.hear()
@@ -367,7 +369,7 @@ def test_clients_are_not_sent_to_a_controller_that_nobody_hears_any_more() -> No
     """Without a majority the log goes on naming the last leader, and no node is fenced."""
 
     async def test() -> None:
-        node = Node(Cluster(), 3)
+        node = FakeNode(Cluster(), 3)
         node.controller.leader = None
         assert node.controller.machine.leader == 1
         assert (await node.ask(METADATA, topics=[])).controller_id == 3
@@ -379,7 +381,7 @@ def test_clients_are_not_sent_to_a_controller_that_nobody_hears_any_more() -> No
 
 def test_a_node_that_moved_is_told_where_it_is_now() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.register(2, port=9999)
         node.controller.hear()
         answer = await node.ask(METADATA, topics=[])
@@ -391,7 +393,7 @@ def test_a_node_that_moved_is_told_where_it_is_now() -> None:
 @pytest.mark.parametrize("version", [8, 9, 10, 11, 12, 13])
 def test_authorized_operations_are_all_when_asked_for_and_absent_otherwise(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t")
         node.controller.hear()
         plain = await node.ask(METADATA, version, **named("t"))
@@ -412,7 +414,7 @@ def test_authorized_operations_are_all_when_asked_for_and_absent_otherwise(versi
 @pytest.mark.parametrize("count", [0, 1, 200])
 def test_spliced_topics_are_the_bytes_of_the_whole_response(version: int, count: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         a = response_types(METADATA, version)
         topics = [node.cluster.create(f"t{number}", 1) for number in range(count)]
         live = frozenset({1, 2})
@@ -449,7 +451,7 @@ def test_what_is_kept_never_differs_from_what_would_be_made() -> None:
 
     async def test() -> None:
         rng = random.Random(5)
-        node = Node()
+        node = FakeNode()
         kept = encoded_topics(node.controller.machine)
         assert kept is encoded_topics(node.controller.machine)
         names = [f"t{number}" for number in range(6)]
@@ -497,7 +499,7 @@ def test_what_is_kept_never_differs_from_what_would_be_made() -> None:
 
 def test_an_answer_is_not_made_again_while_nothing_changes() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic = node.cluster.create("t", 5)
         node.controller.hear()
         kept = encoded_topics(node.controller.machine)
@@ -524,14 +526,14 @@ def test_what_is_kept_does_not_keep_its_replica() -> None:
     assert there() is None
 
 
-def topic_of(node: Node) -> Any:
+def topic_of(node: FakeNode) -> Any:
     return node.controller.machine.topics[0]
 
 
 def test_nodes_in_one_process_keep_nothing_of_each_other() -> None:
     async def test() -> None:
         cluster = Cluster()
-        one, two = Node(cluster, 1), Node(cluster, 2)
+        one, two = FakeNode(cluster, 1), FakeNode(cluster, 2)
         cluster.create("t", 1)
         one.controller.hear(), two.controller.hear()
         two.leaders.nobody = True

@@ -10,17 +10,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
-from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from strandline.statemachine.controller.controller_commands import Command, CreateTopic, DeleteTopic
 from strandline.statemachine.controller.topic_config import SETTINGS
-from tests.kafka.handlers.admin_harness import Cluster, Node, run
+from tests.kafka.handlers.fake_cluster import Cluster
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.wire.entities import versions
+from tests.runtime.jumping_loop import run
 
 CREATE, DELETE, GROW = ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS
 TEN_SECONDS = timedelta(seconds=10)
-
-
-def versions(key: ApiKey) -> range:
-    return range(APIS[key].first, APIS[key].last + 1)
 
 
 def topic(name: str, partitions: int = 1, replicas: int = 3, **more: Any) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def placed(*replicas: tuple[int, tuple[int, ...]]) -> list[dict[str, Any]]:
     return [{"partition_index": index, "broker_ids": nodes} for index, nodes in replicas]
 
 
-async def create(node: Node, *topics: dict[str, Any], version: int | None = None, **more: Any) -> Any:
+async def create(node: FakeNode, *topics: dict[str, Any], version: int | None = None, **more: Any) -> Any:
     answer = await node.ask(CREATE, version, topics=topics, **{"timeout": TEN_SECONDS, **more})
     return answer.topics
 
@@ -46,7 +45,7 @@ def codes(results: Any) -> list[ErrorCode]:
 @pytest.mark.parametrize("version", versions(CREATE))
 def test_a_topic_is_created_as_asked_in_every_version(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         configs = [{"name": "retention.ms", "value": " 5000"}]
         (made,) = await create(node, topic("t", 4, 2, configs=configs), version=version)
         assert (made.error_code, made.error_message, made.name) == (ErrorCode.none, None, "t")
@@ -70,7 +69,7 @@ def test_a_topic_is_created_as_asked_in_every_version(version: int) -> None:
 @pytest.mark.parametrize("version", versions(CREATE))
 def test_validate_only_gives_the_same_answer_and_creates_nothing(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         asked = [topic("t", 4, 2), topic("!"), topic("wide", 1, 4)]
         good, bad_name, wide = await create(node, *asked, version=version, validate_only=True)
         assert good.error_code == ErrorCode.none
@@ -87,7 +86,7 @@ def test_validate_only_gives_the_same_answer_and_creates_nothing(version: int) -
 
 def test_counts_of_minus_one_are_the_configured_ones() -> None:
     async def test() -> None:
-        node = Node(partitions=5, replication_factor=2)
+        node = FakeNode(partitions=5, replication_factor=2)
         (made,) = await create(node, topic("t", -1, -1))
         assert (made.num_partitions, made.replication_factor) == (5, 2)
 
@@ -116,7 +115,7 @@ def test_what_kafka_refuses_is_refused_with_its_code_and_a_reason(
     asked: dict[str, Any], code: ErrorCode
 ) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         for validate_only in (True, False):
             (made,) = await create(node, asked, validate_only=validate_only)
             assert made.error_code == code
@@ -129,7 +128,7 @@ def test_what_kafka_refuses_is_refused_with_its_code_and_a_reason(
 
 def test_assignments_are_taken_by_their_partition_s_number() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         given = placed((1, (2, 3)), (0, (3, 1)))
         (made,) = await create(node, topic("t", -1, -1, assignments=given))
         assert (made.error_code, made.num_partitions, made.replication_factor) == (ErrorCode.none, 2, 2)
@@ -142,7 +141,7 @@ def test_assignments_are_taken_by_their_partition_s_number() -> None:
 
 def test_a_name_given_twice_is_refused_once_and_the_others_are_created() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         results = await create(node, topic("a"), topic("b"), topic("a"))
         assert [(result.name, result.error_code) for result in results] == [
             ("a", ErrorCode.invalid_request),
@@ -156,7 +155,7 @@ def test_a_name_given_twice_is_refused_once_and_the_others_are_created() -> None
 
 def test_an_existing_topic_is_refused_also_when_this_node_has_not_heard_of_it() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t")
         (made,) = await create(node, topic("t"))
         assert made.error_code == ErrorCode.topic_already_exists
@@ -169,7 +168,7 @@ def test_an_existing_topic_is_refused_also_when_this_node_has_not_heard_of_it() 
 @pytest.mark.parametrize("defaults", [True, False])
 def test_a_request_for_more_partitions_than_kafka_creates_at_once_is_refused_whole(defaults: bool) -> None:
     async def test() -> None:
-        node = Node(partitions=5_000)
+        node = FakeNode(partitions=5_000)
         count = -1 if defaults else 5_000
         results = await create(node, topic("a", count, 1), topic("b", count, 1), topic("c", 1, 1))
         assert codes(results) == [ErrorCode.policy_violation] * 3
@@ -181,7 +180,7 @@ def test_a_request_for_more_partitions_than_kafka_creates_at_once_is_refused_who
 
 def test_topics_are_proposed_in_the_order_of_the_request() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         names = [f"t{number}" for number in range(150)]
         results = await create(node, *(topic(name) for name in names))
         assert [result.name for result in results] == names
@@ -198,7 +197,7 @@ def test_no_answer_from_the_controller_is_a_timeout_that_says_what_is_known(
     version: int, unknown: bool
 ) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.controller.down = Unavailable("no leader is known", unknown)
         (made,) = await create(node, topic("t"), version=version)
         assert made.error_code == ErrorCode.request_timed_out
@@ -210,7 +209,7 @@ def test_no_answer_from_the_controller_is_a_timeout_that_says_what_is_known(
 
 def test_a_creation_whose_outcome_is_unknown_is_never_a_refusal() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.controller.lose_answers = True
         (made,) = await create(node, topic("t"))
         assert made.error_code == ErrorCode.request_timed_out
@@ -221,7 +220,7 @@ def test_a_creation_whose_outcome_is_unknown_is_never_a_refusal() -> None:
 
 def test_a_retry_of_a_creation_gives_the_topic() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.controller.attempts = 3
         (made,) = await create(node, topic("t", 2))
         assert (made.error_code, made.num_partitions) == (ErrorCode.none, 2)
@@ -232,7 +231,7 @@ def test_a_retry_of_a_creation_gives_the_topic() -> None:
 
 def test_a_topic_that_is_deleted_between_two_attempts_was_created() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.controller.attempts = 2
 
         def delete(command: Command) -> None:
@@ -248,7 +247,7 @@ def test_a_topic_that_is_deleted_between_two_attempts_was_created() -> None:
 
 def test_the_answer_waits_for_leaders_but_not_for_long() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.leaders.nobody = True
         begun = node.loop.time()
         assert codes(await create(node, topic("a"))) == [ErrorCode.none]
@@ -263,7 +262,7 @@ def test_the_answer_waits_for_leaders_but_not_for_long() -> None:
 
 def test_the_wait_for_leaders_ends_with_the_request_s_timeout() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.leaders.nobody = True
         begun = node.loop.time()
         for timeout in (timedelta(milliseconds=50), timedelta(0), timedelta(milliseconds=-1)):
@@ -276,7 +275,7 @@ def test_the_wait_for_leaders_ends_with_the_request_s_timeout() -> None:
 # DeleteTopics.
 
 
-async def delete(node: Node, *wanted: str | uuid.UUID, version: int = 6) -> Any:
+async def delete(node: FakeNode, *wanted: str | uuid.UUID, version: int = 6) -> Any:
     topics = [
         {"name": one, "topic_id": None} if isinstance(one, str) else {"name": None, "topic_id": one}
         for one in wanted
@@ -288,7 +287,7 @@ async def delete(node: Node, *wanted: str | uuid.UUID, version: int = 6) -> Any:
 @pytest.mark.parametrize("version", versions(DELETE))
 def test_topics_are_deleted_by_name_in_every_version(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         there = node.cluster.create("a")
         node.cluster.create("kept")
         node.controller.hear()
@@ -305,7 +304,7 @@ def test_topics_are_deleted_by_name_in_every_version(version: int) -> None:
 
 def test_topics_are_deleted_by_id() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic_id = uuid.UUID(bytes=node.cluster.create("t").topic_id)
         node.controller.hear()
         gone, unknown = await delete(node, topic_id, uuid.UUID(int=5))
@@ -319,7 +318,7 @@ def test_topics_are_deleted_by_id() -> None:
 
 def test_a_topic_that_this_node_has_not_heard_of_is_found_and_deleted() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t")
         assert node.controller.machine.topic("t") is None
         assert codes(await delete(node, "t")) == [ErrorCode.none]
@@ -331,7 +330,7 @@ def test_a_topic_that_this_node_has_not_heard_of_is_found_and_deleted() -> None:
 
 def test_a_deletion_that_names_a_topic_in_two_ways_is_invalid() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic_id = uuid.UUID(bytes=node.cluster.create("t").topic_id)
         node.controller.hear()
         by_name, by_id = await delete(node, "t", topic_id)
@@ -348,7 +347,7 @@ def test_a_deletion_that_names_a_topic_in_two_ways_is_invalid() -> None:
 
 def test_what_is_named_twice_is_deleted_not_at_all() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         a, b = node.cluster.create("a"), node.cluster.create("b")
         node.controller.hear()
         assert codes(await delete(node, "a", "a")) == [ErrorCode.invalid_request]
@@ -361,7 +360,7 @@ def test_what_is_named_twice_is_deleted_not_at_all() -> None:
 
 def test_a_retried_deletion_succeeds() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t")
         node.controller.hear()
         node.controller.attempts = 2
@@ -374,7 +373,7 @@ def test_a_deletion_by_name_means_the_topic_that_has_the_name_now() -> None:
     """The name was taken anew and this node had not heard: what is answered must be true of the new one."""
 
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         old = node.cluster.create("t")
         node.controller.hear()
         node.cluster.apply(DeleteTopic(old.topic_id))
@@ -388,7 +387,7 @@ def test_a_deletion_by_name_means_the_topic_that_has_the_name_now() -> None:
 
 def test_a_deletion_that_another_was_faster_with_is_of_an_unknown_topic() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         for wanted, code in (
             ("t", ErrorCode.unknown_topic_or_partition),
             (None, ErrorCode.unknown_topic_id),
@@ -404,7 +403,7 @@ def test_a_deletion_that_another_was_faster_with_is_of_an_unknown_topic() -> Non
 @pytest.mark.parametrize("known_here", [True, False])
 def test_a_deletion_without_an_answer_is_a_timeout_never_an_unknown_topic(known_here: bool) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         topic_id = uuid.UUID(bytes=node.cluster.create("t").topic_id)
         if known_here:
             node.controller.hear()
@@ -423,7 +422,7 @@ def test_a_deletion_without_an_answer_is_a_timeout_never_an_unknown_topic(known_
 
 def test_a_name_means_the_topic_it_has_now_not_the_one_this_node_still_knows() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         old = node.cluster.create("t")
         node.controller.hear()
         node.cluster.apply(DeleteTopic(old.topic_id))
@@ -437,7 +436,7 @@ def test_a_name_means_the_topic_it_has_now_not_the_one_this_node_still_knows() -
     run(test)
 
 
-async def grow(node: Node, *topics: dict[str, Any], version: int = 3, validate_only: bool = False) -> Any:
+async def grow(node: FakeNode, *topics: dict[str, Any], version: int = 3, validate_only: bool = False) -> Any:
     fields = {"topics": topics, "timeout": TEN_SECONDS, "validate_only": validate_only}
     return (await node.ask(GROW, version, **fields)).results
 
@@ -450,7 +449,7 @@ def to(name: str, count: int, *replicas: tuple[int, ...]) -> dict[str, Any]:
 @pytest.mark.parametrize("version", versions(GROW))
 def test_a_topic_grows_in_every_version(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t", 2, 1)
         node.controller.hear()
         (checked,) = await grow(node, to("t", 4), version=version, validate_only=True)
@@ -477,7 +476,7 @@ def test_a_topic_grows_in_every_version(version: int) -> None:
 )
 def test_growth_that_kafka_refuses_is_refused(asked: dict[str, Any], code: ErrorCode) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t", 2, 1)
         node.controller.hear()
         for validate_only in (True, False):
@@ -491,7 +490,7 @@ def test_growth_that_kafka_refuses_is_refused(asked: dict[str, Any], code: Error
 
 def test_a_topic_that_is_named_twice_does_not_grow() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t", 2, 1)
         assert codes(await grow(node, to("t", 3), to("t", 4))) == [ErrorCode.invalid_request]
         assert len(node.cluster.leader.topics[0].partitions) == 2
@@ -501,7 +500,7 @@ def test_a_topic_that_is_named_twice_does_not_grow() -> None:
 
 def test_a_retried_growth_succeeds_but_growth_to_what_is_there_is_refused() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t", 2, 1)
         node.controller.hear()
         node.controller.attempts = 2
@@ -513,7 +512,7 @@ def test_a_retried_growth_succeeds_but_growth_to_what_is_there_is_refused() -> N
 
 def test_a_topic_that_goes_while_it_grows_is_unknown() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         there = node.cluster.create("t", 2, 1)
         node.controller.hear()
         node.cluster.apply(DeleteTopic(there.topic_id))
@@ -524,7 +523,7 @@ def test_a_topic_that_goes_while_it_grows_is_unknown() -> None:
 
 def test_growth_without_an_answer_is_a_timeout() -> None:
     async def test() -> None:
-        node = Node(Cluster())
+        node = FakeNode(Cluster())
         node.cluster.create("t", 2, 1)
         node.controller.hear()
         node.controller.lose_answers = True

@@ -11,12 +11,12 @@ from strandline.node.kafka.wire.record_batch import boundaries, read_header
 from strandline.snapshot.level_one_format import LevelOneWriter, batches_of, parse
 from strandline.statemachine.partition.level_one import level_one_name
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne
-from tests.kafka.handlers.data_harness import NOW, PLACE, DataNode, FakePartition
-from tests.kafka.handlers.test_fetch import bases, only
-from tests.kafka.handlers.test_list_offsets import NEWEST, at, found
-from tests.kafka.handlers.test_produce import simulated
-from tests.kafka.handlers.test_read_committed import COMMITTED, P, aborted, batch
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.fake_partition import NOW, PLACE, FakePartition
+from tests.kafka.handlers.fetch_answers import COMMITTED, P, aborted, bases, batch, only
+from tests.kafka.handlers.list_offsets_answers import NEWEST, at, found
 from tests.kafka.wire.batches import build
+from tests.runtime.jumping_loop import simulated
 
 
 def compacted(partition: FakePartition, kept: set[int], number: int = 0) -> None:
@@ -39,9 +39,9 @@ def compacted(partition: FakePartition, kept: set[int], number: int = 0) -> None
     assert made.extent in list(partition.machine.level_one)
 
 
-def made(batches: int, *ends: int) -> tuple[DataNode, FakePartition]:
+def made(batches: int, *ends: int) -> tuple[FakeNode, FakePartition]:
     """Batches of three records, in level-one objects up to these offsets."""
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(*[build() for _ in range(batches)])
@@ -92,7 +92,7 @@ async def test_nothing_from_above_the_last_stable_offset_fills_a_hole() -> None:
 
 @simulated
 async def test_lookups_by_time_find_the_first_record_that_is_left() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(at(10), at(30), at(20), at(5))

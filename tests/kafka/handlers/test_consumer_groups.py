@@ -12,35 +12,11 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_commands import DeleteTopic
-from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.kafka_errors import KafkaError
-from tests.kafka.handlers.test_groups import Home, at_home, versions
+from tests.kafka.handlers.groups_home import Home, at_home, beat, described, parts, topic
+from tests.kafka.wire.entities import versions
 
 MINUTE = timedelta(minutes=1)
-JOIN = {"rebalance_timeout": MINUTE, "subscribed_topic_names": ["events"], "topic_partitions": []}
-
-
-def topic(home: Home, name: str = "events", partitions: int = 2) -> Topic:
-    made = home.cluster.create(name, partitions)
-    home.controller.hear()
-    return made
-
-
-async def beat(home: Home, version: int | None = None, epoch: int = 0, **more: Any) -> Any:
-    asked = {"group_id": "g", "member_id": "m", "member_epoch": epoch, "topic_partitions": None}
-    if epoch == 0:
-        asked |= JOIN
-    return await home.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, **{**asked, **more})
-
-
-async def described(home: Home, group: str = "g", version: int | None = None) -> Any:
-    answer = await home.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, version, group_ids=[group])
-    (only,) = answer.groups
-    return only
-
-
-def parts(assignment: Any) -> dict[UUID, tuple[int, ...]]:
-    return {one.topic_id: one.partitions for one in assignment.topic_partitions}
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.CONSUMER_GROUP_HEARTBEAT))

@@ -12,24 +12,24 @@ from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.partition_commands import SetStartOffset
-from tests.kafka.handlers.admin_harness import TERM
-from tests.kafka.handlers.data_harness import DataNode
-from tests.kafka.handlers.test_produce import simulated
+from tests.kafka.handlers.fake_cluster import TERM
+from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.wire.batches import build
+from tests.runtime.jumping_loop import simulated
 
 VERSIONS = range(APIS[ApiKey.DELETE_RECORDS].first, APIS[ApiKey.DELETE_RECORDS].last + 1)
 
 
-def filled(policy: str = "delete") -> DataNode:
+def filled(policy: str = "delete") -> FakeNode:
     """A topic with the records 0 to 8."""
-    node = DataNode()
+    node = FakeNode()
     node.topic(cleanup_policy=policy)
     node.partition().write(build(), build(), build())
     return node
 
 
 async def deleted(
-    node: DataNode, offsets: dict[int, int], version: int = 2, *, topic: str = "t", seconds: float = 1.0
+    node: FakeNode, offsets: dict[int, int], version: int = 2, *, topic: str = "t", seconds: float = 1.0
 ) -> list[tuple[ErrorCode, int]]:
     """Code and low watermark of each partition, in the order asked."""
     parts = [{"partition_index": number, "offset": offset} for number, offset in offsets.items()]
@@ -115,7 +115,7 @@ async def test_only_compacted_topics_keep_their_records(policy: str, code: Error
 
 @simulated
 async def test_each_partition_is_judged_for_itself() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     for number in (0, 1):
         node.partition(number=number).write(build())
@@ -167,7 +167,7 @@ async def test_a_command_that_fails_is_told_and_an_unknown_outcome_is_a_time_out
 
 @simulated
 async def test_what_takes_longer_than_the_timeout_is_timed_out_alone() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     for number in range(2):
         node.partition(number=number).write(build())

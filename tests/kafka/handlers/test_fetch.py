@@ -18,30 +18,14 @@ from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.record_batch import boundaries, read_header
 from strandline.node.objectstore.store import NotDone
 from strandline.snapshot.level_zero_format import BadObject
-from tests.kafka.handlers.admin_harness import TERM, run
-from tests.kafka.handlers.data_harness import DataNode, FakePartition
-from tests.kafka.handlers.test_produce import simulated
+from tests.kafka.handlers.fake_cluster import TERM
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.fake_partition import FakePartition
+from tests.kafka.handlers.fetch_answers import bases, codes, only, parts, waiting
 from tests.kafka.wire.batches import Record, build
+from tests.runtime.jumping_loop import run, simulated
 
 VERSIONS = range(APIS[ApiKey.FETCH].first, APIS[ApiKey.FETCH].last + 1)
-
-
-def parts(response: Any) -> list[Any]:
-    return [one for topic in response.responses for one in topic.partitions]
-
-
-def only(response: Any) -> Any:
-    (part,) = parts(response)
-    return part
-
-
-def codes(response: Any) -> list[ErrorCode]:
-    return [one.error_code for one in parts(response)]
-
-
-def bases(part: Any) -> list[int]:
-    """Base offsets of the batches in an answer."""
-    return [read_header(part.records, start).base_offset for start, _ in boundaries(part.records)]
 
 
 def sized(size: int) -> bytes:
@@ -50,17 +34,13 @@ def sized(size: int) -> bytes:
     return build([Record(bytes(size - 70 + size - len(batch)))])
 
 
-def waiting(node: DataNode, *args: Any, **fields: Any) -> asyncio.Task[Any]:
-    return asyncio.get_running_loop().create_task(node.fetch(*args, **fields))
-
-
 # What is given.
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @simulated
 async def test_every_version_gives_whole_batches_with_offsets_and_leader_epochs(version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(build(), build())
     node.partition().replica.begin_term(TERM + 2)
@@ -81,7 +61,7 @@ async def test_every_version_gives_whole_batches_with_offsets_and_leader_epochs(
 
 @simulated
 async def test_an_offset_inside_a_batch_gives_the_whole_batch() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(build(), build())
     assert bases(only(await node.fetch({0: 4}))) == [3]
@@ -89,7 +69,7 @@ async def test_an_offset_inside_a_batch_gives_the_whole_batch() -> None:
 
 @simulated
 async def test_the_end_of_the_log_is_empty_and_no_error() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(build())
     part = only(await node.fetch({0: 3}))
@@ -99,7 +79,7 @@ async def test_the_end_of_the_log_is_empty_and_no_error() -> None:
 
 @simulated
 async def test_answers_come_in_the_order_of_the_request() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic("a", 2)
     node.topic("b")
     response = await node.fetch({("b", 0): 0, ("a", 1): 0, ("a", 0): 0}, 12)
@@ -110,7 +90,7 @@ async def test_answers_come_in_the_order_of_the_request() -> None:
 @simulated
 async def test_a_fetch_of_many_partitions_lets_the_loop_do_other_work_between() -> None:
     """Where the processor is busy, one long turn of the loop is as long as an election."""
-    node, partitions = DataNode(), 5 * fetch_module.SLICE
+    node, partitions = FakeNode(), 5 * fetch_module.SLICE
     node.topic(partitions=partitions)
     for number in range(partitions):
         node.partition("t", number).write(build())
@@ -127,7 +107,7 @@ async def test_a_fetch_of_many_partitions_lets_the_loop_do_other_work_between() 
 
 @simulated
 async def test_large_batches_are_passed_on_uncopied() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     batch = sized(100_000)
     node.partition().write(batch)
@@ -150,7 +130,7 @@ async def test_large_batches_are_passed_on_uncopied() -> None:
 
 @simulated
 async def test_the_first_batch_comes_whatever_its_size() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     for number in range(2):
         node.partition(number=number).write(sized(500), sized(500))
@@ -163,7 +143,7 @@ async def test_the_first_batch_comes_whatever_its_size() -> None:
 
 @simulated
 async def test_the_first_partition_with_data_counts_as_the_first() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     for number in (1, 2):
         node.partition(number=number).write(sized(500))
@@ -173,7 +153,7 @@ async def test_the_first_partition_with_data_counts_as_the_first() -> None:
 
 @simulated
 async def test_a_partitions_limit_is_kept_by_whole_batches() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(sized(400), sized(400), sized(400))
     for limit, expected in ((799, [0]), (800, [0, 1]), (1199, [0, 1]), (1200, [0, 1, 2])):
@@ -183,7 +163,7 @@ async def test_a_partitions_limit_is_kept_by_whole_batches() -> None:
 
 @simulated
 async def test_the_requests_limit_is_shared_in_order() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     for number in range(3):
         node.partition(number=number).write(sized(400), sized(400))
@@ -199,7 +179,7 @@ async def test_the_requests_limit_is_shared_in_order() -> None:
 
 @simulated
 async def test_what_does_not_fit_does_not_keep_out_what_does() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     for number, size in enumerate((400, 600, 200)):
         node.partition(number=number).write(sized(size))
@@ -210,7 +190,7 @@ async def test_what_does_not_fit_does_not_keep_out_what_does() -> None:
 @simulated
 async def test_no_answer_is_larger_than_the_server_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_module, "MAX_FETCH_BYTES", 1000)
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(sized(400), sized(400), sized(400))
     assert bases(only(await node.fetch({0: 0}, min_bytes=5000, max_wait=9.0))) == [0, 1]
@@ -230,7 +210,7 @@ def test_what_fits_is_given_by_the_plain_rule(
     """The same from memory and from a slow store, where reads overlap."""
 
     async def check() -> None:
-        node = DataNode()
+        node = FakeNode()
         node.topic(partitions=len(logs))
         for number, sizes in enumerate(logs):
             node.partition(number=number).write(*map(sized, sizes))
@@ -263,7 +243,7 @@ async def test_a_batch_read_before_it_was_measured_is_left_out_if_it_does_not_fi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch_module, "LIKELY_BATCH_BYTES", 0)
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     for number, size in enumerate((400, 600, 200)):
         node.partition(number=number).write(sized(size))
@@ -273,7 +253,7 @@ async def test_a_batch_read_before_it_was_measured_is_left_out_if_it_does_not_fi
 
 @simulated
 async def test_a_partition_that_cannot_be_read_does_not_count_as_the_first() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     for number in range(2):
         node.partition(number=number).write(sized(500))
@@ -285,7 +265,7 @@ async def test_a_partition_that_cannot_be_read_does_not_count_as_the_first() -> 
 
 @simulated
 async def test_reads_that_overlap_share_what_room_there_is() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=4)
     for number in range(4):
         node.partition(number=number).write(sized(400))
@@ -296,7 +276,7 @@ async def test_reads_that_overlap_share_what_room_there_is() -> None:
 
 @simulated
 async def test_reads_that_wait_for_the_store_overlap() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=9)
     for number in range(9):
         node.partition(number=number).write(build())
@@ -312,7 +292,7 @@ async def test_reads_that_wait_for_the_store_overlap() -> None:
 
 @simulated
 async def test_an_empty_partition_is_waited_for_exactly_as_long_as_asked() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     for seconds in (0.0, 0.001, 0.5, 30.0):
         started = node.loop.time()
@@ -323,7 +303,7 @@ async def test_an_empty_partition_is_waited_for_exactly_as_long_as_asked() -> No
 
 @simulated
 async def test_records_wake_a_long_poll_at_once() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     started = node.loop.time()
     asked = waiting(node, {0: 0, 1: 0}, max_wait=30.0)
@@ -336,7 +316,7 @@ async def test_records_wake_a_long_poll_at_once() -> None:
 
 @simulated
 async def test_a_long_poll_is_not_woken_by_what_changes_nothing_for_it() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     asked = waiting(node, {0: 0}, max_wait=5.0)
     for at in range(1, 5):
@@ -348,7 +328,7 @@ async def test_a_long_poll_is_not_woken_by_what_changes_nothing_for_it() -> None
 
 @simulated
 async def test_min_bytes_are_counted_over_all_partitions() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     node.partition(number=0).write(sized(400))
     asked = waiting(node, {0: 0, 1: 0}, max_wait=30.0, min_bytes=1000)
@@ -364,7 +344,7 @@ async def test_min_bytes_are_counted_over_all_partitions() -> None:
 
 @simulated
 async def test_what_a_partitions_limit_keeps_back_does_not_count() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(*[sized(400)] * 9)
     wanted: Any = {0: {"fetch_offset": 0, "partition_max_bytes": 1000}}
@@ -377,7 +357,7 @@ async def test_what_a_partitions_limit_keeps_back_does_not_count() -> None:
 
 @simulated
 async def test_a_single_batch_above_its_partitions_limit_counts_whole() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(sized(900))
     started = node.loop.time()
@@ -388,7 +368,7 @@ async def test_a_single_batch_above_its_partitions_limit_counts_whole() -> None:
 
 @simulated
 async def test_after_max_wait_less_than_min_bytes_is_given() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(build())
     started = node.loop.time()
@@ -398,7 +378,7 @@ async def test_after_max_wait_less_than_min_bytes_is_given() -> None:
 
 @simulated
 async def test_min_bytes_of_nothing_does_not_wait() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     started = node.loop.time()
     await node.fetch({0: 0}, min_bytes=0, max_wait=30.0)
@@ -407,7 +387,7 @@ async def test_min_bytes_of_nothing_does_not_wait() -> None:
 
 @simulated
 async def test_a_request_for_nothing_is_answered_at_once() -> None:
-    node = DataNode()
+    node = FakeNode()
     started = node.loop.time()
     assert (await node.fetch({}, max_wait=30.0)).responses == ()
     assert node.loop.time() == started
@@ -415,7 +395,7 @@ async def test_a_request_for_nothing_is_answered_at_once() -> None:
 
 @simulated
 async def test_an_error_is_told_at_once_beside_what_there_is() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     started = node.loop.time()
     response = await node.fetch({0: 0, 5: 0}, max_wait=30.0)
@@ -425,7 +405,7 @@ async def test_an_error_is_told_at_once_beside_what_there_is() -> None:
 
 @simulated
 async def test_a_cancelled_long_poll_leaves_nothing_behind() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     asked = waiting(node, {0: 0, 1: 0, 2: 0}, max_wait=30.0)
     await asyncio.sleep(1)
@@ -437,7 +417,7 @@ async def test_a_cancelled_long_poll_leaves_nothing_behind() -> None:
 
 @simulated
 async def test_a_partition_asked_for_twice_is_answered_twice() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
     topics = [{"topic": "t", "partitions": [part, part]}]
@@ -450,7 +430,7 @@ async def test_a_partition_asked_for_twice_is_answered_twice() -> None:
 
 @simulated
 async def test_a_slow_consumer_is_given_everything_piece_by_piece() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     offset, seen = 0, []
     for number in range(20):
@@ -471,7 +451,7 @@ async def test_a_slow_consumer_is_given_everything_piece_by_piece() -> None:
 
 @simulated
 async def test_leadership_lost_during_a_long_poll_is_told_at_once_with_the_new_leader() -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic(partitions=2)
     asked = waiting(node, {0: 0, 1: 0}, max_wait=30.0)
     await asyncio.sleep(1)
@@ -492,7 +472,7 @@ async def test_leadership_lost_during_a_long_poll_is_told_at_once_with_the_new_l
 )
 @simulated
 async def test_a_topic_deleted_during_a_long_poll(version: int, code: ErrorCode) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     asked = waiting(node, {0: 0}, version, max_wait=30.0)
     await asyncio.sleep(1)
@@ -506,18 +486,18 @@ async def test_a_topic_deleted_during_a_long_poll(version: int, code: ErrorCode)
 
 @simulated
 async def test_a_replica_that_leaves_during_a_long_poll_is_told_at_once() -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic()
     asked = waiting(node, {0: 0}, max_wait=30.0)
     await asyncio.sleep(1)
-    node.fakes.pop((topic.topic_id, 0)).moved()
+    node.partitions.replicas.pop((topic.topic_id, 0)).moved()
     await asyncio.sleep(0.001)
     assert codes(asked.result()) == [ErrorCode.not_leader_or_follower]
 
 
 @simulated
 async def test_records_deleted_below_a_long_poll_are_told_at_once() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(build(), build())
     asked = waiting(node, {0: 0}, max_wait=30.0, min_bytes=100_000)
@@ -529,7 +509,7 @@ async def test_records_deleted_below_a_long_poll_are_told_at_once() -> None:
 
 @simulated
 async def test_a_new_leader_epoch_during_a_long_poll_fences_the_client() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     wanted: Any = {0: {"fetch_offset": 0, "current_leader_epoch": TERM}}
     asked = waiting(node, wanted, max_wait=30.0)
@@ -545,7 +525,7 @@ async def test_a_new_leader_epoch_during_a_long_poll_fences_the_client() -> None
 
 @simulated
 async def test_an_unknown_topic_or_partition() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     response = await node.fetch({("t", 1): 0, ("t", -1): 0, ("u", 0): 0}, 12)
     assert codes(response) == [ErrorCode.unknown_topic_or_partition] * 3
@@ -556,7 +536,7 @@ async def test_an_unknown_topic_or_partition() -> None:
 
 @simulated
 async def test_an_unknown_topic_id() -> None:
-    node = DataNode()
+    node = FakeNode()
     response = await node.fetch({(uuid.UUID(int=5), 0): 0, (None, 0): 0})
     assert codes(response) == [ErrorCode.unknown_topic_id] * 2
 
@@ -564,7 +544,7 @@ async def test_an_unknown_topic_id() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @simulated
 async def test_a_follower_gives_nothing_and_names_the_leader(version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic()
     node.partition().write(build())
     node.partition().resign()
@@ -580,7 +560,7 @@ async def test_a_follower_gives_nothing_and_names_the_leader(version: int) -> No
 
 @simulated
 async def test_leader_epochs_are_compared() -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic()
     node.partition().write(build())
     node.leaders.others[topic.partitions[0].group] = Leader(1, TERM)
@@ -600,7 +580,7 @@ async def test_leader_epochs_are_compared() -> None:
 
 @simulated
 async def test_out_of_range_is_said_only_by_a_confirmed_leader() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(build(), build())
@@ -619,7 +599,7 @@ async def test_out_of_range_is_said_only_by_a_confirmed_leader() -> None:
 
 @simulated
 async def test_what_a_confirmation_brings_is_served() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(build())
@@ -629,7 +609,7 @@ async def test_what_a_confirmation_brings_is_served() -> None:
 
 @simulated
 async def test_a_diverging_epoch_is_told_without_records() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(build())
@@ -656,7 +636,7 @@ async def test_a_diverging_epoch_is_told_without_records() -> None:
 
 @simulated
 async def test_damage_and_a_store_that_does_not_answer_are_told_apart() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     for number in range(3):
         node.partition(number=number).write(build())
@@ -672,7 +652,7 @@ async def test_damage_and_a_store_that_does_not_answer_are_told_apart() -> None:
 
 @simulated
 async def test_a_new_session_is_not_made_and_a_whole_request_is_served() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(build())
     for session, epoch in ((0, -1), (0, 0), (5, -1), (5, 0)):
@@ -684,7 +664,7 @@ async def test_a_new_session_is_not_made_and_a_whole_request_is_served() -> None
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version >= 7])
 @simulated
 async def test_a_session_that_goes_on_is_not_found(version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     for session, epoch in ((5, 1), (5, 2**31 - 1), (0, 1)):
         response = await node.fetch({}, version, session_id=session, session_epoch=epoch, max_wait=30.0)
         assert response.error_code is ErrorCode.fetch_session_id_not_found
@@ -694,9 +674,9 @@ async def test_a_session_that_goes_on_is_not_found(version: int) -> None:
 # Level one.
 
 
-def lifted(batches: int, ends: int, **sizes: int) -> DataNode:
+def lifted(batches: int, ends: int, **sizes: int) -> FakeNode:
     """A topic of batches of three records, those up to an offset in level one."""
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(*[build()] * batches)
     node.partition().reconcile(ends, **sizes)
@@ -726,7 +706,7 @@ async def test_every_limit_holds_across_the_levels() -> None:
 
 @simulated
 async def test_partitions_in_level_one_fit_the_answer_together() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=4)
     for number in range(4):
         node.partition(number=number).write(*[sized(1000)] * 6)

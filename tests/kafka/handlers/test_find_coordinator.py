@@ -24,14 +24,16 @@ from strandline.statemachine.internal_topics import (
     coordinator_of,
 )
 from strandline.statemachine.kafka_errors import KafkaError
-from tests.kafka.handlers.admin_harness import Cluster, Node, run
+from tests.kafka.handlers.fake_cluster import Cluster
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.runtime.jumping_loop import run
 
 FIND = ApiKey.FIND_COORDINATOR
 GROUP, TRANSACTION = 0, 1
 VERSIONS = range(APIS[FIND].first, APIS[FIND].last + 1)
 
 
-async def find(node: Node, version: int, kind: int, *keys: str) -> list[Any]:
+async def find(node: FakeNode, version: int, kind: int, *keys: str) -> list[Any]:
     """What is said of each key; before version 4 of one."""
     answer = await node.ask(FIND, version, key=keys[0], key_type=kind, coordinator_keys=keys)
     if version < 4:
@@ -48,7 +50,7 @@ def test_a_key_is_where_its_partition_is_led(version: int, kind: int) -> None:
         pytest.skip("version 0 knows groups only")
 
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         name = (GROUPS_TOPIC, TRANSACTIONS_TOPIC)[kind]
         for key in ("flights", "trains", "", "é"):
             (found,) = await find(node, version, kind, key)
@@ -73,7 +75,7 @@ def test_a_key_is_where_its_partition_is_led(version: int, kind: int) -> None:
 @pytest.mark.parametrize("version", range(4, APIS[FIND].last + 1))
 def test_a_batch_of_keys_is_answered_one_by_one(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         keys = [f"group-{number}" for number in range(200)]
         found = await find(node, version, GROUP, *keys)
         assert {one.error_code for one in found} == {ErrorCode.none}
@@ -87,7 +89,7 @@ def test_a_batch_of_keys_is_answered_one_by_one(version: int) -> None:
 
 def test_an_unreasonable_batch_is_refused_whole() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         found = await find(node, 6, GROUP, *map(str, range(MAX_KEYS + 1)))
         assert {(one.error_code, one.node_id) for one in found} == {(ErrorCode.invalid_request, -1)}
         assert node.controller.submitted == []
@@ -98,7 +100,7 @@ def test_an_unreasonable_batch_is_refused_whole() -> None:
 @pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
 def test_keys_that_take_long_to_hash_are_not_looked_up(kind: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         too_long, whole = "x" * (MAX_KEY_BYTES + 1), "x" * MAX_KEY_BYTES
         assert (await find(node, 3, kind, too_long))[0].error_code is ErrorCode.invalid_request
         first, second = await find(node, 6, kind, too_long, whole)
@@ -118,7 +120,7 @@ def test_keys_that_take_long_to_hash_are_not_looked_up(kind: int) -> None:
 @pytest.mark.parametrize("kind", [2, -1])
 def test_other_keys_have_no_coordinator(version: int, kind: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         (found,) = await find(node, version, kind, "share")
         assert (found.error_code, found.node_id) == (ErrorCode.invalid_request, -1)
         assert f"type {kind}" in found.error_message
@@ -130,7 +132,7 @@ def test_other_keys_have_no_coordinator(version: int, kind: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_without_a_leader_clients_come_again(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.leaders.nobody = True
         began = node.loop.time()
         (found,) = await find(node, version, GROUP, "g")
@@ -149,7 +151,7 @@ def test_without_a_leader_clients_come_again(version: int) -> None:
 
 def test_an_election_is_waited_for() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.leaders.nobody = True
         asked = asyncio.ensure_future(find(node, 6, GROUP, "g"))
         await asyncio.sleep(LEADER_SECONDS / 2)
@@ -164,7 +166,7 @@ def test_an_election_is_waited_for() -> None:
 
 def test_no_client_is_sent_to_a_node_that_is_fenced_or_unknown() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         place = await node.coordinators.group_place("g")
         assert isinstance(place, CoordinatorPlace)
         for leader in (2, 9):
@@ -186,7 +188,7 @@ def test_no_client_is_sent_to_a_node_that_is_fenced_or_unknown() -> None:
 def test_nodes_that_find_it_missing_together_get_the_same() -> None:
     async def test() -> None:
         cluster = Cluster()
-        nodes = [Node(cluster, number) for number in (1, 2, 3)]
+        nodes = [FakeNode(cluster, number) for number in (1, 2, 3)]
         places = await asyncio.gather(
             *(node.coordinators.group_place(f"g{number}") for node in nodes for number in range(20))
         )
@@ -203,7 +205,7 @@ def test_nodes_that_find_it_missing_together_get_the_same() -> None:
 @pytest.mark.parametrize("unknown", [False, True])
 def test_without_the_controller_clients_come_again(unknown: bool) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.controller.down = Unavailable("nobody leads it", unknown)
         (found,) = await find(node, 6, TRANSACTION, "t")
         assert (found.error_code, found.node_id) == (ErrorCode.coordinator_not_available, -1)
@@ -216,7 +218,7 @@ def test_without_the_controller_clients_come_again(unknown: bool) -> None:
 
 def test_with_too_few_nodes_nothing_is_created_with_fewer_replicas() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.fence(3)
         node.controller.hear()
         (found,) = await find(node, 6, GROUP, "g")
@@ -229,7 +231,7 @@ def test_with_too_few_nodes_nothing_is_created_with_fewer_replicas() -> None:
 
 def test_who_gives_up_takes_it_from_nobody_else() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         first = asyncio.ensure_future(node.coordinators.group_place("g"))
         second = asyncio.ensure_future(node.coordinators.group_place("h"))
         for _ in range(2):
@@ -244,7 +246,7 @@ def test_who_gives_up_takes_it_from_nobody_else() -> None:
 
 def test_a_node_that_stops_creates_nothing() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.coordinators.close()
         refused = await node.coordinators.group_place("g")
         assert isinstance(refused, Refusal)
@@ -257,7 +259,7 @@ def test_a_node_that_stops_creates_nothing() -> None:
 
 def test_the_controller_is_asked_for_as_long_as_a_client_waits() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         seconds: list[float] = []
         submit = node.controller.submit
 
@@ -278,7 +280,7 @@ def test_the_controller_is_asked_for_as_long_as_a_client_waits() -> None:
 
 def test_what_is_not_hosted_here_is_coordinated_elsewhere() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         for answers in (node.coordinators.groups_for, node.coordinators.transactions_for):
             assert answers("g") is KafkaError.NOT_COORDINATOR
         await node.coordinators.group_place("g")

@@ -9,8 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.wire.apis import ApiKey
-from tests.kafka.handlers.admin_harness import Node, run
-from tests.kafka.handlers.test_admin_configs import (
+from tests.kafka.handlers.configs import (
     ALTER,
     BROKER,
     DESCRIBE,
@@ -25,8 +24,10 @@ from tests.kafka.handlers.test_admin_configs import (
     change,
     describe,
     resource,
-    versions,
 )
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.wire.entities import versions
+from tests.runtime.jumping_loop import run
 
 SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 LIST = ApiKey.LIST_CONFIG_RESOURCES
@@ -39,7 +40,7 @@ def of_group(*changes: dict[str, Any], name: str = "g") -> dict[str, Any]:
 @pytest.mark.parametrize("version", versions(DESCRIBE))
 def test_a_group_s_configs_are_told_whether_or_not_it_is_there(version: int) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         (answer,) = await alter(node, of_group(change(SET, SESSION, "50000")))
         assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
         (result,) = await describe(node, resource(GROUP, "g"), version=version, include_synonyms=True)
@@ -61,7 +62,7 @@ def test_a_group_s_configs_are_told_whether_or_not_it_is_there(version: int) -> 
 @pytest.mark.parametrize("key", [ALTER, INCREMENTAL])
 def test_both_requests_change_a_group_and_validate(key: ApiKey) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         asked = of_group(change(SET, SESSION, "50000"), change(SET, INTERVAL, "7000"))
         for validate_only in (True, False):
             (answer,) = await alter(node, asked, key=key, validate_only=validate_only)
@@ -89,7 +90,7 @@ def test_both_requests_change_a_group_and_validate(key: ApiKey) -> None:
 )
 def test_what_brokers_do_not_allow_is_refused(key: ApiKey, name: str, value: str, words: str) -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         good = of_group(change(SET, SESSION, "60000"), name="h")
         for validate_only in (True, False):
             bad, fine = await alter(
@@ -104,7 +105,7 @@ def test_what_brokers_do_not_allow_is_refused(key: ApiKey, name: str, value: str
 
 def test_brokers_tell_what_they_allow() -> None:
     async def test() -> None:
-        (result,) = await describe(Node(), resource(BROKER, "1"))
+        (result,) = await describe(FakeNode(), resource(BROKER, "1"))
         told = {one.name: one.value for one in result.configs}
         for name, limits in ((SESSION, ("45000", "60000")), (INTERVAL, ("5000", "15000"))):
             word = name.removeprefix("consumer.")
@@ -115,7 +116,7 @@ def test_brokers_tell_what_they_allow() -> None:
 
 def test_a_change_without_an_answer_is_a_timeout() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.controller.down = Unavailable("no leader is known", True)
         (answer,) = await alter(node, of_group(change(SET, SESSION, "50000")))
         assert answer.error_code is ErrorCode.request_timed_out
@@ -126,7 +127,7 @@ def test_a_change_without_an_answer_is_a_timeout() -> None:
 
 def test_resources_are_listed_by_kind() -> None:
     async def test() -> None:
-        node = Node()
+        node = FakeNode()
         node.cluster.create("t")
         await alter(node, of_group(change(SET, SESSION, "50000")))
 

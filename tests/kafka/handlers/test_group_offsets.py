@@ -25,7 +25,8 @@ from strandline.statemachine.groups.group_commands import AssignGeneration, EndT
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.transaction_harness import Group, Log, Recording, turns
-from tests.kafka.handlers.admin_harness import Node, run
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.runtime.jumping_loop import run
 from tests.statemachine.groups_harness import consumers, member
 
 COMMIT, FETCH, DELETE = ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE
@@ -57,7 +58,7 @@ class Desk:
     """A node that coordinates all groups, with the topic events of two partitions."""
 
     def __init__(self) -> None:
-        self.node = Node()
+        self.node = FakeNode()
         context: Any = self.node
         context.wall_ms = lambda: 1_000_000
         context.verifier = self.verifier = FakeVerifier()

@@ -9,27 +9,24 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.configs import TOPIC
-from strandline.node.kafka.wire.apis import APIS, ApiKey
+from strandline.node.kafka.wire.apis import ApiKey
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, INTERNAL_TOPICS, TRANSACTIONS_TOPIC
-from tests.kafka.handlers.data_harness import DataNode
-from tests.kafka.handlers.test_produce import simulated
+from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.wire.batches import build
+from tests.kafka.wire.entities import versions
+from tests.runtime.jumping_loop import simulated
 
 INVALID = ErrorCode.invalid_topic_exception
 BOTH = sorted(INTERNAL_TOPICS)
 SOON = timedelta(seconds=1)
 
 
-async def node_with_coordinators() -> DataNode:
-    node = DataNode()
+async def node_with_coordinators() -> FakeNode:
+    node = FakeNode()
     node.topic("t")
     await node.coordinators.group_place("g")
     await node.coordinators.transaction_place("t")
     return node
-
-
-def versions(key: ApiKey) -> range:
-    return range(APIS[key].first, APIS[key].last + 1)
 
 
 @simulated
@@ -47,7 +44,7 @@ async def test_metadata_lists_them_as_internal() -> None:
 
 @simulated
 async def test_naming_one_in_metadata_creates_none() -> None:
-    node = DataNode()
+    node = FakeNode()
     wanted = [{"name": name, "topic_id": None} for name in BOTH]
     answer = await node.ask(ApiKey.METADATA, 9, topics=wanted, allow_auto_topic_creation=True)
     codes = [(topic.error_code, topic.is_internal) for topic in answer.topics]
@@ -121,7 +118,7 @@ async def test_users_neither_delete_nor_grow_nor_configure_them(name: str) -> No
 @pytest.mark.parametrize("there", [False, True])
 @simulated
 async def test_users_do_not_create_them(name: str, there: bool) -> None:
-    node = await node_with_coordinators() if there else DataNode()
+    node = await node_with_coordinators() if there else FakeNode()
     before = node.cluster.leader.topics
     asked = {
         "name": name,

@@ -12,27 +12,27 @@ from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.objectstore.store import NotDone
 from strandline.snapshot.compression import Compression
 from strandline.snapshot.level_zero_format import BadObject
-from tests.kafka.handlers.admin_harness import TERM
-from tests.kafka.handlers.data_harness import NOW, DataNode
-from tests.kafka.handlers.test_produce import simulated
+from tests.kafka.handlers.fake_cluster import TERM
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.fake_partition import NOW
+from tests.kafka.handlers.list_offsets_answers import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    NEWEST,
+    at,
+    found,
+)
 from tests.kafka.wire.batches import Record, build
+from tests.runtime.jumping_loop import simulated
 
 VERSIONS = range(APIS[ApiKey.LIST_OFFSETS].first, APIS[ApiKey.LIST_OFFSETS].last + 1)
-LATEST, EARLIEST, NEWEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-
-
-def found(parts: list[Any]) -> list[tuple[int, int, int]]:
-    assert [part.error_code for part in parts] == [ErrorCode.none] * len(parts)
-    return [(part.offset, part.timestamp, part.leader_epoch) for part in parts]
 
 
 def codes(parts: list[Any]) -> list[ErrorCode]:
     assert all((part.offset, part.timestamp) == (-1, -1) for part in parts if part.error_code)
     return [part.error_code for part in parts]
-
-
-def at(*times: int, compression: Compression = Compression.NONE) -> bytes:
-    return build([Record(b"v", NOW + time) for time in times], compression=compression)
 
 
 # ListOffsets.
@@ -41,7 +41,7 @@ def at(*times: int, compression: Compression = Compression.NONE) -> bytes:
 @pytest.mark.parametrize("version", VERSIONS)
 @simulated
 async def test_every_version_knows_the_ends(version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(build(), build())
     node.partition().trim(2)
@@ -54,7 +54,7 @@ async def test_every_version_knows_the_ends(version: int) -> None:
 
 @simulated
 async def test_the_ends_of_an_empty_partition() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     nothing = (-1, -1, -1)
     for time, expected in (
@@ -68,7 +68,7 @@ async def test_the_ends_of_an_empty_partition() -> None:
 
 @simulated
 async def test_what_is_not_in_level_one_is_local_and_level_one_is_tiered() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(build())
@@ -94,7 +94,7 @@ async def test_what_is_not_in_level_one_is_local_and_level_one_is_tiered() -> No
 @pytest.mark.parametrize("lifted", [0, 3, 6, 7])
 @simulated
 async def test_times_are_found_wherever_the_records_lie(lifted: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(at(0, 10, 20))
@@ -122,7 +122,7 @@ async def test_times_are_found_wherever_the_records_lie(lifted: int) -> None:
 
 @simulated
 async def test_a_damaged_block_is_a_corrupt_message_for_a_time_within_it() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7))
@@ -138,7 +138,7 @@ async def test_a_damaged_block_is_a_corrupt_message_for_a_time_within_it() -> No
 @pytest.mark.parametrize("compression", list(Compression))
 @simulated
 async def test_a_time_finds_the_first_record_of_it_or_later(compression: Compression) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(at(0, 10, 20, compression=compression))
@@ -158,7 +158,7 @@ async def test_a_time_finds_the_first_record_of_it_or_later(compression: Compres
 
 @simulated
 async def test_the_newest_record_is_the_first_of_the_greatest_time() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(at(1, 2), at(3, 9, 9, 4), at(9))
     assert found(await node.list_offsets([(0, NEWEST)])) == [(3, NOW + 9, TERM)]
@@ -166,7 +166,7 @@ async def test_the_newest_record_is_the_first_of_the_greatest_time() -> None:
 
 @simulated
 async def test_a_record_before_the_start_is_not_named() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(at(1, 2, 3))
     node.partition().trim(2)
@@ -176,7 +176,7 @@ async def test_a_record_before_the_start_is_not_named() -> None:
 
 @simulated
 async def test_a_header_that_promises_too_much_skips_no_record() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(build([Record(b"v", NOW)], max_timestamp=NOW + 50))
@@ -199,7 +199,7 @@ async def test_a_header_that_promises_too_much_skips_no_record() -> None:
 )
 @simulated
 async def test_a_special_time_is_unsupported_before_its_version(time: int, since: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     for version in VERSIONS:
         (part,) = await node.list_offsets([(0, time)], version)
@@ -208,7 +208,7 @@ async def test_a_special_time_is_unsupported_before_its_version(time: int, since
 
 @simulated
 async def test_leadership_is_proved_first() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.on_confirm = lambda: partition.write(build())
@@ -220,7 +220,7 @@ async def test_leadership_is_proved_first() -> None:
 
 @simulated
 async def test_refusals() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=4)
     node.partition(number=1).resign()
     node.leaders.nobody = True
@@ -238,7 +238,7 @@ async def test_refusals() -> None:
 
 @simulated
 async def test_leader_epochs_are_compared() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     for epoch, code in (
         (TERM, ErrorCode.none),
@@ -253,7 +253,7 @@ async def test_leader_epochs_are_compared() -> None:
 )
 @simulated
 async def test_a_leader_that_has_yet_to_catch_up_says_so(version: int, code: ErrorCode) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().resign()
     node.partition().loading = True
@@ -262,7 +262,7 @@ async def test_a_leader_that_has_yet_to_catch_up_says_so(version: int, code: Err
 
 @simulated
 async def test_damage_silence_and_the_time_limit_are_told_apart() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=4)
     for number in range(4):
         node.partition(number=number).write(at(1))
@@ -285,7 +285,7 @@ async def test_damage_silence_and_the_time_limit_are_told_apart() -> None:
 
 @simulated
 async def test_many_partitions_are_answered_in_their_order() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=150)
     for number in range(150):
         node.partition(number=number).write(*[at(0)] * (number % 7))
@@ -298,7 +298,7 @@ async def test_many_partitions_are_answered_in_their_order() -> None:
 # OffsetForLeaderEpoch.
 
 
-async def ends(node: DataNode, *asked: tuple[int, int], version: int = 4, current: int = -1) -> list[Any]:
+async def ends(node: FakeNode, *asked: tuple[int, int], version: int = 4, current: int = -1) -> list[Any]:
     """(error, epoch, end) for each (partition, epoch) of topic t."""
     parts = [
         {"partition": number, "current_leader_epoch": current, "leader_epoch": epoch}
@@ -315,7 +315,7 @@ async def ends(node: DataNode, *asked: tuple[int, int], version: int = 4, curren
 @pytest.mark.parametrize("version", [2, 3, 4])
 @simulated
 async def test_where_each_epoch_ends(version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     partition = node.partition()
     partition.write(build())
@@ -334,7 +334,7 @@ async def test_where_each_epoch_ends(version: int) -> None:
 
 @simulated
 async def test_an_epochs_end_is_told_by_a_confirmed_leader_only() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     partition = node.partition()
     partition.on_confirm = lambda: partition.write(build())
@@ -346,7 +346,7 @@ async def test_an_epochs_end_is_told_by_a_confirmed_leader_only() -> None:
 
 @simulated
 async def test_refusals_of_offset_for_leader_epoch() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     unknown = ErrorCode.unknown_topic_or_partition
     assert await ends(node, (5, TERM)) == [(unknown, -1, -1)]
@@ -358,7 +358,7 @@ async def test_refusals_of_offset_for_leader_epoch() -> None:
 
 @simulated
 async def test_a_cancelled_look_up_stops() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(at(1))
     node.partition().read_seconds = 60.0

@@ -17,10 +17,10 @@ from strandline.node.refusal import Reason, Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.producers import OpenTransaction
-from tests.kafka.handlers.data_harness import DataNode
-from tests.kafka.handlers.test_produce import simulated
-from tests.kafka.handlers.test_read_committed import P, Q, batch, made
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.fetch_answers import P, Q, batch, made
 from tests.kafka.wire.batches import build
+from tests.runtime.jumping_loop import simulated
 
 DONE, AGAIN, GONE = MarkerAnswer.DONE, MarkerAnswer.AGAIN, MarkerAnswer.GONE
 UNKNOWN_GROUP = 10_000
@@ -38,8 +38,8 @@ class FakeGroups:
         return self.answer
 
 
-class MarkedNode(DataNode):
-    """Finds its partitions by their groups too, and coordinates groups in one."""
+class MarkedNode(FakeNode):
+    """Coordinates groups in one of its partitions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,10 +52,6 @@ class MarkedNode(DataNode):
             ),
         )
         transaction_markers.serve(self.context)
-
-    def by_group(self, group: int) -> Any:
-        place = self.controller.machine.place_of(group)
-        return None if place is None else self.fakes.get((place.topic_id, place.partition))
 
     def group(self, number: int = 0) -> int:
         topic = self.controller.machine.topic("t")
@@ -189,7 +185,7 @@ async def test_a_call_is_bounded() -> None:
 
 
 async def write(
-    node: DataNode, epoch: int = 0, *, term: int = 3, commit: bool = False, **more: Any
+    node: FakeNode, epoch: int = 0, *, term: int = 3, commit: bool = False, **more: Any
 ) -> list[Any]:
     marker = {
         "producer_id": P,
@@ -284,7 +280,7 @@ async def test_who_does_not_lead_or_cannot_prove_it_ends_nothing() -> None:
 # What a partition tells of its producers.
 
 
-async def described(node: DataNode, *topics: tuple[str, list[int]]) -> list[Any]:
+async def described(node: FakeNode, *topics: tuple[str, list[int]]) -> list[Any]:
     asked = [{"name": name, "partition_indexes": numbers} for name, numbers in topics or (("t", [0]),)]
     response = await node.ask(ApiKey.DESCRIBE_PRODUCERS, topics=asked)
     assert [topic.name for topic in response.topics] == [one["name"] for one in asked]
@@ -326,7 +322,7 @@ async def test_any_replica_describes_what_it_knows_of_producers() -> None:
     assert first.active_producers[0].current_txn_start_offset == 0
     topic = node.controller.machine.topic("t")
     assert topic is not None
-    del node.fakes[topic.topic_id, 1]
+    del node.partitions.replicas[topic.topic_id, 1]
     (elsewhere,) = await described(node, ("t", [1]))
     assert elsewhere.error_code is ErrorCode.not_leader_or_follower
 

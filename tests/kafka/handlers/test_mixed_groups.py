@@ -11,8 +11,7 @@ from strandline.statemachine.groups.consumer_protocol import read_assignment, wr
 from strandline.statemachine.groups.group_commands import CommitTransactionOffsets
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.coordinator.mixed import subscription
-from tests.kafka.handlers.test_consumer_groups import beat, described, parts, topic
-from tests.kafka.handlers.test_groups import Home, at_home
+from tests.kafka.handlers.groups_home import Home, at_home, beat, described, parts, topic
 
 METADATA = subscription(["events"], {})
 PROTOCOLS = [{"name": "range", "metadata": METADATA}]

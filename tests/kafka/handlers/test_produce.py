@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -22,29 +20,14 @@ from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller_commands import ReplaceTopicConfigs
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.producers import NO_TRANSACTION
-from tests.kafka.handlers.admin_harness import TERM, run
-from tests.kafka.handlers.data_harness import NOW, DataNode
+from tests.kafka.handlers.fake_cluster import TERM
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.fake_partition import NOW
+from tests.kafka.handlers.produce_answers import codes, only
 from tests.kafka.wire.batches import Record, build
+from tests.runtime.jumping_loop import simulated
 
 VERSIONS = range(APIS[ApiKey.PRODUCE].first, APIS[ApiKey.PRODUCE].last + 1)
-
-
-def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def wrapper(*args: Any, **kwargs: Any) -> None:
-        run(lambda: test(*args, **kwargs))
-
-    return wrapper
-
-
-def only(response: Any) -> Any:
-    """The answer of the only partition."""
-    ((answer,),) = [topic.partition_responses for topic in response.responses]
-    return answer
-
-
-def codes(response: Any) -> list[ErrorCode]:
-    return [one.error_code for topic in response.responses for one in topic.partition_responses]
 
 
 # What is answered when all goes well.
@@ -53,7 +36,7 @@ def codes(response: Any) -> list[ErrorCode]:
 @pytest.mark.parametrize("version", VERSIONS)
 @simulated
 async def test_the_answer_of_every_version_names_the_first_offset(version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().write(build())
     answer = only(await node.produce({0: build()}, version))
@@ -65,7 +48,7 @@ async def test_the_answer_of_every_version_names_the_first_offset(version: int) 
 @pytest.mark.parametrize("acks", [-1, 1])
 @simulated
 async def test_acks_one_waits_as_long_as_acks_all(acks: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().hold = True
     asked = asyncio.ensure_future(node.produce({0: build()}, acks=acks))
@@ -77,7 +60,7 @@ async def test_acks_one_waits_as_long_as_acks_all(acks: int) -> None:
 
 @simulated
 async def test_the_batch_arrives_as_it_was_sent_with_what_its_header_says() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     sent = build(producer=(9, 2, 5))
     await node.produce({0: sent})
@@ -88,7 +71,7 @@ async def test_the_batch_arrives_as_it_was_sent_with_what_its_header_says() -> N
 
 @simulated
 async def test_partitions_of_several_topics_are_answered_in_the_order_of_the_request() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic("a", 2)
     node.topic("b")
     node.partition("a", 1).write(build())
@@ -103,7 +86,7 @@ async def test_partitions_of_several_topics_are_answered_in_the_order_of_the_req
 
 @simulated
 async def test_a_duplicate_is_answered_as_its_first_time() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     batch = build(producer=(9, 0, 0))
     await node.produce({0: batch})
@@ -117,7 +100,7 @@ async def test_a_duplicate_is_answered_as_its_first_time() -> None:
 
 @simulated
 async def test_all_partitions_are_staged_before_anything_is_awaited() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     for number in range(3):
         node.partition(number=number).hold = True
@@ -131,7 +114,7 @@ async def test_all_partitions_are_staged_before_anything_is_awaited() -> None:
 
 @simulated
 async def test_requests_reach_a_partition_in_the_order_of_their_start_whatever_each_waits_for() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     node.partition(number=0).hold = node.partition(number=1).hold = True
     sent = [build([Record(b"%d" % number)]) for number in range(5)]
@@ -151,7 +134,7 @@ async def test_requests_reach_a_partition_in_the_order_of_their_start_whatever_e
 
 @simulated
 async def test_errors_are_each_partitions_own() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=3)
     node.partition(number=1).fail = Refusal(Reason.STORAGE_FAILED, "the store says no")
     response = await node.produce({0: build(crc=1), 1: build(), 2: build()})
@@ -178,7 +161,7 @@ async def test_errors_are_each_partitions_own() -> None:
 async def test_what_a_partition_refuses_with_is_passed_on(
     reason: Reason | KafkaError, code: ErrorCode
 ) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().fail = Refusal(reason, "why")
     answer = only(await node.produce({0: build()}))
@@ -188,7 +171,7 @@ async def test_what_a_partition_refuses_with_is_passed_on(
 
 @simulated
 async def test_an_unknown_topic_or_partition() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     asked: dict[Any, Any] = {("t", 1): build(), ("t", -1): build(), ("u", 0): build()}
     assert codes(await node.produce(asked, 12)) == [ErrorCode.unknown_topic_or_partition] * 3
@@ -196,7 +179,7 @@ async def test_an_unknown_topic_or_partition() -> None:
 
 @simulated
 async def test_an_unknown_topic_id() -> None:
-    node = DataNode()
+    node = FakeNode()
     asked: dict[Any, Any] = {(uuid.UUID(int=5), 0): build(), (None, 0): build()}
     assert codes(await node.produce(asked, 13)) == [ErrorCode.unknown_topic_id] * 2
 
@@ -204,7 +187,7 @@ async def test_an_unknown_topic_id() -> None:
 @pytest.mark.parametrize("acks", [2, -2, 300])
 @simulated
 async def test_other_acks_are_refused_for_every_partition(acks: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     response = await node.produce({0: build(), 1: build()}, acks=acks)
     assert codes(response) == [ErrorCode.invalid_required_acks] * 2
@@ -213,7 +196,7 @@ async def test_other_acks_are_refused_for_every_partition(acks: int) -> None:
 
 @simulated
 async def test_no_records_are_invalid_records() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     assert codes(await node.produce({0: None, 1: b""})) == [ErrorCode.invalid_record] * 2
 
@@ -223,7 +206,7 @@ async def test_no_records_are_invalid_records() -> None:
 
 @simulated
 async def test_a_batch_above_the_topics_limit_is_too_large() -> None:
-    node = DataNode()
+    node = FakeNode()
     batch = build()
     node.topic("exact", max_message_bytes=str(len(batch)))
     node.topic("less", max_message_bytes=str(len(batch) - 1))
@@ -233,7 +216,7 @@ async def test_a_batch_above_the_topics_limit_is_too_large() -> None:
 
 @simulated
 async def test_the_default_limit_is_kafkas() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     room = 1024 * 1024 + 12
     batch = build([Record(bytes(room - 90))])
@@ -246,7 +229,7 @@ async def test_the_default_limit_is_kafkas() -> None:
 
 @simulated
 async def test_timestamps_outside_the_topics_bounds_are_refused() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic("t", message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="2000")
     times = {NOW - 1001: 32, NOW - 1000: 0, NOW + 2000: 0, NOW + 2001: 32}
     for time, code in times.items():
@@ -256,7 +239,7 @@ async def test_timestamps_outside_the_topics_bounds_are_refused() -> None:
 
 @simulated
 async def test_by_default_a_record_may_be_old_but_not_an_hour_ahead() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     assert codes(await node.produce({0: build([Record(b"v", 0)])})) == [ErrorCode.none]
     hour = 60 * 60 * 1000
@@ -269,7 +252,7 @@ async def test_by_default_a_record_may_be_old_but_not_an_hour_ahead() -> None:
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 @simulated
 async def test_a_compacted_topic_takes_no_record_without_a_key(policy: str, version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic("t", cleanup_policy=policy)
     keyed = [Record(b"v", key=b"k"), Record(b"", key=b"")]
     assert codes(await node.produce({0: build(keyed)}, version)) == [ErrorCode.none]
@@ -290,7 +273,7 @@ async def test_a_compacted_topic_takes_no_record_without_a_key(policy: str, vers
 async def test_only_more_replicas_than_a_majority_are_asked_for(
     wanted: str, acks: int, replicas: int
 ) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic("t", min_insync_replicas=wanted)
     await node.produce({0: build()}, acks=acks)
     (batch,) = node.partition().appended
@@ -303,7 +286,7 @@ async def test_only_more_replicas_than_a_majority_are_asked_for(
 )
 @simulated
 async def test_what_is_not_on_enough_replicas_in_time_may_be_in_the_log(wanted: str, code: ErrorCode) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic("t", min_insync_replicas=wanted)
     node.partition().hold = True
     assert codes(await node.produce({0: build()}, seconds=0.1)) == [code]
@@ -312,7 +295,7 @@ async def test_what_is_not_on_enough_replicas_in_time_may_be_in_the_log(wanted: 
 
 @simulated
 async def test_a_topic_may_become_compacted_and_a_batch_of_many_is_looked_at_in_a_thread() -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic()
     many = build([Record(b"v", key=b"k")] * 3_000 + [Record(b"v")] * 150)
     assert codes(await node.produce({0: many})) == [ErrorCode.none]
@@ -331,7 +314,7 @@ async def test_a_topic_may_become_compacted_and_a_batch_of_many_is_looked_at_in_
 @pytest.mark.parametrize("version", VERSIONS)
 @simulated
 async def test_log_append_time_replaces_the_clients_times(version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic("t", message_timestamp_type="LogAppendTime")
     node.now_ms = NOW + 12_345
     sent = build([Record(b"v", 5), Record(b"w", NOW * 2)])
@@ -365,7 +348,7 @@ def test_the_rules_of_a_topic_are_read_once() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @simulated
 async def test_not_the_leader_and_who_is(version: int) -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic()
     node.partition().resign()
     node.leaders.others[topic.partitions[0].group] = Leader(2, 9)
@@ -380,10 +363,10 @@ async def test_not_the_leader_and_who_is(version: int) -> None:
 
 @simulated
 async def test_a_partition_without_a_replica_here_is_led_elsewhere() -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic(partitions=2)
     for number in range(2):
-        del node.fakes[topic.topic_id, number]
+        del node.partitions.replicas[topic.topic_id, number]
         node.leaders.others[topic.partitions[number].group] = Leader(3, 9)
     response = await node.produce({0: build(), 1: build()})
     assert codes(response) == [ErrorCode.not_leader_or_follower] * 2
@@ -392,7 +375,7 @@ async def test_a_partition_without_a_replica_here_is_led_elsewhere() -> None:
 
 @simulated
 async def test_no_hint_where_no_leader_is_known_or_this_node_is_not_ready() -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic()
     node.partition().resign()
     for leader in (None, Leader(1, TERM + 1), Leader(77, 9)):
@@ -404,7 +387,7 @@ async def test_no_hint_where_no_leader_is_known_or_this_node_is_not_ready() -> N
 
 @simulated
 async def test_leadership_lost_during_a_produce() -> None:
-    node = DataNode()
+    node = FakeNode()
     topic = node.topic()
     partition = node.partition()
     partition.hold = True
@@ -425,7 +408,7 @@ async def test_leadership_lost_during_a_produce() -> None:
 
 @simulated
 async def test_a_timeout_answers_what_is_not_done_and_the_write_goes_on() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     slow = node.partition(number=1)
     slow.hold = True
@@ -443,7 +426,7 @@ async def test_a_timeout_answers_what_is_not_done_and_the_write_goes_on() -> Non
 @pytest.mark.parametrize("acks", [1, -1])
 @simulated
 async def test_a_timeout_of_0_is_no_bound_of_the_client_s(acks: int, seconds: float) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().hold = True
     asked = asyncio.ensure_future(node.produce({0: build()}, acks=acks, seconds=seconds))
@@ -460,7 +443,7 @@ async def test_a_timeout_of_0_is_no_bound_of_the_client_s(acks: int, seconds: fl
 
 @simulated
 async def test_the_answer_does_not_wait_for_the_timeout() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     for number in range(2):
         node.partition(number=number).hold = True
@@ -475,7 +458,7 @@ async def test_the_answer_does_not_wait_for_the_timeout() -> None:
 
 @simulated
 async def test_acks_zero_is_answered_by_nothing_once_it_is_written() -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic()
     node.partition().hold = True
     asked = asyncio.ensure_future(node.produce({0: build()}, acks=0))
@@ -489,7 +472,7 @@ async def test_acks_zero_is_answered_by_nothing_once_it_is_written() -> None:
 @pytest.mark.parametrize("failure", ["unknown", "refused", "failed"])
 @simulated
 async def test_acks_zero_closes_the_connection_on_any_error(failure: str) -> None:
-    node = DataNode()
+    node = FakeNode()
     node.topic(partitions=2)
     batches: dict[Any, Any] = {0: build(), 1: build()}
     if failure == "unknown":

@@ -14,9 +14,11 @@ from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.producers import OpenTransaction
-from tests.kafka.handlers.data_harness import Asked, DataNode
-from tests.kafka.handlers.test_produce import codes, only, simulated
+from tests.kafka.handlers.fake_cluster import Asked
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.produce_answers import codes, only
 from tests.kafka.wire.batches import Record, build
+from tests.runtime.jumping_loop import simulated
 
 VERSIONS = range(APIS[ApiKey.PRODUCE].first, APIS[ApiKey.PRODUCE].last + 1)
 P = 9
@@ -28,18 +30,18 @@ def batch(sequence: int = 0, *, epoch: int = 0, producer: int = P, count: int = 
     return build([Record(b"v")] * count, producer=(producer, epoch, sequence), attributes=0x10)
 
 
-def made(partitions: int = 1) -> DataNode:
-    node = DataNode()
+def made(partitions: int = 1) -> FakeNode:
+    node = FakeNode()
     node.topic(partitions=partitions)
     return node
 
 
-def produce(node: DataNode, batches: Any, version: int | None = None, **more: Any) -> asyncio.Task[Any]:
+def produce(node: FakeNode, batches: Any, version: int | None = None, **more: Any) -> asyncio.Task[Any]:
     asked = node.produce(batches, version, transactional_id="x", **more)
     return asyncio.get_running_loop().create_task(asked)
 
 
-def opened(node: DataNode, number: int = 0) -> OpenTransaction | None:
+def opened(node: FakeNode, number: int = 0) -> OpenTransaction | None:
     return node.partition(number=number).machine.open_transaction(P)
 
 

@@ -12,49 +12,29 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.record_batch import boundaries, read_header
-from tests.kafka.handlers.data_harness import NOW, DataNode, FakePartition
-from tests.kafka.handlers.test_fetch import bases, codes, only, parts, waiting
-from tests.kafka.handlers.test_produce import simulated
+from tests.kafka.handlers.fake_partition import NOW
+from tests.kafka.handlers.fetch_answers import (
+    COMMITTED,
+    P,
+    Q,
+    aborted,
+    bases,
+    batch,
+    codes,
+    kept,
+    made,
+    only,
+    parts,
+    waiting,
+)
 from tests.kafka.wire.batches import Record, build
+from tests.runtime.jumping_loop import simulated
 
-COMMITTED = 1
-P, Q = 7, 8
 LATEST, NEWEST = -1, -3
-
-
-def batch(sequence: int = 0, *, producer: int = P, epoch: int = 0, count: int = 1, size: int = 1) -> bytes:
-    records = [Record(bytes(size))] * count
-    return build(records, producer=(producer, epoch, sequence), attributes=0x10)
 
 
 def at(time: int, sequence: int = 0) -> bytes:
     return build([Record(b"v", NOW + time)], producer=(P, 0, sequence), attributes=0x10)
-
-
-def made(partitions: int = 1) -> tuple[DataNode, FakePartition]:
-    node = DataNode()
-    node.topic(partitions=partitions)
-    return node, node.partition()
-
-
-def aborted(part: Any) -> list[tuple[int, int]]:
-    return [(one.producer_id, one.first_offset) for one in part.aborted_transactions]
-
-
-def kept(part: Any) -> list[int]:
-    """Base offsets of the batches that a client keeps, by the rule of KIP-98's consumer."""
-    waiting_for = sorted((one.first_offset, one.producer_id) for one in part.aborted_transactions)
-    aborting: set[int] = set()
-    found = []
-    for start, _ in boundaries(part.records):
-        head = read_header(part.records, start)
-        while waiting_for and waiting_for[0][0] <= head.next_offset - 1:
-            aborting.add(waiting_for.pop(0)[1])
-        if head.is_control:
-            aborting.discard(head.producer_id)
-        elif not (head.is_transactional and head.producer_id in aborting):
-            found.append(head.base_offset)
-    return found
 
 
 # Fetch.

@@ -22,8 +22,8 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import Problem, ServerConfig
 from strandline.statemachine.controller.controller_commands import RegisterNode
-from tests.kafka.handlers.admin_harness import TERM
-from tests.kafka.handlers.data_harness import DataNode
+from tests.kafka.handlers.fake_cluster import TERM
+from tests.kafka.handlers.fake_node import FakeNode
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions
@@ -68,7 +68,7 @@ class Served:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        node = DataNode()
+        node = FakeNode()
         self._handler = BrokerHandler(node.context)
         self.server = KafkaServer(
             self, loop=self._loop, config=ServerConfig(), on_problem=self.problems.append

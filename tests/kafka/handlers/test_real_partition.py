@@ -19,8 +19,8 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import boundaries, read_header
 from strandline.statemachine.controller.controller_commands import CreateTopic
 from strandline.statemachine.controller.controller_state import Topic
-from tests.kafka.handlers.admin_harness import entity_of
 from tests.kafka.wire.batches import Record, build
+from tests.kafka.wire.entities import entity_of
 from tests.partition.cluster import GROUP, TOPIC, PartitionCluster
 from tests.statemachine.controller_harness import Log
 

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.wire.apis import ApiKey
 from tests.clients.wire import Wire
 from tests.cluster.real_cluster import RealCluster, running_cluster
-from tests.kafka.handlers.test_read_committed import aborted, kept
+from tests.kafka.handlers.fetch_answers import aborted, kept
 from tests.kafka.wire.batches import Record, build
 
 ADDS, OLD, ABORTS = 12, 9, 11

@@ -35,16 +35,11 @@ from strandline.node.kafka.wire.response_encoder import (
     encode,
 )
 from strandline.node.kafka.wire.response_types import response_types
-from tests.kafka.wire.entities import VERSIONS, encoded, random_entity, random_request, random_response
+from tests.kafka.wire.entities import VERSIONS, encoded, head, random_entity, random_request, random_response
 
 ELEMENTS = 10_000
 METADATA_12 = struct.pack(">hhihb", 3, 12, 5, -1, 0)
 METADATA_1 = struct.pack(">hhih", 3, 1, 5, -1)
-
-
-def head(api_key: int, version: int, client: bytes = b"me") -> bytes:
-    tags = b"\0" if version >= APIS[api_key].flexible else b""
-    return struct.pack(">hhih", api_key, version, 77, len(client)) + client + tags
 
 
 def varint(value: int) -> bytes:

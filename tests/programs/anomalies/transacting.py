@@ -32,8 +32,6 @@ CLOSE_SECONDS: Final = 30.0
 TRANSACTION_MS: Final = 10_000
 _ABORTED: Final = 0.15
 _REPLACED: Final = 0.06
-
-
 _QUIET: Final = logging.getLogger("librdkafka")
 """Takes what librdkafka would print of every zombie that is fenced, whatever its log level."""
 _QUIET.addHandler(logging.NullHandler())

@@ -22,19 +22,11 @@ from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.write_ahead_log import WalCorruption
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, decode
 from tests.raft.fake_host import CLUSTER, FOLDER
-from tests.raft.harness import GROUP, Replica
+from tests.raft.harness import GROUP, Replica, state_at
 from tests.raft.holes.hole import hole, hole_in
 from tests.raft.holes.lone_host import LoneHost, snapshot_files
 from tests.raft.register_map import RegisterMap, set_register
 from tests.simulation.disk import SimCrash, SimDisk
-
-
-def document(index: int, term: int = 1) -> SnapshotDocument:
-    """The snapshot of a replica that applied entries 1 to `index`."""
-    machine = RegisterMap()
-    for at in range(1, index + 1):
-        machine.apply(at, term, set_register(at * 1000 + term, "x", at))
-    return SnapshotDocument(CLUSTER, machine.kind, GROUP, index, term, (1, 2, 3), (), machine.snapshot())
 
 
 def committed(count: int, group_class: type[RaftGroup]) -> Replica:
@@ -148,7 +140,7 @@ class TakesOldSnapshots(SnapshotReceiving):
 @hole_in(TakesOldSnapshots)
 def test_snapshot_at_or_below_the_commit_index_is_ignored(group_class: type[RaftGroup]) -> None:
     follower = committed(4, group_class)
-    follower.group.receiving.install(document(2))
+    follower.group.receiving.install(state_at(2))
     assert follower.group.applied == 4
     assert follower.machine.registers == {"x": 4}
 
@@ -161,7 +153,7 @@ class DropsTheSuffix(SnapshotReceiving):
 @hole_in(DropsTheSuffix)
 def test_install_keeps_the_log_that_follows_the_snapshot(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1, 1, 1], group_class=group_class)  # All acknowledged, none known committed.
-    follower.group.receiving.install(document(2))
+    follower.group.receiving.install(state_at(2))
     follower.sync()
     follower.restart()
     assert follower.terms == [1, 1]
@@ -210,7 +202,7 @@ def test_replica_with_a_bad_snapshot_asks_for_one_and_applies_nothing(group_clas
     said = follower.append(2, 1, (3, 1), commit=3)
     assert [(message.kind, message.fields[0]) for message in said] == [(MessageKind.NEED_SNAPSHOT, 2)]
     assert follower.machine.applied == {}
-    follower.group.receiving.install(document(3))
+    follower.group.receiving.install(state_at(3))
     assert not follower.group.damaged_below
     assert follower.machine.registers == {"x": 3}
 
@@ -226,7 +218,7 @@ class CallsItDone(SnapshotReceiving):
 @hole_in(CallsItDone)
 def test_snapshot_that_cannot_be_read_is_not_acknowledged(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1], group_class=group_class)
-    data = bytearray(document(5).encode())
+    data = bytearray(state_at(5).encode())
     data[-1] ^= 1
     fields = (5, 1, 0, len(data), bytes(data[8:40]), bytes(data), 0.0)
     follower.told(2, MessageKind.SNAPSHOT, 1, *fields)
@@ -248,13 +240,13 @@ def test_snapshot_that_arrives_is_checked_before_it_replaces_another(
     store_class: type[SnapshotStore],
 ) -> None:
     store = store_class(SimDisk(random.Random(1)), FOLDER, CLUSTER)
-    store.save(document(3))
+    store.save(state_at(3))
     file = store.open_incoming(GROUP)
     file.pwrite(b"garbage", 0)
     with pytest.raises(SnapshotDamaged):
         store.adopt_incoming(file, GROUP, 5)
     assert store.indices() == {GROUP: [3]}
-    assert store.load(GROUP, 3) == document(3)
+    assert store.load(GROUP, 3) == state_at(3)
 
 
 class AppendsChunks(Receiver):

@@ -8,21 +8,10 @@ import pytest
 
 from strandline.node.raft.rules.messages import MessageKind
 from strandline.node.raft.snapshots.transfer import Status
-from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.machine import Captured
-from tests.raft.fake_host import CLUSTER
-from tests.raft.harness import CONFIG, GROUP, Cluster, Replica, membership
-from tests.raft.register_map import RegisterMap, set_register
+from tests.raft.harness import CONFIG, GROUP, Cluster, Replica, membership, state_at
 
 SMALL = replace(CONFIG, trailing_entries=0, snapshot_chunk_bytes=64)
-
-
-def state_at(index: int, term: int) -> SnapshotDocument:
-    """The snapshot of a replica that applied entries 1 to `index`."""
-    machine = RegisterMap()
-    for at in range(1, index + 1):
-        machine.apply(at, term, set_register(at * 1000 + term, "x", at))
-    return SnapshotDocument(CLUSTER, machine.kind, GROUP, index, term, (1, 2, 3), (), machine.snapshot())
 
 
 def committed(count: int, *, trailing: int = 0) -> Replica:

@@ -17,10 +17,10 @@ from strandline.node.partition.batch import ProducedBatch
 from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, Command, RegisterNode
 from tests import ROOT
 from tests.controller.brokers import Brokers
-from tests.kafka.handlers.admin_harness import run
-from tests.kafka.handlers.data_harness import DataNode
+from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.wire.batches import build
 from tests.partition.lone import Lone
+from tests.runtime.jumping_loop import run
 from tests.simulation.run import main
 from tests.simulation.whole.plan import ADMIN, FAULTS
 from tests.simulation.whole.sabotages import SABOTAGES, Sabotage, broken
@@ -135,7 +135,7 @@ def test_a_batch_refused_before_its_leader_is_ready_is_not_passed_over() -> None
     """Found by seeds: the next batch of a producer that nobody knew yet passed for its first."""
 
     async def refused() -> None:
-        node = DataNode()
+        node = FakeNode()
         node.topic()
         node.partition().leads = False
         response = await node.produce({0: build(producer=(7, 0, 0))})

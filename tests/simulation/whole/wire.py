@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from dataclasses import MISSING, fields
-from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -14,8 +12,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from strandline.node.kafka.wire.apis import APIS, ApiKey
-from strandline.node.kafka.wire.schema import FieldLayout, entity_layout
-from tests.kafka.wire.entities import encoded
+from tests.kafka.wire.entities import encoded, entity_of
 from tests.simulation.node import SimNode
 from tests.simulation.whole.cluster import KAFKA_PORT
 
@@ -31,45 +28,9 @@ def _reader(key: int, version: int) -> Any:
     return entity_reader(load_response_schema(key, version))
 
 
-@cache
-def _fields(entity: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
-    """Name, entity, whether it is an array, and what stands for a field that nobody gave."""
-    layout = entity_layout(entity)
-    defaulted = {one.name for one in fields(entity) if one.default is not MISSING}
-    return tuple(
-        (one.name, one.entity, one.array, MISSING if one.name in defaulted else _absent(one))
-        for one in (*layout.plain, *layout.tagged)
-    )
-
-
-def _absent(one: FieldLayout) -> Any:
-    if one.array:
-        return None if one.nullable else ()
-    if one.nullable or one.kind == "uuid":
-        return None
-    if one.kind.startswith("timedelta"):
-        return timedelta(0)
-    return {"bool": False, "string": ""}.get(one.kind, 0)
-
-
-def _made(entity: Any, given: dict[str, Any]) -> Any:
-    """An entity of one version from plain values; those that this version lacks are left out."""
-    values: dict[str, Any] = {}
-    for name, inner, array, absent in _fields(entity):
-        value = given.get(name, absent)
-        if value is MISSING:
-            continue
-        if inner is not None and value:
-            value = tuple([_made(inner, item) for item in value]) if array else _made(inner, value)
-        elif array and value is not None:
-            value = tuple(value)
-        values[name] = value
-    return entity(**values)
-
-
 def request_frame(key: int, version: int, correlation: int, client: str, given: dict[str, Any]) -> bytes:
     """One request with its length in front; fields that the version lacks are left out."""
-    body = encoded(_made(load_request_schema(key, version), given))
+    body = encoded(entity_of(load_request_schema(key, version), given))
     name = client.encode()
     tags = b"\0" if version >= APIS[key].flexible else b""
     head = struct.pack(f">hhih{len(name)}s", key, version, correlation, len(name), name) + tags

@@ -1,43 +1,25 @@
-"""Partitions that a test moves by hand, around the real state machine, and short ways to ask for data."""
+"""Partitions that a test moves by hand, around the real state machine."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
-from kio.index import load_request_schema
-
-from strandline.node.kafka.handlers.handler import BrokerHandler
-from strandline.node.kafka.wire.apis import APIS, ApiKey
-from strandline.node.kafka.wire.codec import RequestHeader
 from strandline.node.kafka.wire.control_batch import control_batch
-from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import read_header
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, RangeNotFound
-from strandline.node.partition.batch import (
-    AppendResult,
-    ProducedBatch,
-    StoredBatch,
-    Validation,
-    Verification,
-    Verified,
-)
+from strandline.node.partition.batch import AppendResult, ProducedBatch, StoredBatch, Validation, Verification
 from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
 from strandline.node.partition.verifications import Verifications
 from strandline.node.refusal import Reason, Refusal
 from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
-from strandline.statemachine.controller.controller_commands import DeleteTopic
-from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.partition.extents import Extent, InlineExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -53,11 +35,10 @@ from strandline.statemachine.partition.partition_commands import (
 from strandline.statemachine.partition.placeholder import InlineBatch
 from strandline.statemachine.partition.producers import NO_TRANSACTION
 from strandline.statemachine.partition.rejection import Rejected
-from tests.kafka.handlers.admin_harness import TERM, Node, entity_of
+from tests.kafka.handlers.fake_cluster import TERM
 from tests.statemachine.partitions import Replica
 
 NOW = 1_700_000_000_000
-
 PLACE = Place(bytes(range(16)), 2)
 LEVEL_ONE = LevelOneReaderConfig(cache_bytes=1 << 20, chunk_bytes=600, ahead_bytes=600)
 
@@ -92,14 +73,21 @@ def written(
     return writer.finish()
 
 
+class FakeGroup(NamedTuple):
+    """What requests ask of a partition's Raft group."""
+
+    transfer: Callable[[int], bool]
+
+
 class FakePartition:
     """Has the methods of `strandline.node.partition.partition.Partition` that requests use."""
 
     def __init__(self, term: int = TERM) -> None:
         self.replica = Replica(term=term)
+        self.group: FakeGroup | None = None
+        """There once it is looked for by its group."""
         self.leads = True
         self.loading = False
-        self.group_id = 0
         self.hold = False
         """Appends wait for `settle`."""
         self.held: list[tuple[ProducedBatch, asyncio.Future[AppendResult]]] = []
@@ -331,184 +319,3 @@ class FakePartition:
             return refusal_of(result)
         assert isinstance(result, Appended)
         return result
-
-
-class Asked(NamedTuple):
-    """What the transaction coordinator was asked."""
-
-    transactional_id: str
-    producer_id: int
-    epoch: int
-    partitions: Sequence[tuple[bytes, int]]
-    add: bool
-
-
-class FakeVerifier:
-    """A `Verifier` whose answers are a test's, after a while or when the test says."""
-
-    def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.answer: Verified | Refusal | Exception = Verified(1)
-        self.held: asyncio.Future[None] | None = None
-        self.missing: list[int] = []
-        """Partitions that are not in the transaction."""
-
-    async def partitions(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        epoch: int,
-        partitions: Sequence[tuple[bytes, int]],
-        *,
-        add: bool,
-    ) -> Verified | Refusal:
-        self.asked.append(Asked(transactional_id, producer_id, epoch, partitions, add))
-        await (asyncio.sleep(0.01) if self.held is None else asyncio.shield(self.held))
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        if not add and any(number in self.missing for _, number in partitions):
-            return Refusal(KafkaError.INVALID_TXN_STATE, "not in it")
-        return self.answer
-
-
-class DataNode(Node):
-    """Node 1, which leads every partition of the topics made here."""
-
-    def __init__(self, **topics: Any) -> None:
-        super().__init__(**topics)
-        self.fakes: dict[tuple[bytes, int], FakePartition] = {}
-        self.partitions = self  # type: ignore[assignment]
-        self.leaders.others = {}
-        self.verifier = FakeVerifier()
-        self.now_ms = NOW
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def get(self, topic_id: bytes, number: int) -> FakePartition | None:
-        return self.fakes.get((topic_id, number))
-
-    def topic(self, name: str = "t", partitions: int = 1, **configs: Any) -> Topic:
-        made = self.cluster.create(name, partitions, **configs)
-        self.controller.hear()
-        for number in range(partitions):
-            self.fakes[made.topic_id, number] = FakePartition()
-        return made
-
-    def partition(self, name: str = "t", number: int = 0) -> FakePartition:
-        topic = self.controller.machine.topic(name)
-        assert topic is not None
-        return self.fakes[topic.topic_id, number]
-
-    def delete(self, name: str) -> None:
-        """The topic goes, as on a real node: first the controller's replica knows, then the rest."""
-        topic = self.controller.machine.topic(name)
-        assert topic is not None
-        self.cluster.apply(DeleteTopic(topic.topic_id))
-        self.controller.hear()
-        for key in [key for key in self.fakes if key[0] == topic.topic_id]:
-            self.fakes.pop(key).resign()
-
-    # Requests. Where a version has ids in place of names, the name becomes the id.
-
-    async def produce(
-        self,
-        batches: Mapping[Any, bytes | None],
-        version: int | None = None,
-        *,
-        acks: int = -1,
-        seconds: float = 1.0,
-        transactional_id: str | None = None,
-    ) -> Any:
-        """`batches`: records by (topic, partition) or by the partition of topic t; answers by the same."""
-        asked = self._topics(batches, lambda number, data: {"index": number, "records": data})
-        data = [{"name": name, "topic_id": self._id(name), "partition_data": parts} for name, parts in asked]
-        fields: dict[str, Any] = {
-            "transactional_id": transactional_id,
-            "acks": acks,
-            "timeout": timedelta(seconds=seconds),
-            "topic_data": data,
-        }
-        if acks == 0:
-            return await self.unframed(ApiKey.PRODUCE, version, **fields)
-        response = await self.ask(ApiKey.PRODUCE, version, **fields)
-        assert response.throttle_time == timedelta(0)
-        return response
-
-    async def unframed(self, key: ApiKey, version: int | None, **fields: Any) -> Any:
-        """What the request's function returns, for answers that no frame holds."""
-        version = APIS[key].last if version is None else version
-        payload = entity_of(load_request_schema(key, version), fields)
-        request = Request(RequestHeader(key, version, 1, None), payload, "127.0.0.1", 100, 1)
-        return await BrokerHandler(self.context).handle(request)
-
-    async def fetch(
-        self,
-        offsets: Mapping[Any, int | dict[str, Any]],
-        version: int | None = None,
-        *,
-        max_wait: float = 0.0,
-        min_bytes: int = 1,
-        max_bytes: int = 1 << 30,
-        **fields: Any,
-    ) -> Any:
-        """`offsets`: the offset, or fields of FetchPartition, by (topic, partition) or by the partition."""
-
-        def part(number: int, wanted: int | dict[str, Any]) -> dict[str, Any]:
-            more = {"fetch_offset": wanted} if isinstance(wanted, int) else wanted
-            return {"partition": number, "partition_max_bytes": 1 << 20, **more}
-
-        data = [
-            {"topic": name, "topic_id": self._id(name), "partitions": parts}
-            for name, parts in self._topics(offsets, part)
-        ]
-        response = await self.ask(
-            ApiKey.FETCH,
-            version,
-            max_wait=timedelta(seconds=max_wait),
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
-            **{"isolation_level": 0, "topics": data, **fields},
-        )
-        assert response.throttle_time == timedelta(0)
-        return response
-
-    async def list_offsets(
-        self,
-        times: Iterable[tuple[int, int]],
-        version: int | None = None,
-        *,
-        topic: str = "t",
-        seconds: float = 1.0,
-        committed: bool = False,
-        **more: Any,
-    ) -> list[Any]:
-        """`times`: (partition, timestamp); the partitions' answers in that order."""
-        parts = [{"partition_index": number, "timestamp": time, **more} for number, time in times]
-        response = await self.ask(
-            ApiKey.LIST_OFFSETS,
-            version,
-            replica_id=-1,
-            isolation_level=int(committed),
-            topics=[{"name": topic, "partitions": parts}],
-            timeout=timedelta(seconds=seconds),
-        )
-        return [*response.topics[0].partitions]
-
-    def _topics(
-        self, wanted: Mapping[Any, Any], part: Callable[[int, Any], Any]
-    ) -> list[tuple[Any, list[Any]]]:
-        """Neighbours of one topic are one entry, in the order given."""
-        found: list[tuple[Any, list[Any]]] = []
-        for key, value in wanted.items():
-            name, number = key if isinstance(key, tuple) else ("t", key)
-            if not found or found[-1][0] != name:
-                found.append((name, []))
-            found[-1][1].append(part(number, value))
-        return found
-
-    def _id(self, name: Any) -> Any:
-        topic = self.controller.machine.topic(name) if isinstance(name, str) else None
-        if name is None or isinstance(name, uuid.UUID) or topic is None:
-            return name if not isinstance(name, str) else uuid.UUID(int=404)
-        return uuid.UUID(bytes=topic.topic_id)

@@ -1,18 +1,12 @@
-"""A node of plain objects around the real controller, asked through real frames, in a time that jumps."""
+"""The controller's log and its replicas, the leaders and the calls of nodes made of plain objects."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import MISSING, dataclass, field, fields, replace
-from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any, cast
-
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from strandline.node.config.node_config import (
     AdminSection,
@@ -29,15 +23,9 @@ from strandline.node.config.node_config import (
 )
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
-from strandline.node.coordinator.table import Coordinators
-from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.handler import TABLE
-from strandline.node.kafka.wire.apis import APIS, ApiKey
-from strandline.node.kafka.wire.codec import decode_request, encode_parts, encode_response
-from strandline.node.kafka.wire.handler import EncodedBody, Request
-from strandline.node.kafka.wire.response_types import response_types
-from strandline.node.kafka.wire.schema import FieldLayout, entity_layout
 from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.partition.batch import Verified
+from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller import Controller, Result
 from strandline.statemachine.controller.controller_commands import (
@@ -52,34 +40,10 @@ from strandline.statemachine.controller.controller_commands import (
     encode,
 )
 from strandline.statemachine.controller.controller_state import Topic
-from tests.kafka.wire.entities import encoded
-from tests.kafka.wire.test_codec import head
+from strandline.statemachine.kafka_errors import KafkaError
 
 TERM = 7
 CLUSTER = "strands"
-
-
-class _Jumping(selectors.DefaultSelector):
-    """Time that passes at once when there is nothing to do but wait."""
-
-    now = 1000.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "everything waits for something that will never be"
-        self.now += max(timeout, 0.0)
-        return super().select(0)
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test on a loop whose waits take no time."""
-    selector = _Jumping()
-    loop = asyncio.SelectorEventLoop(selector)
-    loop.time = lambda: selector.now  # type: ignore[method-assign]
-    try:
-        loop.run_until_complete(asyncio.wait_for(test(), 3600))
-        assert asyncio.all_tasks(loop) == set()
-    finally:
-        loop.close()
 
 
 def config(node: int = 1, **topics: Any) -> NodeConfig:
@@ -105,7 +69,6 @@ class Cluster:
     log: list[bytes] = field(default_factory=list)
     leader: Controller = field(default_factory=lambda: Controller(lambda *_: None))
     handlers: dict[tuple[int, str], Callable[[int, Any], Awaitable[Any]]] = field(default_factory=dict)
-    nodes: dict[int, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.append(b"")
@@ -167,7 +130,7 @@ def replay(machine: Controller, log: list[bytes], position: int) -> Any:
 class FakeController:
     """A `ControllerClient`: a replica that lags until it is asked to change something."""
 
-    node: Node
+    cluster: Cluster
     machine: Controller = field(default_factory=lambda: Controller(lambda *_: None))
     submitted: list[Command] = field(default_factory=list)
     down: Unavailable | None = None
@@ -191,7 +154,7 @@ class FakeController:
             return self.down
         first: Any = None
         for attempt in range(self.attempts):
-            self.node.cluster.apply(command)
+            self.cluster.apply(command)
             result = self.hear()
             first = result if attempt == 0 else first
             self.after_attempt(command)
@@ -211,8 +174,8 @@ class FakeController:
 
     def hear(self) -> Any:
         result = None
-        while self.applied < len(self.node.cluster.log):
-            result = replay(self.machine, self.node.cluster.log, self.applied)
+        while self.applied < len(self.cluster.log):
+            result = replay(self.machine, self.cluster.log, self.applied)
             self.applied += 1
         return result
 
@@ -221,7 +184,7 @@ class FakeController:
 class FakeLeaders:
     """A `LeaderTable`: every partition's preferred replica leads, unless the test says otherwise."""
 
-    node: Node
+    controller: FakeController
     others: dict[int, Leader | None] = field(default_factory=dict)
     nobody: bool = False
     asked: int = 0
@@ -239,23 +202,26 @@ class FakeLeaders:
         self.asked += 1
         if group in self.others:
             return self.others[group]
-        place = self.node.controller.machine.place_of(group)
-        partition = place and self.node.controller.machine.partition(*place)
+        place = self.controller.machine.place_of(group)
+        partition = place and self.controller.machine.partition(*place)
         return None if self.nobody or not partition else Leader(partition.replicas[0], TERM)
 
 
 @dataclass
 class FakeCalls:
-    node: Node
+    """A node's `MeshCalls`: what is called on another node is carried out at once."""
+
+    cluster: Cluster
+    node_id: int
     failure: CallFailed | None = None
 
     def serve(self, method: str, handler: Callable[[int, Any], Awaitable[Any]]) -> None:
-        self.node.cluster.handlers[self.node.node_id, method] = handler
+        self.cluster.handlers[self.node_id, method] = handler
 
     async def call(self, node: int, method: str, payload: Any, timeout: float) -> Any:  # noqa: ASYNC109
         if self.failure is not None:
             raise self.failure
-        return await self.node.cluster.handlers[node, method](self.node.node_id, payload)
+        return await self.cluster.handlers[node, method](self.node_id, payload)
 
 
 class FakeProducerIds:
@@ -268,86 +234,39 @@ class FakeProducerIds:
         return self.down or self.given
 
 
-class Node:
-    """One node of the cluster; a `BrokerContext`."""
+class Asked(NamedTuple):
+    """What the transaction coordinator was asked."""
 
-    def __init__(self, cluster: Cluster | None = None, node_id: int = 1, **topics: Any) -> None:
-        self.cluster = cluster or Cluster()
-        self.cluster.nodes[node_id] = self
-        self.node_id = node_id
-        self.config = config(node_id, **topics)
-        self.loop = asyncio.get_running_loop()
-        self.controller = FakeController(self)
-        self.leaders = FakeLeaders(self)
-        self.calls = FakeCalls(self)
-        self.producer_ids = FakeProducerIds()
-        self.rng = random.Random(node_id)
-        self.coordinators = Coordinators(self.context)
-        self.work_executor = None
-        self.transfers: list[tuple[int, int]] = []
-        self.transfer: Callable[[int, int], bool] = lambda group, target: True
-        self.partitions = SimpleNamespace(by_group=self._by_group)
-        self.controller.hear()
-
-    def _by_group(self, group: int) -> Any:
-        def transfer(target: int) -> bool:
-            self.transfers.append((group, target))
-            return self.transfer(group, target)
-
-        return SimpleNamespace(group=SimpleNamespace(transfer=transfer))
-
-    @property
-    def context(self) -> BrokerContext:
-        return cast(BrokerContext, self)
-
-    async def ask(self, key: ApiKey, version: int | None = None, /, **asked_for: Any) -> Any:
-        """Ask through a frame of this version (the newest), and read the frame that answers.
-
-        Nested structures are dicts; what a version has no field for is left out.
-        """
-        version = APIS[key].last if version is None else version
-        asked = entity_of(load_request_schema(key, version), asked_for)
-        header, payload = decode_request(memoryview(head(key, version) + encoded(asked)), 200_000)
-        assert payload == asked
-        request = Request(header, payload, "127.0.0.1", 100, 1)
-        answer = await TABLE[key](self.context, request, response_types(key, version))
-        made = (
-            encode_parts(header, answer.parts)
-            if isinstance(answer, EncodedBody)
-            else encode_response(header, answer)
-        )
-        frame = b"".join(made)
-        behind_header = 9 if version >= APIS[key].flexible else 8
-        response, size = entity_reader(load_response_schema(key, version))(frame, behind_header)
-        assert behind_header + size == len(frame)
-        return response
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    partitions: Sequence[tuple[bytes, int]]
+    add: bool
 
 
-def entity_of(entity: type[Any], values: dict[str, Any]) -> Any:
-    layout = entity_layout(entity)
-    defaulted = {one.name for one in fields(entity) if one.default is not MISSING}
-    made: dict[str, Any] = {}
-    for one in (*layout.plain, *layout.tagged):
-        if one.name not in values:
-            if one.name not in defaulted:
-                made[one.name] = _absent(one)
-            continue
-        value = values[one.name]
-        if one.entity is not None and value is not None:
-            inner = one.entity
-            value = tuple(entity_of(inner, item) for item in value) if one.array else entity_of(inner, value)
-        elif one.array and value is not None:
-            value = tuple(value)
-        made[one.name] = value
-    return entity(**made)
+class FakeVerifier:
+    """A `Verifier` whose answers are a test's, after a while or when the test says."""
 
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.answer: Verified | Refusal | Exception = Verified(1)
+        self.held: asyncio.Future[None] | None = None
+        self.missing: list[int] = []
+        """Partitions that are not in the transaction."""
 
-def _absent(one: FieldLayout) -> Any:
-    """What stands for a field that a request does not care about."""
-    if one.array:
-        return None if one.nullable else ()
-    if one.nullable or one.kind == "uuid":
-        return None
-    if one.kind.startswith("timedelta"):
-        return timedelta(0)
-    return {"bool": False, "string": ""}.get(one.kind, 0)
+    async def partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Sequence[tuple[bytes, int]],
+        *,
+        add: bool,
+    ) -> Verified | Refusal:
+        self.asked.append(Asked(transactional_id, producer_id, epoch, partitions, add))
+        await (asyncio.sleep(0.01) if self.held is None else asyncio.shield(self.held))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if not add and any(number in self.missing for _, number in partitions):
+            return Refusal(KafkaError.INVALID_TXN_STATE, "not in it")
+        return self.answer
