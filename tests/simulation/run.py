@@ -15,87 +15,53 @@ import multiprocessing
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from enum import Enum
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
-from tests.simulation.log.sabotages import SABOTAGES, Sabotage, reopened
-from tests.simulation.log.scenario import Report, run_seed
+from tests.simulation.log import sabotages as log_sabotages
+from tests.simulation.log import scenario as log
+from tests.simulation.report import Report, Totals
+from tests.simulation.sabotage import Sabotage
 from tests.simulation.whole import sabotages as whole_sabotages
-from tests.simulation.whole import scenario as whole_scenario
-from tests.simulation.whole.totals import TRANSACTIONS
-from tests.simulation.whole.totals import Totals as WholeTotals
+from tests.simulation.whole import scenario as whole
 from tests.simulation.whole.transactions import sabotages as transaction_sabotages
-from tests.simulation.whole.transactions import scenario as transaction_scenario
+from tests.simulation.whole.transactions import scenario as transactions
 
 _COLLECT_EVERY = 20
 _SHOWN = 20
 """Failed seeds that are printed; the rest are counted."""
 
 
-@dataclass(slots=True)
-class Totals:
-    """The sum over all seeds of a run."""
+class Simulation(NamedTuple):
+    """One kind of run; a seed is another run in each."""
 
-    seeds: int = 0
-    virtual_seconds: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    elections: int = 0
-    snapshots: int = 0
-    membership_changes: int = 0
-    failed: list[Report] = field(default_factory=list)
-
-    def add(self, report: Report) -> None:
-        self.seeds += 1
-        self.virtual_seconds += report.virtual
-        self.faults.update(report.faults)
-        self.outcomes.update(report.outcomes)
-        self.elections += report.elections
-        self.snapshots += report.snapshots
-        self.membership_changes += report.membership_changes
-        if report.findings:
-            self.failed.append(report)
-
-    def count(self, check: str) -> int:
-        return sum(finding.check == check for report in self.failed for finding in report.findings)
-
-    def lost(self) -> int:
-        """Commands acknowledged and not there at the end."""
-        return self.count("acknowledged and lost")
-
-    def doubled(self) -> int:
-        return self.count("applied twice")
+    option: str
+    """Chooses it on the command line."""
+    run_seed: Callable[..., Report]
+    sabotages: Mapping[str, Sabotage]
+    figures: tuple[str, ...]
 
 
-class Kind(Enum):
-    """What is simulated; a seed is another run in each."""
-
-    LOG = "log"
-    WHOLE = "whole"
-    TRANSACTIONS = "transactions"
-
-
-Job = tuple[int, str | None, Kind]
-_OPTIONS = {Kind.LOG: "", Kind.WHOLE: " --whole", Kind.TRANSACTIONS: " --transactions"}
-AnyReport = Report | whole_scenario.Report
+SIMULATIONS = {
+    "log": Simulation("", log.run_seed, log_sabotages.SABOTAGES, log.FIGURES),
+    "whole": Simulation(" --whole", whole.run_seed, whole_sabotages.SABOTAGES, whole.FIGURES),
+    "transactions": Simulation(
+        " --transactions", transactions.run_seed, transaction_sabotages.SABOTAGES, transactions.FIGURES
+    ),
+}
+Job = tuple[int, str | None, str]
+"""A seed, the sabotage if any, the kind of simulation."""
 
 
-def _run(job: Job, *, tracing: bool = False) -> AnyReport:
+def _run(job: Job, *, tracing: bool = False) -> Report:
     seed, sabotage, kind = job
-    if kind is Kind.TRANSACTIONS:
-        with transaction_sabotages.broken(sabotage):
-            return transaction_scenario.run_seed(seed, tracing=tracing)
-    if kind is Kind.WHOLE:
-        with whole_sabotages.broken(sabotage):
-            return whole_scenario.run_seed(seed, tracing=tracing)
-    with reopened(sabotage) as host_class:
-        return run_seed(seed, host_class, tracing=tracing)
+    simulation = SIMULATIONS[kind]
+    with nullcontext() if sabotage is None else simulation.sabotages[sabotage].opened():
+        return simulation.run_seed(seed, tracing=tracing)
 
 
-def _simulate(job: Job) -> AnyReport:
+def _simulate(job: Job) -> Report:
     report = _run(job)
     if job[0] % _COLLECT_EVERY == 0:
         gc.collect()
@@ -109,7 +75,7 @@ def _prepare() -> None:
     gc.freeze()
 
 
-def simulate(seeds: range, sabotage: str | None, jobs: int, kind: Kind) -> Iterator[AnyReport]:
+def simulate(seeds: range, sabotage: str | None, jobs: int, kind: str) -> Iterator[Report]:
     """Reports of all seeds in order, each from a process of its own choosing."""
     work = [(seed, sabotage, kind) for seed in seeds]
     if jobs == 1 or len(work) == 1:
@@ -142,7 +108,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sabotage", metavar="NAME", help="break this rule, and stop once that is found")
     parser.add_argument("--list-sabotages", action="store_true", help="list the rules that can be broken")
     arguments = parser.parse_args(given)
-    if arguments.sabotage is not None and arguments.sabotage not in _sabotages(arguments):
+    if arguments.sabotage is not None and arguments.sabotage not in _simulation(arguments).sabotages:
         parser.error(f"there is no sabotage {arguments.sabotage!r}: --list-sabotages names them")
     if arguments.trace and arguments.seed is None:
         parser.error("--trace needs --seed: it prints every event of one run")
@@ -153,25 +119,21 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _kind(arguments: argparse.Namespace) -> Kind:
+def _kind(arguments: argparse.Namespace) -> str:
     if arguments.transactions:
-        return Kind.TRANSACTIONS
-    return Kind.WHOLE if arguments.whole else Kind.LOG
+        return "transactions"
+    return "whole" if arguments.whole else "log"
 
 
-def _sabotages(
-    arguments: argparse.Namespace,
-) -> Mapping[str, Sabotage | whole_sabotages.Sabotage | transaction_sabotages.Sabotage]:
-    if arguments.transactions:
-        return transaction_sabotages.SABOTAGES
-    return whole_sabotages.SABOTAGES if arguments.whole else SABOTAGES
+def _simulation(arguments: argparse.Namespace) -> Simulation:
+    return SIMULATIONS[_kind(arguments)]
 
 
 def main(given: list[str] | None = None) -> int:
     """Exit 0 when nothing was found; with --sabotage, when it was."""
     arguments = _arguments(given)
     if arguments.list_sabotages:
-        for sabotage in _sabotages(arguments).values():
+        for sabotage in _simulation(arguments).sabotages.values():
             print(f"{sabotage.name:32} {sabotage.hole}")
         return 0
     if arguments.seed is not None:
@@ -183,23 +145,17 @@ def main(given: list[str] | None = None) -> int:
         reports = iter([_traced((arguments.seed, arguments.sabotage, _kind(arguments)))])
     else:
         reports = simulate(seeds, arguments.sabotage, arguments.jobs, _kind(arguments))
-    totals = _totals(_kind(arguments))
+    totals = Totals(_simulation(arguments).figures)
     _watch(reports, len(seeds), arguments, totals)
     seconds = time.perf_counter() - began
     if arguments.json:
         print(json.dumps(_as_json(totals, seconds, arguments.sabotage)))
     else:
-        print(_summary(totals, seconds, arguments.sabotage))
+        print(_summary(totals, _simulation(arguments).option, seconds, arguments.sabotage))
     return int(bool(totals.failed) == (arguments.sabotage is None))
 
 
-def _totals(kind: Kind) -> Any:
-    if kind is Kind.TRANSACTIONS:
-        return WholeTotals(TRANSACTIONS)
-    return WholeTotals() if kind is Kind.WHOLE else Totals()
-
-
-def _traced(job: Job) -> AnyReport:
+def _traced(job: Job) -> Report:
     _prepare()
     report = _run(job, tracing=True)
     for line in report.trace:
@@ -208,10 +164,10 @@ def _traced(job: Job) -> AnyReport:
     return report
 
 
-def _watch(reports: Iterator[AnyReport], count: int, arguments: argparse.Namespace, totals: Any) -> None:
+def _watch(reports: Iterator[Report], count: int, arguments: argparse.Namespace, totals: Totals) -> None:
     """Add up the reports and print findings, and progress every few seconds; a sabotage ends when found."""
     out = sys.stderr if arguments.json else sys.stdout
-    option = _OPTIONS[_kind(arguments)]
+    option = _simulation(arguments).option
     said = time.perf_counter()
     for report in reports:
         totals.add(report)
@@ -229,7 +185,7 @@ def _watch(reports: Iterator[AnyReport], count: int, arguments: argparse.Namespa
             print(f"{totals.seeds} of {count} seeds, {len(totals.failed)} failed", file=out, flush=True)
 
 
-def _summary(totals: Any, seconds: float, sabotage: str | None) -> str:
+def _summary(totals: Totals, option: str, seconds: float, sabotage: str | None) -> str:
     rate = f"{totals.seeds / seconds:.1f} seeds/s"
     if sabotage is not None:
         if not totals.failed:
@@ -237,45 +193,16 @@ def _summary(totals: Any, seconds: float, sabotage: str | None) -> str:
         found = totals.failed[0].findings[0].check
         return f"simulate ok: sabotage {sabotage} found after {totals.seeds} seeds by: {found}, {rate}"
     verdict = f"FAILED on {len(totals.failed)}" if totals.failed else "ok"
-    if isinstance(totals, WholeTotals):
-        return f"simulate {totals.option} {verdict}: {totals.told()}, {rate}"
-    faults = ", ".join(f"{count} {kind}" for kind, count in sorted(totals.faults.items()))
-    return (
-        f"simulate {verdict}: {totals.seeds} seeds, {totals.virtual_seconds:.0f} virtual s,"
-        f" {totals.faults.total()} faults ({faults}), {totals.outcomes['applied']} acknowledged,"
-        f" lost {totals.lost()}, doubled {totals.doubled()}, {totals.outcomes['unknown']} unknown,"
-        f" {totals.outcomes['read']} reads, {totals.elections} elections,"
-        f" {totals.snapshots} snapshots installed, {totals.membership_changes} membership changes, {rate}"
-    )
+    return f"simulate{option} {verdict}: {totals.told()}, {rate}"
 
 
-def _as_json(totals: Any, seconds: float, sabotage: str | None) -> dict[str, Any]:
-    common = {
+def _as_json(totals: Totals, seconds: float, sabotage: str | None) -> dict[str, Any]:
+    return {
         "ok": bool(totals.failed) != (sabotage is None),
         "sabotage": sabotage,
         "seconds": round(seconds, 2),
         "seeds_per_second": round(totals.seeds / seconds, 2),
-    }
-    if isinstance(totals, WholeTotals):
-        return common | totals.as_json()
-    return common | {
-        "seeds": totals.seeds,
-        "virtual_seconds": round(totals.virtual_seconds, 1),
-        "faults": dict(sorted(totals.faults.items())),
-        "acknowledged": totals.outcomes["applied"],
-        "lost": totals.lost(),
-        "doubled": totals.doubled(),
-        "unknown": totals.outcomes["unknown"],
-        "rejected": totals.outcomes["rejected"],
-        "reads": totals.outcomes["read"],
-        "elections": totals.elections,
-        "snapshots_installed": totals.snapshots,
-        "membership_changes": totals.membership_changes,
-        "findings": [
-            {"seed": report.seed, **asdict(finding)}
-            for report in totals.failed
-            for finding in report.findings
-        ],
+        **totals.as_json(),
     }
 
 

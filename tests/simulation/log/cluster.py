@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 from strandline.node.raft.data_folder import FolderKey
 from strandline.node.raft.group import RaftGroup
@@ -29,7 +30,10 @@ _TELL_AGAIN_SECONDS = 0.5
 class Cluster:
     """The nodes of one run. A node that goes down is started again, unless somebody holds it down."""
 
-    def __init__(self, world: World, plan: Plan, host_class: type[RaftHost]) -> None:
+    host_class: ClassVar[type[RaftHost]] = RaftHost
+    """Sabotages put another one here."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
         self.plan = plan
         self.ledger = Ledger(lambda: world.now, world.stop, self.group)
@@ -62,7 +66,7 @@ class Cluster:
 
         self.restart_after: Callable[[int], float] = lambda node: 0.2
         self.ledger.leased = self._leased_in
-        self._make = watched(host_class, self.ledger, self.traffic)
+        self._make = watched(self.host_class, self.ledger, self.traffic)
         rng = world.rng("clocks")
         for group in plan.groups:
             self.ledger.add_group(group, plan.voters)

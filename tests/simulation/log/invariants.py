@@ -16,7 +16,8 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.log import Log
 from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.snapshot.document import SnapshotDocument
-from tests.simulation.records import Finding, GroupLedger, Replica
+from tests.simulation.log.records import GroupLedger, Replica
+from tests.simulation.report import Finding
 
 
 class Ledger:

@@ -7,209 +7,202 @@ imported by the product.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from unittest.mock import patch
 
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rules.replica_state import Part
 from tests.raft.group_with import group_with
-from tests.simulation.all_of import all_of
 from tests.simulation.log import sabotaged_parts as parts
 from tests.simulation.log import sabotaged_rules as rules
+from tests.simulation.log.cluster import Cluster
+from tests.simulation.sabotage import Broken, Sabotage, by_name
 
 
-@dataclass(frozen=True, slots=True)
-class Sabotage:
+def _host_class(broken: type) -> type[RaftHost]:
+    """The host in which a group, one of its parts, or the host itself is the broken one."""
+    if issubclass(broken, RaftHost):
+        return broken
+    if issubclass(broken, RaftGroup):
+        return type("SabotagedHost", (RaftHost,), {"group_class": broken})
+    if issubclass(broken, Part):
+        return type("SabotagedHost", (RaftHost,), {"group_class": group_with(broken)})
+    return RaftHost
+
+
+def _hole(name: str, hole: str, broken: type, places: tuple[str, ...] = ()) -> Sabotage:
     """One hole. What is broken is the group, one of its parts, the host, or what `places` names by module."""
 
-    name: str
-    hole: str
-    broken: type
-    places: tuple[str, ...] = ()
+    def opened() -> tuple[Broken, ...]:
+        named = (place.rpartition(".") for place in places)
+        return (
+            patch.object(Cluster, "host_class", _host_class(broken)),
+            *(
+                patch.object(importlib.import_module(f"strandline.node.raft.{module}"), attribute, broken)
+                for module, _, attribute in named
+            ),
+        )
 
-    @property
-    def found_with(self) -> tuple[int, ...]:
-        """Seeds known to find it, the first of all in front."""
-        return _FOUND_WITH[self.name]
-
-    def host_class(self) -> type[RaftHost]:
-        if issubclass(self.broken, RaftHost):
-            return self.broken
-        if issubclass(self.broken, RaftGroup):
-            return type("SabotagedHost", (RaftHost,), {"group_class": self.broken})
-        if issubclass(self.broken, Part):
-            return type("SabotagedHost", (RaftHost,), {"group_class": group_with(self.broken)})
-        return RaftHost
+    return Sabotage(name, hole, opened)
 
 
 _ALL = (
-    Sabotage("ack-before-sync", "acknowledgements leave before fdatasync", parts.AcknowledgesBeforeSync),
-    Sabotage("vote-before-sync", "votes leave before fdatasync", parts.VotesBeforeSync),
-    Sabotage(
+    _hole("ack-before-sync", "acknowledgements leave before fdatasync", parts.AcknowledgesBeforeSync),
+    _hole("vote-before-sync", "votes leave before fdatasync", parts.VotesBeforeSync),
+    _hole(
         "counts-itself-before-sync",
         "the leader counts itself before its own sync",
         rules.CountsItselfBeforeSync,
     ),
-    Sabotage("vote-not-recorded", "a restarted node may vote twice in a term", rules.VoteNotRecorded),
-    Sabotage(
+    _hole("vote-not-recorded", "a restarted node may vote twice in a term", rules.VoteNotRecorded),
+    _hole(
         "term-not-recorded",
         "terms are not in the log",
         parts.TermNotRecorded,
         ("stored_groups.RaftLog",),
     ),
-    Sabotage(
+    _hole(
         "truncation-not-recorded",
         "deleted entries come back with a restart",
         parts.TruncationNotRecorded,
         ("stored_groups.RaftLog",),
     ),
-    Sabotage(
+    _hole(
         "failed-sync-ignored",
         "a failed fdatasync counts as a good one",
         parts.IgnoresFailedSync,
         ("host.WriteAheadLog",),
     ),
-    Sabotage("truncates-after-previous", "matching entries are deleted too", rules.TruncatesAfterPrevious),
-    Sabotage("commits-to-own-end", "a follower commits what nobody proved", rules.CommitsToOwnEnd),
-    Sabotage("acks-own-end", "a follower acknowledges what nobody proved", rules.AcknowledgesOwnEnd),
-    Sabotage(
-        "replies-across-terms", "a delayed reply counts in a later term", rules.CountsRepliesOfOtherTerms
-    ),
-    Sabotage(
+    _hole("truncates-after-previous", "matching entries are deleted too", rules.TruncatesAfterPrevious),
+    _hole("commits-to-own-end", "a follower commits what nobody proved", rules.CommitsToOwnEnd),
+    _hole("acks-own-end", "a follower acknowledges what nobody proved", rules.AcknowledgesOwnEnd),
+    _hole("replies-across-terms", "a delayed reply counts in a later term", rules.CountsRepliesOfOtherTerms),
+    _hole(
         "stale-leader-unanswered",
         "an append of a lower term gets no answer",
         rules.LeavesStaleLeadersUnanswered,
     ),
-    Sabotage(
+    _hole(
         "next-moves-back",
         "an acknowledgement sends everything twice",
         parts.MovesNextBack,
         ("rules.roles.Progress", "rules.configuration_log.Progress"),
     ),
-    Sabotage("commits-on-heartbeat", "appends wait for the heartbeat", rules.CommitsOnHeartbeat),
-    Sabotage(
+    _hole("commits-on-heartbeat", "appends wait for the heartbeat", rules.CommitsOnHeartbeat),
+    _hole(
         "no-own-term-rule", "entries of earlier terms are committed by counting", rules.CommitsWithoutOwnTerm
     ),
-    Sabotage("votes-not-voters", "a doubled vote counts twice", rules.CountsVotesNotVoters),
-    Sabotage("votes-twice", "a node votes for whoever asks last", rules.VotesTwice),
-    Sabotage("ignores-older-logs", "a candidate that lacks entries gets votes", rules.IgnoresOlderLogs),
-    Sabotage("no-pre-vote", "a returning node deposes a healthy leader", rules.CampaignsAtOnce),
-    Sabotage("no-stickiness", "votes are granted while a leader is heard", rules.ForgetsItsLeader),
-    Sabotage(
+    _hole("votes-not-voters", "a doubled vote counts twice", rules.CountsVotesNotVoters),
+    _hole("votes-twice", "a node votes for whoever asks last", rules.VotesTwice),
+    _hole("ignores-older-logs", "a candidate that lacks entries gets votes", rules.IgnoresOlderLogs),
+    _hole("no-pre-vote", "a returning node deposes a healthy leader", rules.CampaignsAtOnce),
+    _hole("no-stickiness", "votes are granted while a leader is heard", rules.ForgetsItsLeader),
+    _hole(
         "votes-in-told-terms",
         "a term that an answer brought ends a voter's promise to its leader",
         rules.VotesInTermsItWasToldOf,
     ),
-    Sabotage(
+    _hole(
         "pre-votes-of-any-round",
         "a pre-vote counts though its voter has heard a leader since",
         rules.CountsPreVotesOfAnyRound,
     ),
-    Sabotage(
+    _hole(
         "heartbeat-forgotten",
         "a follower that is woken forgets the shared heartbeat it heard last",
         rules.ForgetsTheSharedHeartbeat,
     ),
-    Sabotage(
+    _hole(
         "votes-after-restart",
         "a restarted node helps depose a leader with a lease",
         rules.VotesRightAfterRestart,
     ),
-    Sabotage("no-check-quorum", "a leader that nobody hears leads on", rules.LeadsWithoutQuorum),
-    Sabotage("lease-from-receive-time", "old answers extend a lease", rules.LeaseFromReceiveTime),
-    Sabotage("reads-unconfirmed", "a deposed leader answers reads", rules.ReadsUnconfirmed),
-    Sabotage("reads-before-own-term", "a new leader reads before it knows all", rules.ReadsBeforeOwnTerm),
-    Sabotage("pending-never-ends", "commands of a deposed leader end silently", rules.NeverEndsPending),
-    Sabotage(
+    _hole("no-check-quorum", "a leader that nobody hears leads on", rules.LeadsWithoutQuorum),
+    _hole("lease-from-receive-time", "old answers extend a lease", rules.LeaseFromReceiveTime),
+    _hole("reads-unconfirmed", "a deposed leader answers reads", rules.ReadsUnconfirmed),
+    _hole("reads-before-own-term", "a new leader reads before it knows all", rules.ReadsBeforeOwnTerm),
+    _hole("pending-never-ends", "commands of a deposed leader end silently", rules.NeverEndsPending),
+    _hole(
         "applies-again", "a callback that raises makes its entry apply again", rules.AppliesAgainAfterError
     ),
-    Sabotage("transfer-by-ordinary-vote", "voters refuse a transfer's target", rules.TransfersByOrdinaryVote),
-    Sabotage(
-        "transfer-with-pending", "a transfer leaves outcomes unknown", rules.TransfersWithCommandsPending
-    ),
-    Sabotage(
+    _hole("transfer-by-ordinary-vote", "voters refuse a transfer's target", rules.TransfersByOrdinaryVote),
+    _hole("transfer-with-pending", "a transfer leaves outcomes unknown", rules.TransfersWithCommandsPending),
+    _hole(
         "lease-kept-in-transfer", "a leader that hands over still answers reads", rules.KeepsLeaseInTransfer
     ),
-    Sabotage(
-        "two-changes-at-once", "a second change begins before the first ends", rules.ChangesMembersAtWill
-    ),
-    Sabotage(
+    _hole("two-changes-at-once", "a second change begins before the first ends", rules.ChangesMembersAtWill),
+    _hole(
         "configuration-when-applied",
         "after a restart journalled changes do not count",
         rules.ConfigurationCountsOnceApplied,
     ),
-    Sabotage("snapshot-of-current-members", "a snapshot has later members", rules.SnapshotsCurrentMembers),
-    Sabotage("voter-before-catch-up", "a new member votes at once", rules.AddsVotersAtOnce),
-    Sabotage(
+    _hole("snapshot-of-current-members", "a snapshot has later members", rules.SnapshotsCurrentMembers),
+    _hole("voter-before-catch-up", "a new member votes at once", rules.AddsVotersAtOnce),
+    _hole(
         "log-cleared-on-open",
         "entries above a snapshot vanish with a restart",
         parts.ClearsLogAboveSnapshot,
         ("stored_groups.RecoveredLog",),
     ),
-    Sabotage(
-        "older-snapshot-installed", "a late snapshot takes the state back", rules.InstallsOlderSnapshots
-    ),
-    Sabotage("suffix-dropped", "installing loses acknowledged entries", rules.DropsMatchingSuffix),
-    Sabotage("suffix-kept", "installing keeps entries that conflict", rules.KeepsConflictingSuffix),
-    Sabotage(
+    _hole("older-snapshot-installed", "a late snapshot takes the state back", rules.InstallsOlderSnapshots),
+    _hole("suffix-dropped", "installing loses acknowledged entries", rules.DropsMatchingSuffix),
+    _hole("suffix-kept", "installing keeps entries that conflict", rules.KeepsConflictingSuffix),
+    _hole(
         "damaged-snapshot-swallowed", "a bad snapshot becomes an empty state", parts.SwallowsDamagedSnapshots
     ),
-    Sabotage(
+    _hole(
         "snapshot-not-synced",
         "a snapshot replaces entries before it is durable",
         parts.StoresUnsyncedSnapshots,
         ("host.SnapshotStore",),
     ),
-    Sabotage(
+    _hole(
         "any-folder",
         "a wiped folder votes under its old node id",
         parts.TakesAnyFolder,
         ("host.Folder",),
     ),
-    Sabotage(
+    _hole(
         "folders-in-memory",
         "a node that restarted takes a wiped folder for the one it knew",
         parts.ForgetsTheOthersFolders,
         ("host.Folder",),
     ),
-    Sabotage(
+    _hole(
         "segment-dropped-with-vote",
         "a segment goes with the newest vote in it",
         parts.DropsSegmentsWithVotes,
         ("group_services.SegmentUse",),
     ),
-    Sabotage(
+    _hole(
         "heartbeat-digest-ignored",
         "a heartbeat refreshes groups its sender does not lead",
         parts.AcceptsAnyHeartbeat,
         ("group_services.SharedHeartbeats",),
     ),
-    Sabotage(
+    _hole(
         "silence-unnoticed",
         "followers of quiet groups sleep on when their leader dies",
         parts.WakesNobody,
         ("group_services.SharedHeartbeats",),
     ),
-    Sabotage(
+    _hole(
         "records-while-full",
         "a log that cannot be written is tidied each second",
         parts.MovesLogsWhileFull,
         ("group_services.LogRetention",),
     ),
-    Sabotage("terms-while-full", "each new term waits for a full disk", rules.TakesAnyTermWhileFull),
-    Sabotage(
+    _hole("terms-while-full", "each new term waits for a full disk", rules.TakesAnyTermWhileFull),
+    _hole(
         "answers-while-full", "each answer waits for a full disk", parts.AnswersPileUp, ("records.AfterSync",)
     ),
-    Sabotage(
+    _hole(
         "quiet-leader-while-full",
         "quiet groups stay with a leader that takes no command",
         parts.KeepsQuietGroupsWhileFull,
         ("group_services.Ticker",),
     ),
-    Sabotage(
+    _hole(
         "stopped-keeps-log",
         "a stopped replica keeps all segments after it",
         parts.CarriesNothing,
@@ -273,19 +266,4 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "stopped-keeps-log": (207,),
 }
 
-SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
-
-
-@contextmanager
-def reopened(name: str | None) -> Iterator[type[RaftHost]]:
-    """The host class to simulate while a hole is open; the production one when there is no name."""
-    if name is None:
-        yield RaftHost
-        return
-    sabotage = SABOTAGES[name]
-    named = (place.rpartition(".") for place in sabotage.places)
-    with all_of(
-        patch.object(importlib.import_module(f"strandline.node.raft.{module}"), attribute, sabotage.broken)
-        for module, _, attribute in named
-    ):
-        yield sabotage.host_class()
+SABOTAGES = by_name(_ALL, _FOUND_WITH)

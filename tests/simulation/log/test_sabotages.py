@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.log.sabotages import SABOTAGES, Sabotage, reopened
+from tests.simulation.log.sabotages import SABOTAGES
 from tests.simulation.log.scenario import run_seed
+from tests.simulation.sabotage import Sabotage
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES.values(), ids=SABOTAGES)
 def test_the_simulation_finds(sabotage: Sabotage) -> None:
-    for seed in sabotage.found_with:
-        with reopened(sabotage.name) as host_class:
-            if run_seed(seed, host_class).findings:
-                return
-    pytest.fail(f"{sabotage.name} ({sabotage.hole}) was not found with seeds {sabotage.found_with}")
+    assert sabotage.is_found(run_seed), f"{sabotage.hole}: not found with seeds {sabotage.found_with}"

@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.histories.anomalies import Anomaly, anomalies
 from tests.histories.history import Read
-from tests.simulation.records import Finding
+from tests.simulation.report import Finding
 from tests.simulation.three_fences.fences import EPOCH, GENERATION, SEQUENCE, without
 from tests.simulation.three_fences.stage import Stage, stage
 from tests.simulation.three_fences.task import Task

@@ -6,8 +6,6 @@ tests/spark/test_three_fences.py.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -15,13 +13,6 @@ import pytest
 from tests.simulation.three_fences.fences import EPOCH, FENCES, GENERATION, SEQUENCE
 from tests.simulation.three_fences.matrix import CELLS, NAMES, expected, facts
 from tests.simulation.three_fences.scenes import OWN_FENCE, SCENES, outvoted, play
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize(("scene", "missing"), CELLS, ids=NAMES)

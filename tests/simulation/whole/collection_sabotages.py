@@ -1,13 +1,11 @@
 """Rules of level one, retention and the collector taken out again: what sabotages.py opens, by name.
 
-Each hole is (name, what is wrong, how it is opened). Nothing here is ever imported by the product.
+Nothing here is ever imported by the product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from unittest.mock import patch
 
 from strandline.node.gc import gone_topics
@@ -25,17 +23,7 @@ from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.level_one import RemovedObject
 from strandline.statemachine.partition.partition_commands import AdvanceEpoch
 from strandline.statemachine.partition.partition_state import PartitionState
-
-Broken = AbstractContextManager[Any]
-
-
-class Hole(NamedTuple):
-    """One rule that is taken out."""
-
-    name: str
-    hole: str
-    open: Callable[[], tuple[Broken, ...]]
-
+from tests.simulation.sabotage import Sabotage
 
 # How far deletion may go.
 
@@ -143,17 +131,17 @@ async def _trusts_its_state(self: GoneTopics) -> None:
 _sweep = GoneTopics.sweep
 
 COLLECTION: Final = (
-    Hole(
+    Sabotage(
         "collectable-from-seen",
         "M(p) goes by the window a leader granted, not by what was applied",
         lambda: (patch.object(Partition, "collectable_epoch", property(_from_seen)),),
     ),
-    Hole(
+    Sabotage(
         "unheard-skipped",
         "a partition that was not heard of does not count in M",
         lambda: (patch.object(CollectableEpochs, "maximum", _skips_unheard),),
     ),
-    Hole(
+    Sabotage(
         "grace-hides-it",
         "the same, and a grace that is longer than such an M lasts",
         lambda: (
@@ -161,27 +149,27 @@ COLLECTION: Final = (
             patch.object(Grace, "__init__", _takes_its_time),
         ),
     ),
-    Hole(
+    Sabotage(
         "not-capped",
         "M is not held below the cluster epoch of the state it was taken from",
         lambda: (patch.object(CollectableEpochs, "maximum", _not_capped),),
     ),
-    Hole(
+    Sabotage(
         "one-too-far",
         "the oldest epoch that is needed is collected too",
         lambda: (patch.object(CollectableEpochs, "maximum", _one_too_far),),
     ),
-    Hole(
+    Sabotage(
         "last-word-counts",
         "what a leader said last counts, not the highest that was said",
         lambda: (patch.object(CollectableEpochs, "_note", _last_word_counts),),
     ),
-    Hole(
+    Sabotage(
         "advances-unfenced",
         "an idle partition follows the cluster epoch without a fence",
         lambda: (patch.object(Partition, "_advance_epoch", _advances_unfenced),),
     ),
-    Hole(
+    Sabotage(
         "ahead-of-unreconciled",
         "M(p) goes by what is accepted, whatever batches name",
         lambda: (
@@ -190,42 +178,42 @@ COLLECTION: Final = (
             ),
         ),
     ),
-    Hole(
+    Sabotage(
         "leases-ignored",
         "a leased checkpoint holds nothing back in level zero",
         lambda: (patch.object(Checkpoints, "oldest_epoch", lambda *_: None),),
     ),
-    Hole(
+    Sabotage(
         "reader-hold-dropped",
         "a read holds nothing back",
         lambda: (patch.object(ReaderHolds, "oldest_epoch", property(lambda _: None)),),
     ),
-    Hole(
+    Sabotage(
         "undecided-swept",
         "an object that may still be named is taken for an orphan",
         lambda: (patch.object(PendingObjects, "__contains__", lambda *_: False),),
     ),
-    Hole(
+    Sabotage(
         "leased-removed",
         "what a leased checkpoint names in level one is deleted once the partition does not name it",
         lambda: (patch.object(PartitionState, "removable", _all_removed),),
     ),
-    Hole(
+    Sabotage(
         "gone-by-old-state",
         "topics that a node's state does not know are taken for deleted ones",
         lambda: (patch.object(GoneTopics, "sweep", _trusts_its_state),),
     ),
-    Hole(
+    Sabotage(
         "gone-topics-kept",
         "what deleted topics left in storage stays",
         lambda: (patch.object(GoneTopics, "sweep", _forgets_gone),),
     ),
-    Hole(
+    Sabotage(
         "orphans-kept",
         "level-one objects that were never named stay",
         lambda: (patch.object(Sweeper, "sweep", _sweeps_never),),
     ),
-    Hole(
+    Sabotage(
         "idle-epochs-stay",
         "partitions that nobody writes to do not follow the cluster epoch",
         lambda: (patch.object(IdleEpochs, "_look", _stays_idle),),

@@ -17,7 +17,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.mesh.handshake import Handshake
 from strandline.node.raft.outcome import Outcome
 from strandline.statemachine.controller.controller import Controller, PartitionGroup
-from tests.simulation.whole.collection_sabotages import Hole
+from tests.simulation.sabotage import Sabotage
 
 
 def _lets_anything_in(self: Folder, peer: int, claim: Standing) -> str | None:
@@ -58,7 +58,7 @@ async def _founds_anyway(self: FolderKeeper) -> None:
 _begin = FolderKeeper.begin
 
 FOLDERS: Final = (
-    Hole(
+    Sabotage(
         "any-folder",
         "data folders are not compared",
         lambda: (
@@ -66,22 +66,22 @@ FOLDERS: Final = (
             patch.object(Handshake, "disowned", _is_what_is_known),
         ),
     ),
-    Hole(
+    Sabotage(
         "folders-in-memory",
         "a process that starts does not know the others' data folders",
         lambda: (patch.object(Folder, "__init__", _knows_nobody),),
     ),
-    Hole(
+    Sabotage(
         "joins-as-a-founder",
         "a new folder begins old groups with their members",
         lambda: (patch.object(Controller, "_partition_group", _begins_as_a_founder),),
     ),
-    Hole(
+    Sabotage(
         "left-too-early",
         "a group is reported to have left a node out before that is committed",
         lambda: (patch.object(replacements, "_changed", _done_at_once),),
     ),
-    Hole(
+    Sabotage(
         "newcomers-count",
         "a folder that may have had a predecessor votes",
         lambda: (
@@ -89,7 +89,7 @@ FOLDERS: Final = (
             patch.object(RaftHost, "is_newcomer", lambda self, peer: False),
         ),
     ),
-    Hole(
+    Sabotage(
         "founds-anyway",
         "a new folder founds a cluster although the storage has an owner",
         lambda: (patch.object(FolderKeeper, "begin", _founds_anyway),),

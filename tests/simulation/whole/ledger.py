@@ -17,7 +17,7 @@ from strandline.statemachine.coordinator_machine import CoordinatorMachine
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Kind
-from tests.simulation.records import Finding
+from tests.simulation.report import Finding
 from tests.simulation.whole.objects import BODY, Objects, Place
 from tests.simulation.whole.retention import Retention
 

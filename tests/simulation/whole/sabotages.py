@@ -6,9 +6,6 @@ What it takes is told in docs/simulation.md. Nothing here is ever imported by th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -39,26 +36,9 @@ from strandline.statemachine.partition.placeholder import InlineBatch, Placehold
 from strandline.statemachine.partition.producers import NO_PRODUCER, Duplicate
 from tests.partition import sabotages as of_partition
 from tests.partition.sabotages import JudgesOnlyOnce, KeptOverTerms
-from tests.simulation.all_of import all_of
+from tests.simulation.sabotage import Sabotage, by_name
 from tests.simulation.whole.collection_sabotages import COLLECTION
 from tests.simulation.whole.folder_sabotages import FOLDERS
-
-Broken = AbstractContextManager[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Sabotage:
-    """One hole, and how it is opened: anew each time."""
-
-    name: str
-    hole: str
-    open: Callable[[], tuple[Broken, ...]]
-
-    @property
-    def found_with(self) -> tuple[int, ...]:
-        """Seeds known to find it, the first of all in front."""
-        return _FOUND_WITH.get(self.name, ())
-
 
 # The fence and the window.
 
@@ -414,7 +394,8 @@ _ALL = (
         "a leader takes it for granted that its followers hear it",
         lambda: (patch.object(Lease, "acked_at", lambda lease, _: lease.host.now()),),
     ),
-    *(Sabotage(*hole) for hole in (*COLLECTION, *FOLDERS)),
+    *COLLECTION,
+    *FOLDERS,
 )
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
@@ -467,9 +448,4 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "founds-anyway": (121, 136, 192),
 }
 
-SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
-
-
-def broken(name: str | None) -> AbstractContextManager[None]:
-    """To run with a hole open; with none when there is no name."""
-    return all_of(SABOTAGES[name].open() if name is not None else ())
+SABOTAGES = by_name(_ALL, _FOUND_WITH)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from tests.simulation.loop import DEAD
-from tests.simulation.records import Finding
+from tests.simulation.report import Finding, Report
 from tests.simulation.whole.checks import (
     check_contents,
     check_documents,
@@ -23,7 +23,7 @@ from tests.simulation.whole.checks import (
 from tests.simulation.whole.client import Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.consumers import Consumer
-from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.faults import WholeFaults
 from tests.simulation.whole.lost_cluster import LostCluster
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.operator import Operator
@@ -47,20 +47,12 @@ DRAINS_SECONDS = 40.0
 """Until leases of checkpoints have ended, and epochs have passed that no partition will accept any more."""
 CLIENTS_FROM = 101
 READER_VERSION = 13
-
-
-@dataclass(slots=True)
-class Report:
-    """What one seed's run came to. `seconds` is wall-clock time, `virtual` simulated."""
-
-    seed: int
-    findings: list[Finding] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    virtual: float = 0.0
-    seconds: float = 0.0
-    digest: str = ""
-    trace: list[str] = field(default_factory=list)
+FIGURES = (
+    "batches", "acknowledged", "consumed", "entries", "terms", "slides", "restaged", "refused epochs",
+    "topics", "documents", "reconciled", "merged", "collected", "level-one deleted", "snapshots deleted",
+    "expired", "records deleted",
+)  # fmt: skip
+"""Outcomes of a run, in the order in which they are told."""
 
 
 class Scenario:
@@ -76,7 +68,7 @@ class Scenario:
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self.operator: Operator | None = None
-        self.faults: Faults | None = None
+        self.faults: WholeFaults | None = None
         self.wiped: WipedFolders | None = None
         self.totals: Counter[str] = Counter()
         self.cluster.on_crash = self._count
@@ -126,11 +118,11 @@ class Scenario:
             )
         for number in range(plan.consumers):
             self.consumers.append(Consumer(self.cluster, self.directory, f"c{number}", self._machine()))
-        self.faults = Faults(self.cluster, self.clients)
+        self.faults = WholeFaults(self.cluster, self.clients)
         self._go_wrong(self.faults)
 
     def _go_wrong(
-        self, faults: Faults, preferred: Callable[[SimBroker], bool] = lambda broker: False
+        self, faults: WholeFaults, preferred: Callable[[SimBroker], bool] = lambda broker: False
     ) -> None:
         """Let time pass with the plan's faults; `preferred` as for WipedFolders."""
         faults.start()

@@ -5,9 +5,6 @@ What it takes is told in docs/simulation.md. Nothing here is ever imported by th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -32,19 +29,8 @@ from strandline.statemachine.partition.rejection import Rejected, Rejection
 from strandline.statemachine.transactions.transaction_commands import Enlisted, Kind
 from strandline.statemachine.transactions.transaction_state import State, Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-from tests.simulation.all_of import all_of
+from tests.simulation.sabotage import Sabotage, by_name
 from tests.simulation.whole.folder_sabotages import FOLDERS
-
-
-@dataclass(frozen=True, slots=True)
-class Sabotage:
-    """One hole, how it is opened, and seeds known to find it."""
-
-    name: str
-    hole: str
-    open: Callable[[], tuple[AbstractContextManager[Any], ...]]
-    found_with: tuple[int, ...]
-
 
 # At the partition.
 
@@ -251,12 +237,7 @@ _ALL = (
         lambda: (patch.object(AbortedTransactions, "between", lambda *_: []),),
         (0, 1),
     ),
-    *(Sabotage(*hole, _LOST_FOLDERS[hole.name]) for hole in FOLDERS if hole.name in _LOST_FOLDERS),
+    *by_name((hole for hole in FOLDERS if hole.name in _LOST_FOLDERS), _LOST_FOLDERS).values(),
 )
 
-SABOTAGES: dict[str, Sabotage] = {sabotage.name: sabotage for sabotage in _ALL}
-
-
-def broken(name: str | None) -> AbstractContextManager[None]:
-    """To run with a hole open; with none when there is no name."""
-    return all_of(SABOTAGES[name].open() if name is not None else ())
+SABOTAGES = {sabotage.name: sabotage for sabotage in _ALL}

@@ -9,6 +9,7 @@ from unittest.mock import patch
 from strandline.statemachine.transactions import transaction_state, transactions
 from tests.histories.anomalies import anomalies
 from tests.histories.history import Ending, Place
+from tests.simulation.report import Report
 from tests.simulation.whole.checks import (
     check_contents,
     check_documents,
@@ -17,7 +18,7 @@ from tests.simulation.whole.checks import (
     contents,
 )
 from tests.simulation.whole.client import Client
-from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.faults import WholeFaults
 from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.producers import Producer
 from tests.simulation.whole.scenario import (
@@ -27,7 +28,6 @@ from tests.simulation.whole.scenario import (
     FINISHES_SECONDS,
     READER_VERSION,
     SERVES_SECONDS,
-    Report,
     Scenario,
     simulated,
 )
@@ -50,6 +50,11 @@ from tests.simulation.world import World
 ENDS_SECONDS = 30.0
 """Until everything is aborted that its client does not end: the longest timeout, and looks for it."""
 CONSUMED_SECONDS = 45.0
+FIGURES = (
+    "committed", "aborted", "unknown", "copied", "generations joined", "ids used up", "batches",
+    "acknowledged", "consumed", "entries", "terms", "documents", "reconciled",
+)  # fmt: skip
+"""Outcomes of a run, in the order in which they are told."""
 SPARE_SECONDS = 2.0
 """Mean pause between two incarnations of a writer that may find its transactional id in use."""
 
@@ -90,7 +95,7 @@ class TransactionScenario(Scenario):
             self._follow(f"f{number}")
         transacting: Sequence[Transacting] = [*self.writers, *self.workers]
         self.aimed = TransactionFaults(cluster, transacting)
-        self.faults = Faults(cluster, self.clients, self.aimed.kinds)
+        self.faults = WholeFaults(cluster, self.clients, self.aimed.kinds)
         self._go_wrong(self.faults, _coordinates)
 
     def _heal(self) -> None:

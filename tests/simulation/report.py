@@ -1,4 +1,4 @@
-"""What many seeds of the whole node came to together, for the command line."""
+"""What a run comes to, whatever it simulates: findings, the report of a seed, the sum over many seeds."""
 
 from __future__ import annotations
 
@@ -6,26 +6,40 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.simulation.whole.scenario import Report
 
-WHOLE = (
-    "batches", "acknowledged", "consumed", "entries", "terms", "slides", "restaged", "refused epochs",
-    "topics", "documents", "reconciled", "merged", "collected", "level-one deleted", "snapshots deleted",
-    "expired", "records deleted",
-)  # fmt: skip
-"""Figures of a run, in the order in which they are told."""
-TRANSACTIONS = (
-    "committed", "aborted", "unknown", "copied", "generations joined", "ids used up", "batches",
-    "acknowledged", "consumed", "entries", "terms", "documents", "reconciled",
-)  # fmt: skip
-"""The same where clients write and consume in transactions."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken rule: which, when (virtual seconds), and what was seen."""
+
+    check: str
+    time: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"t={self.time:.3f} {self.check}: {self.text}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What one seed's run came to. `seconds` is processor time, `virtual` simulated time."""
+
+    seed: int
+    findings: list[Finding] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """How often what was tried ended how, and what else a run counts."""
+    virtual: float = 0.0
+    seconds: float = 0.0
+    digest: str = ""
+    """Of all events of the run, in their order."""
+    trace: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Totals:
-    """The sum over all seeds of a run, of which these figures are told."""
+    """The sum over all seeds of a run; `figures` names the outcomes that the summary tells, in order."""
 
-    named: tuple[str, ...] = WHOLE
+    figures: tuple[str, ...]
     seeds: int = 0
     virtual_seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
@@ -40,28 +54,24 @@ class Totals:
         if report.findings:
             self.failed.append(report)
 
-    @property
-    def option(self) -> str:
-        """Of the command that runs such seeds."""
-        return "--transactions" if self.named is TRANSACTIONS else "--whole"
-
-    def count(self, check: str) -> int:
-        return sum(finding.check == check for report in self.failed for finding in report.findings)
+    def count(self, *checks: str) -> int:
+        """How many findings there are of some checks."""
+        return sum(finding.check in checks for report in self.failed for finding in report.findings)
 
     @property
     def lost(self) -> int:
-        """Acknowledged, or committed, and not there at the end."""
-        return self.count("acknowledged and lost") + self.count("lost_writes")
+        """What was acknowledged, or committed, and is not there at the end."""
+        return self.count("acknowledged and lost", "lost_writes")
 
     @property
     def doubled(self) -> int:
-        """There more than once."""
-        return self.count("once") + self.count("duplicates")
+        """What is there more than once."""
+        return self.count("applied twice", "once", "duplicates")
 
     def told(self) -> str:
         """The middle of the summary line."""
         faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items()))
-        figures = ", ".join(f"{self.outcomes[name]} {name}" for name in self.named)
+        figures = ", ".join(f"{self.outcomes[name]} {name}" for name in self.figures)
         return (
             f"{self.seeds} seeds, {self.virtual_seconds:.0f} virtual s,"
             f" {self.faults.total()} faults ({faults}),"

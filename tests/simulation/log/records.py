@@ -1,22 +1,10 @@
-"""What the ledger writes down: findings, and what is known of each group and each of its replicas."""
+"""What the log's ledger writes down: what is known of each group and each of its replicas."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from strandline.node.raft.configuration import Configuration
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A broken rule: which, when (virtual seconds), and what was seen."""
-
-    check: str
-    time: float
-    text: str
-
-    def __str__(self) -> str:
-        return f"t={self.time:.3f} {self.check}: {self.text}"
 
 
 @dataclass(slots=True)
