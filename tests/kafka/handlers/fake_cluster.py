@@ -240,7 +240,8 @@ class Asked(NamedTuple):
     transactional_id: str
     producer_id: int
     epoch: int
-    partitions: Sequence[tuple[bytes, int]]
+    what: Sequence[tuple[bytes, int]] | str
+    """Partitions, or a group."""
     add: bool
 
 
@@ -263,10 +264,19 @@ class FakeVerifier:
         *,
         add: bool,
     ) -> Verified | Refusal:
-        self.asked.append(Asked(transactional_id, producer_id, epoch, partitions, add))
+        answer = await self._answered(Asked(transactional_id, producer_id, epoch, partitions, add))
+        if not add and any(number in self.missing for _, number in partitions):
+            return Refusal(KafkaError.INVALID_TXN_STATE, "not in it")
+        return answer
+
+    async def group(
+        self, transactional_id: str, producer_id: int, epoch: int, group_id: str, *, add: bool
+    ) -> Verified | Refusal:
+        return await self._answered(Asked(transactional_id, producer_id, epoch, group_id, add))
+
+    async def _answered(self, asked: Asked) -> Verified | Refusal:
+        self.asked.append(asked)
         await (asyncio.sleep(0.01) if self.held is None else asyncio.shield(self.held))
         if isinstance(self.answer, Exception):
             raise self.answer
-        if not add and any(number in self.missing for _, number in partitions):
-            return Refusal(KafkaError.INVALID_TXN_STATE, "not in it")
         return self.answer

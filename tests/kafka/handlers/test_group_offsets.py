@@ -16,7 +16,6 @@ from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.kafka.handlers.offset_rows import MAX_METADATA_BYTES
 from strandline.node.kafka.wire.apis import APIS, ApiKey
-from strandline.node.partition.batch import Verified
 from strandline.node.raft.group import RaftGroup
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller import PartitionGroup
@@ -37,23 +36,6 @@ MANY_GROUPS = 8
 """The first version of OffsetFetch that asks for many groups."""
 
 
-class FakeVerifier:
-    """Knows one open transaction, and what it was asked."""
-
-    def __init__(self) -> None:
-        self.answer: Verified | Refusal = Verified(1)
-        self.asked: list[tuple[Any, ...]] = []
-        self.open = asyncio.Event()
-        self.open.set()
-
-    async def group(
-        self, transactional_id: str, producer_id: int, epoch: int, group_id: str, *, add: bool
-    ) -> Verified | Refusal:
-        self.asked.append((transactional_id, producer_id, epoch, group_id, add))
-        await self.open.wait()
-        return self.answer
-
-
 class Desk:
     """A node that coordinates all groups, with the topic events of two partitions."""
 
@@ -61,7 +43,7 @@ class Desk:
         self.node = FakeNode()
         context: Any = self.node
         context.wall_ms = lambda: 1_000_000
-        context.verifier = self.verifier = FakeVerifier()
+        self.verifier = self.node.verifier
         self.elsewhere: KafkaError | None = None
         context.coordinators = SimpleNamespace(groups_for=self._groups_for)
         self.replica: CoordinatorReplica[GroupsMachine] = CoordinatorReplica(
@@ -476,12 +458,12 @@ def test_who_adds_the_group_to_the_transaction_depends_on_the_version(version: i
 
 @served
 async def test_a_transaction_that_ended_while_it_was_verified_takes_nothing(desk: Desk) -> None:
-    desk.verifier.open.clear()
+    held = desk.verifier.held = asyncio.get_running_loop().create_future()
     commit = asyncio.ensure_future(desk.txn_commit((0, 9)))
     await turns()
     assert desk.verifier.asked
     await desk.apply(EndTransaction(7, 0, 1, True, 1))
-    desk.verifier.open.set()
+    held.set_result(None)
     assert await commit == [ErrorCode.invalid_txn_state]
     assert await desk.committed(0) == [-1]
 

@@ -83,7 +83,7 @@ async def test_a_request_asks_once_for_all_its_partitions_of_a_producer() -> Non
     await produce(node, {0: batch()})
     response = await produce(node, {0: batch(1), 1: batch(), 2: batch(producer=8), 3: batch()})
     assert codes(response) == [ErrorCode.none] * 4
-    asked = {one.producer_id: one.partitions for one in node.verifier.asked[1:]}
+    asked = {one.producer_id: one.what for one in node.verifier.asked[1:]}
     assert asked == {P: [(topic.topic_id, 1), (topic.topic_id, 3)], 8: [(topic.topic_id, 2)]}
 
 
