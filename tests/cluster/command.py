@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import sys
 from typing import Any, NamedTuple
 
@@ -37,3 +38,9 @@ def strandline(capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, *ar
 def as_json(done: Done) -> Any:
     assert done.status == 0, done.err
     return json.loads(done.out)
+
+
+def nowhere() -> str:
+    """An address on this machine at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"

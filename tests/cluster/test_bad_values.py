@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.command import strandline
+from tests.cluster.command import nowhere, strandline
 
 WORDS = [
     "", " ", "-1", "0", "1", "nan", "inf", "-inf", "1e400", "99999999999999999999", "0x10", "\uff11",
@@ -70,12 +70,12 @@ def lines(rng: random.Random, nowhere: str) -> Iterator[list[str]]:
 
 
 def test_no_value_ends_in_a_stack_trace(
-    nowhere: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin.buffer.readline", lambda size: b"", raising=False)
     run = partial(strandline, capfd, monkeypatch)
-    for words in lines(random.Random(7), nowhere):
+    for words in lines(random.Random(7), nowhere()):
         done = run(*words)
         assert done.status in (0, 1, 2), words
         assert "Traceback" not in done.err, words
@@ -97,7 +97,7 @@ def test_a_mistake_of_the_program_is_one_line_as_well(
 
 
 def test_bytes_that_are_no_text_reach_no_library(
-    nowhere: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = strandline(capfd, monkeypatch, "topic", "describe", "\udcff", "--bootstrap", nowhere)
+    done = strandline(capfd, monkeypatch, "topic", "describe", "\udcff", "--bootstrap", nowhere())
     assert done == (2, "", "strandline: b'\\xff' is no text; write arguments in UTF-8\n")

@@ -18,7 +18,7 @@ from strandline.cluster.failure import CommandFailed
 from strandline.cluster.kafka_errors import failed, reach, troubles
 from strandline.cluster.silence import Silence
 from strandline.cluster.target import Target
-from tests.cluster.conftest import nowhere
+from tests.cluster.command import nowhere
 
 STORE = {"reason": "storage_failing", "meaning": "it fails", "detail": "s3://b: the bucket is missing"}
 LEADERLESS = {"reason": "groups_leaderless", "meaning": "groups have no leader", "detail": None}

@@ -361,7 +361,7 @@ class Cluster:
         return [node for node, replica in self.replicas.items() if replica.role == "leader"]
 
 
-def state_at(index: int, term: int) -> SnapshotDocument:
+def state_at(index: int, term: int = 1) -> SnapshotDocument:
     """The snapshot of a replica that applied entries 1 to `index`."""
     machine = RegisterMap()
     for at in range(1, index + 1):

@@ -90,7 +90,7 @@ def test_an_exception_in_a_callback_is_a_failure_with_place_and_time(world: Worl
     (failure,) = world.failures
     assert (failure.time, failure.node, failure.boot) == (0.5, 1, 1)
     assert "ZeroDivisionError" in failure.traceback
-    assert "test_simulation_world" in failure.traceback
+    assert "test_world" in failure.traceback
     assert world.now == 0.6
     with pytest.raises(SimulationFailed, match="seed 1, 1 failures"):
         world.check()

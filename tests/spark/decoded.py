@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
 

@@ -23,7 +23,8 @@ from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.groups.group_commands import AssignGeneration, EndTransaction, StartGeneration
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.kafka_errors import KafkaError
-from tests.coordinator.transaction_harness import Group, Log, Recording, turns
+from tests.coordinator.recording import Recording
+from tests.coordinator.transaction_harness import Group, Log, turns
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.runtime.jumping_loop import run
 from tests.statemachine.groups_harness import consumers, member

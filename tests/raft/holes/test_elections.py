@@ -16,18 +16,23 @@ from strandline.node.raft.rules.leader_contact import LeaderContact
 from strandline.node.raft.rules.leader_tick import LeaderTick
 from strandline.node.raft.rules.leadership_transfer import LeadershipTransfer
 from strandline.node.raft.rules.lease import Lease
-from strandline.node.raft.rules.messages import AppendReply, MessageKind, Quiesce, VoteReply
-from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
+from strandline.node.raft.rules.messages import MessageKind, Quiesce, VoteReply
 from strandline.node.raft.rules.pre_vote import PreVote
 from strandline.node.raft.rules.progress import NEVER, Progress
 from strandline.node.raft.rules.quiescence import Quiescence
 from strandline.node.raft.rules.read_index import ReadIndex
-from strandline.node.raft.rules.replication import Replication
 from strandline.node.raft.rules.shared_heartbeats import HEARTBEAT, SharedHeartbeats
 from tests.raft.fake_host import FakeHost
 from tests.raft.group_with import group_with
 from tests.raft.harness import CONFIG, GROUP, Cluster, Replica
 from tests.raft.holes.hole import hole, hole_in
+from tests.simulation.log.sabotaged_parts import AcceptsAnyHeartbeat
+from tests.simulation.log.sabotaged_rules import (
+    CountsPreVotesOfAnyRound,
+    LeaseFromReceiveTime,
+    VotesInTermsItWasToldOf,
+    VotesRightAfterRestart,
+)
 
 APPEND, VOTE, VOTE_REPLY = MessageKind.APPEND, MessageKind.VOTE, MessageKind.VOTE_REPLY
 
@@ -121,12 +126,7 @@ def test_no_vote_while_a_leader_is_heard(group_class: type[RaftGroup]) -> None:
     assert (voter.group.vote, voter.group.term) == (None, 1)
 
 
-class VotesInAnyTermItIsIn(Election):
-    def keeps_vote(self, peer: int, transfer: bool) -> bool:
-        return False
-
-
-@hole_in(VotesInAnyTermItIsIn)
+@hole_in(VotesInTermsItWasToldOf)
 def test_no_vote_in_a_term_that_an_answer_brought_while_a_leader_was_heard(
     group_class: type[RaftGroup],
 ) -> None:
@@ -209,11 +209,6 @@ def test_a_transfers_vote_is_given_in_a_term_that_an_answer_brought() -> None:
     assert (voter.group.term, voter.group.vote) == (2, 3)
 
 
-class CountsPreVotesOfAnyRound(PreVote):
-    def is_of_this_round(self, asked: int, asked_at: float) -> bool:
-        return True
-
-
 @hole_in(CountsPreVotesOfAnyRound)
 def test_pre_vote_of_an_earlier_round_does_not_count(group_class: type[RaftGroup]) -> None:
     """A voter that has heard its leader since would not grant it now, and the term would rise for nothing."""
@@ -235,13 +230,7 @@ def test_pre_vote_for_a_groups_first_term_counts_in_any_round() -> None:
     assert replica.role == "candidate"
 
 
-class PromisesNothing(RaftGroup):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.heard_at = NEVER
-
-
-@hole(RaftGroup, PromisesNothing)
+@hole(RaftGroup, VotesRightAfterRestart)
 def test_restarted_node_grants_no_vote_while_a_lease_may_run(group_class: type[RaftGroup]) -> None:
     voter = Replica(terms=[1], group_class=group_class)
     voter.append(2, 1, (1, 1))
@@ -363,12 +352,7 @@ def test_quorum_that_falls_silent_in_quiet_is_missed_within_an_election_timeout(
     assert 1 not in cluster.leaders
 
 
-class LeasesFromReceipt(Replication):
-    def on_append_reply(self, peer: int, progress: Progress, reply: AppendReply) -> None:
-        super().on_append_reply(peer, progress, reply._replace(sent_at=self.host.now()))
-
-
-@hole_in(LeasesFromReceipt)
+@hole_in(LeaseFromReceiveTime)
 def test_lease_runs_from_when_the_acknowledged_message_was_sent(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.establish()
@@ -566,11 +550,6 @@ def test_idle_group_sends_nothing(group_class: type[RaftGroup]) -> None:
     assert [len(cluster[node].host.history) for node in (1, 2, 3)] == sent
     assert cluster.leaders == [1]
     assert not any(cluster[node].host.active for node in (1, 2, 3))
-
-
-class AcceptsAnyHeartbeat(SharedHeartbeats):
-    def accepts(self, pair: PeerHeartbeat, count: int, digest: int) -> bool:
-        return True
 
 
 @hole(SharedHeartbeats, AcceptsAnyHeartbeat)

@@ -12,7 +12,6 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.node.raft.rules.applying import Applying
-from strandline.node.raft.rules.commitment import Commitment
 from strandline.node.raft.rules.dispatch import Dispatch
 from strandline.node.raft.rules.election import Election
 from strandline.node.raft.rules.following import Following
@@ -28,6 +27,7 @@ from strandline.node.raft.snapshots.taking import SnapshotTaking
 from tests.raft.group_with import group_of
 from tests.raft.harness import CONFIG, Cluster, Replica
 from tests.raft.holes.hole import hole, hole_in
+from tests.simulation.log.sabotaged_rules import CommitsToOwnEnd, CountsItselfBeforeSync
 
 APPEND: Final = MessageKind.APPEND
 APPEND_REPLY: Final = MessageKind.APPEND_REPLY
@@ -36,12 +36,7 @@ APPEND_REPLY: Final = MessageKind.APPEND_REPLY
 # The journal is written and never synced.
 
 
-class CountsItselfAtOnce(Commitment):
-    def own_match(self) -> int:
-        return self.state.journal.last
-
-
-@hole_in(CountsItselfAtOnce)
+@hole_in(CountsItselfBeforeSync)
 def test_leader_does_not_count_itself_before_the_sync(group_class: type[RaftGroup]) -> None:
     leader = Replica(terms=[1], group_class=group_class)
     leader.lead()
@@ -172,12 +167,7 @@ def test_committed_entries_are_never_deleted(group_class: type[RaftGroup]) -> No
 # A follower commits to the end of its own log.
 
 
-class CommitsItsOwnEnd(Following):
-    def commit_limit(self, leader_commit: int, proven: int) -> int:
-        return min(leader_commit, self.state.journal.last)
-
-
-@hole_in(CommitsItsOwnEnd)
+@hole_in(CommitsToOwnEnd)
 def test_follower_commits_only_what_the_message_proved(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1, 1], group_class=group_class)
     follower.append(2, 2, (1, 1), commit=3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import Entry
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome, Overloaded
@@ -13,6 +12,7 @@ from strandline.node.raft.rules.configuration_log import ConfigurationLog
 from strandline.node.raft.rules.membership_change import MembershipChange
 from tests.raft.harness import GROUP, Replica, entry, membership
 from tests.raft.holes.hole import hole_in
+from tests.simulation.log.sabotaged_rules import SnapshotsCurrentMembers
 
 
 class TwoChanges(MembershipChange):
@@ -81,12 +81,7 @@ def test_truncated_configuration_no_longer_counts(group_class: type[RaftGroup]) 
     assert follower.group.voters == (1, 2, 3)
 
 
-class StoresCurrentMembers(ConfigurationLog):
-    def at(self, index: int) -> Configuration:
-        return self.state.configuration
-
-
-@hole_in(StoresCurrentMembers)
+@hole_in(SnapshotsCurrentMembers)
 def test_snapshot_holds_the_members_of_its_index(group_class: type[RaftGroup]) -> None:
     follower = Replica(log=[entry(1, 1), membership(2, 1, (1, 2, 3, 4))], group_class=group_class)
     follower.append(2, 1, (1, 1), commit=1)

@@ -27,6 +27,7 @@ from tests.raft.holes.hole import hole, hole_in
 from tests.raft.holes.lone_host import LoneHost, snapshot_files
 from tests.raft.register_map import RegisterMap, set_register
 from tests.simulation.disk import SimCrash, SimDisk
+from tests.simulation.log.sabotaged_parts import SwallowsDamagedSnapshots
 
 
 def committed(count: int, group_class: type[RaftGroup]) -> Replica:
@@ -162,18 +163,7 @@ def test_install_keeps_the_log_that_follows_the_snapshot(group_class: type[RaftG
 # A bad dump is logged and swallowed.
 
 
-class DamageUnnoticed(StoredGroups):
-    def _load_snapshot(
-        self, recovered: RecoveredLog, store: SnapshotStore
-    ) -> tuple[SnapshotDocument | None, int | None]:
-        return super()._load_snapshot(recovered, store)[0], None
-
-
-class StartsEmpty(RaftHost):
-    stored_class = DamageUnnoticed
-
-
-@hole(RaftHost, StartsEmpty)
+@hole(RaftHost, SwallowsDamagedSnapshots)
 def test_bad_snapshot_stops_the_replica_until_its_leader_sends_another(host_class: type[RaftHost]) -> None:
     first = LoneHost(SimDisk(random.Random(1)), host_class).lead()
     first.write(*range(5))
