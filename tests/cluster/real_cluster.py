@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,10 @@ def real_cluster(tmp_path: Path) -> Iterator[RealCluster]:
     with running_cluster(tmp_path / "cluster") as cluster:
         yield cluster
         print(cluster.logs())  # pytest shows it for a test that failed
+
+
+def wait(true: Callable[[], object], seconds: float = 25.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -12,9 +12,8 @@ from confluent_kafka.cimpl import NewTopic
 from strandline.node.compaction.local_log import MANIFEST, LocalLog, open_log, stored_logs
 from strandline.node.compaction.manifest import LogIdentity, Manifest, parsed
 from strandline.node.raft.disk import RealDisk
-from tests.cluster.real_cluster import RealCluster, running_cluster
+from tests.cluster.real_cluster import RealCluster, running_cluster, wait
 from tests.compaction.logs import Written, read
-from tests.level_one.test_real import wait
 
 SETTINGS = (
     "level_one.reconcile_seconds=1",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.cluster.real_cluster import running_cluster
+from tests.cluster.real_cluster import running_cluster, wait
 
 SETTINGS = (
     "cluster.epoch_seconds=0.5",
@@ -19,13 +17,6 @@ SETTINGS = (
     "collector.advance_lag_epochs=1",
 )
 RECORDS = 500
-
-
-def wait(true: Callable[[], object], seconds: float = 25.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def files(folder: Path) -> list[str]:
