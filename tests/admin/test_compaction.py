@@ -9,10 +9,9 @@ from strandline.node.admin.compaction import FAILING
 from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.removal_minimum import HeldBy
 from strandline.statemachine.partition.removal import Removal
+from tests.admin.answers import check, refused, samples, schema_of
 from tests.admin.compacted import lead, local_log
 from tests.admin.small_node import Client, small_node
-from tests.admin.test_api import check, refused, schema_of
-from tests.admin.test_metrics import samples
 from tests.raft.mesh.mesh_nodes import on_loop
 
 PARTITIONS = "/api/compaction/partitions"

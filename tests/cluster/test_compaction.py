@@ -12,7 +12,7 @@ import pytest
 from strandline.cluster.commands.compaction import WORST
 from strandline.cluster.compaction import MAX_PROBLEMS, NodeAnswer, held_by, partitions, problems
 from tests.cluster.command import Done, strandline
-from tests.cluster.test_collection import PlayedNode
+from tests.cluster.played_node import PlayedNode
 
 PAGES = "/api/compaction/partitions?limit=1000"
 

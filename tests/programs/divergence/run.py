@@ -21,10 +21,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from strandline.cluster.failure import CommandFailed
-from tests.divergence.cases import CASES
-from tests.divergence.systems import TOPIC_SETTINGS, KafkaNodes, StrandlineNodes, System
-from tests.divergence.walk import WAIT_SECONDS, Found, say, walk
 from tests.peers.kafka_jars import NoKafka
+from tests.programs.divergence.cases import CASES
+from tests.programs.divergence.systems import TOPIC_SETTINGS, KafkaNodes, StrandlineNodes, System
+from tests.programs.divergence.walk import WAIT_SECONDS, Found, say, walk
 
 REPRODUCED_AT_LEAST: Final = 3
 """Of the four, on Kafka."""

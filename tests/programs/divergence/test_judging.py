@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.divergence import run
-from tests.divergence.cases import (
+from tests.programs.divergence import run
+from tests.programs.divergence.cases import (
     CASES,
     AbortedAsCommitted,
     Case,
@@ -14,10 +14,10 @@ from tests.divergence.cases import (
     Served,
     StuckOffset,
 )
-from tests.divergence.reading import Look, Record, table
-from tests.divergence.run import main, problems, verdict
-from tests.divergence.systems import KafkaNodes, StrandlineNodes
-from tests.divergence.walk import Found
+from tests.programs.divergence.reading import Look, Record, table
+from tests.programs.divergence.run import main, problems, verdict
+from tests.programs.divergence.systems import KafkaNodes, StrandlineNodes
+from tests.programs.divergence.walk import Found
 
 NOWHERE = "127.0.0.1:1"
 

@@ -20,9 +20,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
 )
 
-from tests.divergence.cases import CASES, Case, Served
-from tests.divergence.reading import committed_look, look, read
-from tests.divergence.systems import NO_CLEANING, TOPIC_SETTINGS, System
+from tests.programs.divergence.cases import CASES, Case, Served
+from tests.programs.divergence.reading import committed_look, look, read
+from tests.programs.divergence.systems import NO_CLEANING, TOPIC_SETTINGS, System
 
 AWAY: Final = 1
 """The node that is stopped; the first of each partition's replicas, so the preferred leader."""

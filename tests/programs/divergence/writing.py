@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
-from tests.divergence.reading import look
+from tests.programs.divergence.reading import look
 
 WRITE_SECONDS: Final = 30.0
 

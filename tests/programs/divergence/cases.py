@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
-from tests.divergence.reading import Look, Record, table
-from tests.divergence.writing import Writer
+from tests.programs.divergence.reading import Look, Record, table
+from tests.programs.divergence.writing import Writer
 
 FILLER: Final = "filler"
 """The key that is written over and over, so that there is always something to clean."""
