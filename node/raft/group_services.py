@@ -191,9 +191,6 @@ class GroupServices:
         """As of the last tick the disk had not finished a write for two election timeouts: do not lead."""
         return self.ticker.stalled
 
-    def note_unwritten(self, size: int) -> None:
-        self.records.unwritten_bytes += size
-
     def send(self, peer: int, message: Message) -> bool:
         """Put a message into this turn's frame for a peer; false when it cannot leave."""
         self.schedule()
@@ -228,6 +225,14 @@ class GroupServices:
         """Let a group do its work at the end of this turn."""
         self._dirty[group.id] = group
         self.schedule()
+
+    def appended(self, group: RaftGroup, size: int) -> None:
+        """A leader's log has a new entry of so many bytes. One call, because each command makes it."""
+        self.records.unwritten_bytes += size
+        self.ticker.active[group.id] = group
+        self._dirty[group.id] = group
+        if not self._turn_scheduled:
+            self.schedule()
 
     def schedule(self) -> None:
         if not self._turn_scheduled:

@@ -121,8 +121,9 @@ class FakeHost:
     def disk_stalled(self) -> bool:
         return self.stalled
 
-    def note_unwritten(self, size: int) -> None:
-        pass
+    def appended(self, group: Any, size: int) -> None:
+        self.set_active(group, True)
+        self.wake(group)
 
     def send(self, peer: int, message: Message) -> bool:
         if peer in self.away:

@@ -155,9 +155,7 @@ class ReplicaState(SeamedSyncObj):
         """Add one entry to the leader's own log (leaders only ever append, Raft §5.3); its index."""
         index = self.journal.last + 1
         self.journal.add(command, index, self.term)
-        self.host.note_unwritten(len(command) + PACKING_BYTES)
-        self.host.set_active(self, True)
-        self.host.wake(self)
+        self.host.appended(self, len(command) + PACKING_BYTES)
         return index
 
     def may_record_term(self) -> bool:
