@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from strandline.statemachine.controller.controller_commands import (
     DeleteTopic,
     FenceNode,
@@ -129,11 +131,13 @@ def test_a_new_folder_that_is_lost_as_well_begins_again() -> None:
     assert log.refused(ReplicasJoined(3, NEW, (2,)))[0] == KafkaError.INVALID_REQUEST
 
 
-def test_nobody_waits_for_the_groups_of_a_deleted_topic() -> None:
+@pytest.mark.parametrize("left", [(0, 3), (0, 1, 3), (0, 1, 2, 3)])
+def test_nobody_waits_for_the_groups_of_a_deleted_topic(left: tuple[int, ...]) -> None:
     log = with_a_dead_node()
     log.do(ReplaceNode(3, NEW))
-    log.do(ReplicasLeft(3, NEW, (0, 3)))
+    log.do(ReplicasLeft(3, NEW, left))
     log.do(ReplicasJoined(3, NEW, (0, 3)))
+    assert log.machine.replacement is not None
     log.do(DeleteTopic(topic_id(1)))
     assert log.machine.replacement is None
 
