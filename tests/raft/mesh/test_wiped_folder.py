@@ -270,6 +270,7 @@ def test_node_that_left_the_group_has_lost_nothing_of_it_any_more() -> None:
     with SmallCluster(groups=(1,)) as cluster:
         cluster.serve()
         leading, (other, _) = cluster.group(cluster.leader()), cluster.followers()
+        cluster.stop(other)
         leading.lost_acknowledged.add(other)
         removed = leading.host.loop.create_task(ended(leading.remove_member(other)))
         assert cluster.world.run_until(removed.done, timeout=5.0)
@@ -279,8 +280,9 @@ def test_node_that_left_the_group_has_lost_nothing_of_it_any_more() -> None:
 def test_leader_of_a_later_term_says_nothing_of_what_an_earlier_one_found() -> None:
     with SmallCluster(groups=(1,)) as cluster:
         cluster.serve()
-        leading, (other, _) = cluster.group(cluster.leader()), cluster.followers()
-        leading.lost_acknowledged.add(other)
+        leading, (other, away) = cluster.group(cluster.leader()), cluster.followers()
+        cluster.stop(away)
+        leading.lost_acknowledged.add(away)
         assert leading.transfer(other)
         cluster.run(2.0)
         assert cluster.leader() == other
