@@ -14,7 +14,7 @@ from strandline.node.partition.batch import ProducedBatch
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.controller.controller_commands import CreateTopic
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.partition.partition_commands import Appended, LevelOneReplaced, ReplaceLevelOne
+from strandline.statemachine.partition.partition_commands import Appended
 from tests.compaction.logs import TIME, Plan, bytes_of
 from tests.compaction.upkeep_harness import contents
 from tests.gc.cluster import GcBrokers
@@ -86,13 +86,6 @@ class Table(GcBrokers):
         log = broker.compaction.log_of(self.group)
         return None if log is None else log.ends(log.replica.machine)
 
-    def publish(self) -> None:
-        """Say that level one is as clean as the leader's log, as a publication does that replaces nothing."""
-        node, partition = self.leader_and_partition()
-        ends = self.ends(self.brokers[node])
-        command = ReplaceLevelOne([], [], ends.mcco, ends.mcco, ends.mxfo)
-        assert isinstance(self.run(node, partition.execute(command)), LevelOneReplaced)
-
     def mtro(self) -> int:
         return self.leader_and_partition()[1].machine.removals.mtro
 
@@ -139,7 +132,6 @@ def test_a_deletion_goes_from_all_replicas_and_waits_for_the_one_that_is_away() 
         tombstone = table.write(b"key", None)
         others(table)
         table.clean_everywhere()
-        table.publish()
         table.pass_time(RETENTION / 1000 + 30)
         assert table.holding(tombstone) == {*table.nodes} - {away}
         assert table.mtro() == 0
@@ -172,7 +164,6 @@ def test_a_new_leader_goes_on_from_the_state_and_with_a_replica_that_lost_its_lo
         table.write(b"key", b"value")
         others(table)
         table.clean_everywhere()
-        table.publish()
         table.wait(lambda: table.mtro() > 0, 60)
         before = table.mtro()
         first, _ = table.leader_and_partition()
@@ -187,7 +178,6 @@ def test_a_new_leader_goes_on_from_the_state_and_with_a_replica_that_lost_its_lo
         others(table)
         table.clean_everywhere()
         assert table.brokers[first].compaction.measures.resets[Reset.NEW] == 1
-        table.publish()
         table.wait(lambda: table.mtro() > tombstone, 60)
         assert table.holding(tombstone) == {*table.nodes}
         table.wait(lambda: not table.holding(tombstone), 60)
