@@ -161,8 +161,12 @@ def problems(answers: Iterable[NodeAnswer], found: Iterable[Partition]) -> list[
         for node, local in one.locals.items():
             if local["problem"] is not None:
                 failing.append(f"node {node}: local log of {name}: {local['problem']}")
-        if one.leader is not None and one.leader["error"] is not None:
+        if one.leader is None:
+            continue
+        if one.leader["error"] is not None:
             failing.append(f"{name}: the last entry of its leader: {one.leader['error']}")
+        if one.leader["publication_error"] is not None:
+            failing.append(f"{name}: level one is not published: {one.leader['publication_error']}")
     told += failing[:MAX_PROBLEMS]
     if len(failing) > MAX_PROBLEMS:
         told.append(f"and {len(failing) - MAX_PROBLEMS:,} more like these")

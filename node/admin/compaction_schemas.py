@@ -80,5 +80,6 @@ COMPACTED_PARTITION: Final = record(
         tombstones_held=_held("tombstones"),
         markers_held=_held("markers"),
         error=maybe("string", "Why the last entry had no effect that is known."),
+        publication_error=maybe("string", "Why the last publication of level one failed."),
     ),
 )

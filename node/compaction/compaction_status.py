@@ -73,6 +73,8 @@ class LeaderStatus:
     markers_held: HeldStatus | None
     error: str | None
     """Of the last entry, if it had no effect that is known."""
+    publication_error: str | None
+    """Of the last publication, if it failed: level one then holds back what the leader has cleaned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +113,19 @@ class Replicas(Protocol):
     def by_group(self, group: int, /) -> Replica | None: ...
 
 
+class PublisherSource(Protocol):
+    """The publisher of level one."""
+
+    def error(self, group: int, /) -> str | None: ...
+
+
 class LogsSource(Protocol):
     """The local logs here."""
 
     @property
     def logs(self) -> Mapping[int, ReplicaLog]: ...
+    @property
+    def publisher(self) -> PublisherSource: ...
 
 
 class StatusContext(Protocol):
@@ -181,6 +191,7 @@ class CompactionStatus:
             _held(led.held.tombstones, now - led.tombstones_since),
             _held(led.held.markers, now - led.markers_since),
             led.error,
+            self._context.compaction.publisher.error(replica.group.id),
         )
 
 

@@ -103,6 +103,14 @@ class FakeCompaction:
     counters: Counter[str] = field(default_factory=Counter)
     leading: dict[int, Led] = field(default_factory=dict)
     known: dict[int, Copies] = field(default_factory=dict)
+    publication_error: str | None = None
+
+    @property
+    def publisher(self) -> FakeCompaction:
+        return self
+
+    def error(self, group: int) -> str | None:
+        return self.publication_error
 
     def states(self) -> dict[str, int]:
         return {"open": 1, "closed": 1, "stuck": 0}

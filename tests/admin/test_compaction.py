@@ -53,10 +53,12 @@ async def test_a_leader_tells_all_copies_and_who_holds_back_what(tmp_path: Path)
         assert [(one["nodes"], one["level_one"], round(one["seconds"])) for one in held] == [
             ([3], False, 60), ([3], True, 90)
         ]  # fmt: skip
-        assert row["leader"]["error"] is None
+        assert (row["leader"]["error"], row["leader"]["publication_error"]) == (None, None)
 
         node.removal.leading[replica.group.id].held = HeldBy((), ())
+        node.compaction.publication_error = "no space"
         (row,) = await pages(client, 100)
+        assert row["leader"]["publication_error"] == "no space"
         assert (row["leader"]["tombstones_held"], row["leader"]["markers_held"]) == (None, None)
         replica.leader_epoch = 9
         (row,) = await pages(client, 100)

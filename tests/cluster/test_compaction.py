@@ -41,7 +41,8 @@ def leader(
     copies = [{"node": None, "voter": False, "mcco": 30, "mxfo": 35}]
     copies += [{"node": node, "voter": True, "mcco": each, "mxfo": each} for node, each in enumerate(mcco, 1)]
     return {
-        "term": term, "copies": copies, "tombstones_held": tombstones, "markers_held": None, "error": None
+        "term": term, "copies": copies, "tombstones_held": tombstones, "markers_held": None, "error": None,
+        "publication_error": None,
     }  # fmt: skip
 
 
@@ -166,13 +167,17 @@ def test_problems_are_bounded_and_an_entry_that_fails_is_one() -> None:
     rows = [row(number, leader(None), log=local(None, "no space")) for number in range(MAX_PROBLEMS + 5)]
     view = leader(None)
     view["error"] = "the log did not answer within 10 s"
+    view["publication_error"] = "no space"
     answer = NodeAnswer("a", status=status(1), partitions=[*rows, row(99, view)])
     told = problems([answer], partitions([answer]))
     assert len(told) == MAX_PROBLEMS + 1
-    assert told[-1] == "and 6 more like these"
+    assert told[-1] == "and 7 more like these"
     answer.partitions = answer.partitions[-1:]
     told = problems([answer], partitions([answer]))
-    assert told == ["users-99: the last entry of its leader: the log did not answer within 10 s"]
+    assert told == [
+        "users-99: the last entry of its leader: the log did not answer within 10 s",
+        "users-99: level one is not published: no space",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.node.compaction.manifest import NONE
-from tests.cluster_cli.command import strandline
+from tests.cluster.command import strandline
+from tests.cluster.real_cluster import RealCluster, running_cluster, wait
 from tests.compaction.test_real import manifests
-from tests.level_one.test_real import wait
-from tests.real_cluster import RealCluster, running_cluster
 
 SETTINGS = ("level_one.reconcile_seconds=500ms", "compaction.ingest_seconds=500ms")
 CONFIGS = {
