@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -14,17 +11,12 @@ from tests.partition import sabotages
 from tests.partition.scenario import simulate
 from tests.partition.test_fence_model import FenceRule
 
+pytestmark = pytest.mark.usefixtures("no_logs")
+
 SEEDS = range(1, 9)
 FOUND_WITHIN = range(1, 9)
 RARE = {"unknown-is-refusal": (24, 28)}
 """Seeds known to find what few do."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

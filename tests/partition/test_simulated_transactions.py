@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,17 +22,12 @@ from tests.partition.clients import identify
 from tests.partition.cluster import PartitionCluster, Troubles
 from tests.partition.transacting import NEW, OLD, CommittedConsumer, Coordinator, Transactional, keeps
 
+pytestmark = pytest.mark.usefixtures("no_logs")
+
 TROUBLED_SECONDS = 12.0
 PATIENCE_SECONDS = 30.0
 SEEDS = range(1, 6)
 FOUND_WITHIN = range(1, 5)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @dataclass
