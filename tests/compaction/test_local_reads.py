@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -321,10 +322,15 @@ def test_an_answer_ends_with_the_log_and_the_next_is_level_ones() -> None:
 
 def test_a_lookup_by_time_is_level_ones_whoever_leads() -> None:
     with compaction_node() as node:
-        reading = written(node, numbered(60, 5))
+        first = Plan(((b"key 0", b"once", 0), (b"stays", b"x", 0)))
+        reading = written(node, [first, *numbered(58, 5)])
         found = node.run(reading.batches.first_since(0))
         assert found is not None
         assert found.base_offset == 0, "level one still has it"
+        extent = SimpleNamespace(base_offset=0, end_offset=2, length=100, term=1, max_timestamp=0)
+        lifted = node.run(reading.batches._whole(cast(Any, extent)))
+        assert lifted is not None
+        assert bytes(lifted.data)[61:] == reading.replica.written[0][1][61:], "also if it came there since"
         assert records(reading.stored(0).batches)[0].offset > 0
 
 

@@ -123,23 +123,94 @@ def test_an_object_stays_while_the_log_ends_with_what_was_aborted() -> None:
     """A reader of committed records that seeks there would wait for a batch that is not there."""
     with rig() as made:
         partition = made.partition
-        fill(made, 20)
+        fill(made, 15, keys=15, each=5)
+        for number in range(5):
+            partition.put(Plan(((b"more %d" % number, b"x", 0),)))
         partition.put(Plan(((b"a", b"poison", 0),)), 7)
+        partition.lift()
         partition.put(Plan(((b"b", b"open", 0),)), 8)
         partition.end(7, commit=False)
-        partition.lift(1)
         partition.lift()
         made.settle()
         log = made.nodes[0].log(cast(Any, partition)).log
         assert log is not None
         assert log.manifest.log_end == 21 == partition.machine.last_stable_offset
-        assert removals(made) == (19, 20)
-        poison = [one for one in partition.machine.level_one if one.base_offset <= 20 < one.end_offset]
-        assert poison[0].base_offset == 20, "the object with the aborted batch is as it was"
+        assert log.manifest.clean_end == 19
+        assert removals(made) == (15, 15), "the object from 15 on has the aborted batch as it was"
         partition.end(8, commit=True)
         partition.lift()
         made.settle()
-        assert removals(made)[1] > 21
+        assert removals(made) == (23, 23), "the last batch of all is an object of its own"
+        made.check()
+
+
+def test_committed_transactions_lose_their_bit_though_no_byte_more_or_less_is_left() -> None:
+    with rig() as made:
+        partition = made.partition
+        for number in range(20):
+            partition.put(Plan(((b"key %d" % number, b"value", 0),)), 7)
+            if number % 5 == 4:
+                partition.end(7, commit=True)
+                partition.lift()
+        made.settle()
+        assert removals(made) == (23, 24)
+        assert made.nodes[0].upkeep.measures.published_objects == 4
+        assert not any(data[22] & 0x10 and not data[22] & 0x20 for data in partition.level_one())
+        made.check()
+
+
+def test_a_publication_does_not_go_on_with_a_log_that_was_made_anew() -> None:
+    """It was to say how clean the old one was."""
+    with rig() as made:
+        node, partition = made.nodes[0], made.partition
+        fill(made, 30, keys=30)
+        for number in range(40):
+            partition.put(Plan(((b"other %d" % (number % 5), b"value %d" % number, 0),)))
+            if number % 10 == 9:
+                partition.lift()
+        owner = None
+        while owner is None or owner.log is None or owner.log.manifest.clean_end < 69:
+            made.wait(11)
+            node.run(node.upkeep.look())
+            owner = node.log(cast(Any, partition))
+            node.run(node.upkeep._ingest_one())
+            round_ = node.upkeep._next_round()
+            while round_ is not None and not round_.ended:
+                node.run(round_.step())
+        assert made.publish(0)
+        publishing = node.upkeep.publisher._publishings[partition.id]
+        assert publishing.publication is not None
+        assert publishing.publication.at == 20, "the first two objects have it already"
+        assert removals(made) == (0, 0)
+        owner.damaged("its disk was replaced")
+        node.run(node.upkeep.look())
+        made.wait(11)
+        node.run(node.upkeep.look())
+        assert node.run(node.upkeep._ingest_one())
+        assert owner.log.manifest.clean_end == 0
+        assert owner.log.manifest.log_end == 70
+        for _ in range(10):
+            made.publish(0)
+            made.check()
+        made.settle()
+        made.check()
+
+
+def test_a_name_is_open_until_its_fate_is_definite() -> None:
+    """The sweeper would delete the object, and the entry may still count."""
+    with rig() as made:
+        node, partition = made.nodes[0], made.partition
+        fill(made, 100)
+        made.members[0].endings = ["limbo"]
+        while not partition.limbo:
+            made.work(0)
+        [object_] = set(made.bucket.keys("l1/")) - partition.named()
+        assert bytes.fromhex(object_[-32:]) in node.level_one.pending
+        orphans = node.level_one.sweeper._orphans(cast(Any, made.members[0]), 1, [object_])
+        assert orphans == []
+        partition.flush()
+        assert object_ in partition.named()
+        made.settle()
         made.check()
 
 
