@@ -21,8 +21,7 @@ from confluent_kafka import KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.level_one.test_real import wait
-from tests.real_cluster import RealCluster, running_cluster
+from tests.cluster.real_cluster import RealCluster, running_cluster, wait
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions
@@ -184,7 +183,7 @@ def test_librdkafka(cluster: RealCluster, ended: list[Ended], isolation: str) ->
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     break
                 key, value = message.key(), message.value()
-                records.append((message.offset() or 0, bytes(key or b""), bytes(value or b"")))  # type: ignore[arg-type]
+                records.append((message.offset() or 0, bytes(key or b""), bytes(value or b"")))
             [at] = consumer.position([TopicPartition(one.name, 0)])
             assert message.offset() == one.high_watermark, (at, offset)
             check(one, offset, records)
