@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 from strandline.node.admin.health import Problem, problems
 from strandline.node.broker.broker import Broker
+from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.leaders import Leader
-from strandline.node.controller.replica_manager import SLICE
+from strandline.node.controller.replica_manager import SLICE, ReplicaManager, Replicas
 from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.host import RaftHost
+from strandline.statemachine.controller.controller import GroupChanges, PartitionGroup
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
 from tests.controller.brokers import Brokers
@@ -106,6 +111,46 @@ def test_nothing_is_removed_before_the_node_has_caught_up() -> None:
         brokers.world.run(brokers.world.now + 5)
         broker = brokers.brokers[node]
         assert len(set(broker.host.groups) | set(broker.host.stored_groups())) == 4
+
+
+def test_a_group_without_anything_stored_is_created_only_once_the_node_has_caught_up() -> None:
+    """What the controller's log says halfway is over: a topic that was deleted since would begin again, and
+    a new data folder would have a vote in a group of the lost one, before the entry that replaced it."""
+    created: list[int] = []
+    places = {group: PartitionGroup(group, bytes(16), "t", group, (1, 2, 3), 1) for group in (1, 2)}
+    machine = SimpleNamespace(
+        version=1,
+        group_changes=lambda _, hosted: GroupChanges(
+            tuple(place for group, place in places.items() if group not in hosted), ()
+        ),
+        groups_to_remove=lambda *_: (),
+    )
+    groups: dict[int, object] = {}
+    host = SimpleNamespace(node_id=3, groups=groups, stored_groups=lambda: [2], crowded=lambda: False)
+
+    def create(place: PartitionGroup) -> None:
+        created.append(place.group)
+        groups[place.group] = None
+
+    async def go() -> None:
+        manager = ReplicaManager(
+            cast(RaftHost, host),
+            cast(ControllerClient, SimpleNamespace(machine=machine, on_change=lambda _: None)),
+            cast(Replicas, SimpleNamespace(create=create)),
+            loop=asyncio.get_running_loop(),
+        )
+        manager.start()
+        await asyncio.sleep(0.01)
+        assert created == [2]
+        machine.version += 1
+        manager.wake()
+        await asyncio.sleep(0.01)
+        assert created == [2]
+        manager.caught_up()
+        await asyncio.sleep(0.01)
+        assert created == [2, 1]
+
+    asyncio.run(go())
 
 
 def test_many_groups_come_in_slices_and_the_loop_turns_between_them() -> None:
