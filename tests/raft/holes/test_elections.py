@@ -501,6 +501,23 @@ def test_leader_gives_up_nothing_for_a_target_whose_disk_is_full(group_class: ty
     assert cluster.leaders == [2]
 
 
+class StandsWithAFullDisk(Election):
+    def may_campaign(self) -> bool:
+        return self.has_vote() and self.host.node_id in self.state.voters
+
+
+@hole_in(StandsWithAFullDisk)
+def test_node_whose_disk_takes_nothing_does_not_stand(group_class: type[RaftGroup]) -> None:
+    """Its vote would never be durable, and each term that it stands in is a record that waits."""
+    cluster = Cluster(group_class=group_class)
+    cluster.elect(1)
+    follower = cluster[2]
+    follower.host.stalled = True
+    term = follower.group.term
+    follower.told(1, MessageKind.TIMEOUT_NOW, term)
+    assert follower.group.term == term
+
+
 @hole_in(HandsOverToAnyConnected)
 def test_leader_gives_up_nothing_for_a_target_that_may_not_vote(group_class: type[RaftGroup]) -> None:
     """Also in its first moments, in which a target need not have answered yet."""

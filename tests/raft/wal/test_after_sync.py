@@ -72,3 +72,15 @@ def test_callbacks_are_all_called() -> None:
         waiting.callback(1, partial(called.append, number))
     waiting.release(1)
     assert called == [0, 1, 2]
+
+
+def test_message_that_takes_an_earlier_ones_place_holds_up_none_behind_that_place() -> None:
+    """It waits for a later record than they do."""
+    sending = Sending()
+    sending.add(1, 0, 1)
+    sending.add(2, 0, 2, group=8)
+    sending.add(3, 0, 3)
+    sending.waiting.release(2)
+    assert sending.sent == [(8, 2, REPLY, 2)]
+    sending.waiting.release(3)
+    assert sending.sent[1:] == [(7, 2, REPLY, 3)]
