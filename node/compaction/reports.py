@@ -144,18 +144,11 @@ class Reports:
     def start(self) -> None:
         """Begin to tell."""
         self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(self._ended)
 
     def close(self) -> None:
         """Tell nothing any more."""
         if self._task is not None:
             self._task.cancel()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # Nothing is removed from now on, and the status names this node.
-            message = "reports on compaction end"
-            self._loop.call_exception_handler({"message": message, "exception": error})
 
     # What a leader knows.
 
@@ -182,7 +175,12 @@ class Reports:
             if everything:
                 all_at = self._loop.time() + TELL_ALL_SECONDS
                 await self._forget_gone()
-            await self.look(everything=everything)
+            try:
+                await self.look(everything=everything)
+            except Exception as error:
+                # Removal would wait for this node until its next start.
+                message = "reports on local logs failed in a way that was not foreseen"
+                self._loop.call_exception_handler({"message": message, "exception": error})
 
     async def look(self, *, everything: bool = False) -> None:
         """Tell the leaders what changed since they were told, or everything.

@@ -255,3 +255,24 @@ def test_everything_is_told_again_twice_a_minute_and_what_is_gone_is_forgotten()
         assert post.waiting == {}
         one.reports.close()
         world.check()
+
+
+def test_a_look_that_fails_is_told_and_the_next_one_goes_on() -> None:
+    with World(1) as world:
+        sim = started(world)
+        post = Post()
+        one, two = (RemovalNode(post, node, sim.loop) for node in (1, 2))
+        for node in (one, two):
+            node.replicas[1], node.leaders[1] = Replica(1), Leader(1, 1)
+        two.disk[1] = Ends(1, 1)
+        post.connect(1, 2)
+        errors: list[dict[str, Any]] = []
+        sim.loop.call_exception_handler = errors.append  # type: ignore[method-assign, assignment]
+        replica = two.replicas.pop(1)
+        sim.call(two.reports.start)
+        world.run(world.now + 1.5)
+        assert "reports on local logs failed" in errors[0]["message"]
+        two.replicas[1] = replica
+        world.run(world.now + 2)
+        assert post.waiting[2, 1] == [[1, [[1, 1, 1, 1]]]]
+        two.reports.close()
