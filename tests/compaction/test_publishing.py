@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -10,8 +11,11 @@ from hypothesis import strategies as st
 
 from strandline.node.compaction.compactor import JobFailed, Published, PublishJob
 from strandline.node.level_one.merger import _Merging
+from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.level_one.retry_backoff import RetryBackoff
-from strandline.node.objectstore.store import NotDone
+from strandline.node.level_zero.cache import BatchCache
+from strandline.node.objectstore.store import Buffer, NotDone, ObjectStore
+from strandline.node.partition.stored_batches import StoredBatches
 from strandline.statemachine.partition.level_one import level_one_name
 from strandline.statemachine.partition.partition_commands import (
     LevelOneReplaced,
@@ -394,6 +398,53 @@ def test_a_lost_object_is_made_anew_from_the_log() -> None:
             made.work(0)
         made.settle()
         made.check()
+
+
+class Gate(ObjectStore):
+    """A store whose gets wait for a test."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.open = asyncio.Event()
+        self.asked = 0
+        self._store = store
+
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
+        self.asked += 1
+        await self.open.wait()
+        return await self._store.get_range(key, start, length)
+
+
+def test_rows_that_go_under_a_read_are_in_its_answer() -> None:
+    """Schedule 11: a read was planned over aborted batches; then they are published away, and the row goes."""
+    with rig() as made:
+        node, partition = made.nodes[0], made.partition
+        fill(made, 10)
+        partition.put(Plan(((b"key 1", b"poison", 0),)), 7)
+        partition.end(7, commit=False)
+        fill(made, 10)
+        gate = Gate(made.bucket.client(node.sim))  # type: ignore[abstract]
+        batches = StoredBatches(
+            Place(partition.topic_id, 0),
+            partition.machine,
+            level_zero=cast(Any, None),
+            level_one=LevelOneReader(gate, LevelOneReaderConfig(), loop=cast(Any, node.loop)),
+            written=BatchCache(1),
+            confirm=made.members[0].confirm,
+            group=1,
+            local=None,
+        )
+        task = node.loop.create_task(batches.read_committed(0, 22, 1 << 30))
+        made.wait(1)
+        assert gate.asked
+        made.settle()
+        assert partition.machine.removals.mxro > 11
+        assert not len(partition.machine.aborted), "the row is gone"
+        assert all(b"poison" not in data for data in partition.level_one())
+        node.loop.call_soon(gate.open.set)
+        made.wait(1)
+        answer = task.result()
+        assert any(b"poison" in bytes(run.data) for run in answer.batches), "it has the objects of its plan"
+        assert [(one.producer_id, one.first_offset) for one in answer.aborted] == [(7, 10)]
 
 
 def test_a_damaged_log_is_reset_and_publishes_nothing_of_it() -> None:
