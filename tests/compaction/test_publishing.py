@@ -415,7 +415,7 @@ class Gate(ObjectStore):
 
 
 def test_rows_that_go_under_a_read_are_in_its_answer() -> None:
-    """Schedule 11: a read was planned over aborted batches; then they are published away, and the row goes."""
+    """Schedule 11: a read was planned over aborted batches; then they are published away."""
     with rig() as made:
         node, partition = made.nodes[0], made.partition
         fill(made, 10)
