@@ -27,6 +27,7 @@ from strandline.node.compaction.manifest import (
 )
 from strandline.node.compaction.segment_files import (
     PART,
+    SUFFIX,
     LocalLogDamaged,
     OpenSegment,
     discard,
@@ -277,6 +278,11 @@ def reset_log(
     disk.sync_dir(folder)
     _sweep(disk, folder, manifest)
     return LocalLog(disk, folder, maker, manifest, [])
+
+
+def has_segments(disk: Disk, folder: str) -> bool:
+    """Whether there are files of segments; a crash of the first reset leaves none. Raises OSError."""
+    return disk.exists(folder) and any(name.endswith(SUFFIX) for name in disk.listdir(folder))
 
 
 def remove_log(disk: Disk, folder: str) -> None:

@@ -21,6 +21,7 @@ from strandline.node.compaction.local_log import (
     LocalLog,
     LocalLogUnknown,
     View,
+    has_segments,
     log_folder,
     open_log,
     remove_log,
@@ -215,7 +216,7 @@ class ReplicaLog:
                 open_log, self._context.disk, self.folder, self.identity, self._maker()
             )
         except LocalLogDamaged as error:
-            there = await self._off(self._context.disk.exists, self.folder)
+            there = await self._off(has_segments, self._context.disk, self.folder)
             self._must_reset(Reset.DAMAGED if there else Reset.NEW, str(error))
         except OSError as error:
             self.failed(f"the local log cannot be opened: {error}")
