@@ -282,6 +282,7 @@ class CompactionUpkeep:
             it.next_number(),
             before[0] if before else None,
             planned.first_offset,
+            not it.manifest.segments,
             planned.end_offset,
             planned.sources,
             rows,
@@ -300,7 +301,8 @@ class CompactionUpkeep:
         else:
             segments = it.manifest.segments
             kept = segments[:-1] if before else segments
-            if await owner.replace([*kept, made.segment], it.manifest.clean_end):
+            clean_end = it.manifest.clean_end if segments else made.segment.base_offset
+            if await owner.replace([*kept, made.segment], clean_end):
                 owner.backoff.over()
                 self.measures.ingests += 1
                 self.measures.ingested_bytes += made.read_bytes

@@ -35,6 +35,9 @@ class IngestJob(NamedTuple):
     """The log's last segment, if it is so small that it is written again in front of what is new."""
     first_offset: int
     """The end of the log."""
+    is_first: bool
+    """Whether the log is empty. Then `first_offset` may lie within a batch, as a start offset may, and the
+    segment begins with the block that the batch is in."""
     end_offset: int
     """At a batch: at most the last stable offset, and the end of level one."""
     sources: Sequence[LevelOneExtent]

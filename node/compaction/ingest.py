@@ -54,11 +54,11 @@ class _Run(NamedTuple):
 class _Making:
     """The segment in the making. All of it blocks."""
 
-    def __init__(self, disk: Disk, job: IngestJob, end_offset: int) -> None:
+    def __init__(self, disk: Disk, job: IngestJob, base_offset: int, end_offset: int) -> None:
         identity, before = job.place.identity, job.before
         self._disk, self._job = disk, job
         self._end_offset = end_offset
-        self._base_offset = job.first_offset if before is None else before.base_offset
+        self._base_offset = base_offset if before is None else before.base_offset
         self._aborted = Aborted(job.aborted)
         self._writer = LevelOneWriter(
             identity.topic_id, identity.partition, TERM, segment_unique(job.number), job.block_bytes
@@ -70,13 +70,16 @@ class _Making:
             self._copy(before)
 
     def _copy(self, before: Segment) -> None:
-        """Take in the last segment, which is settled. Raises LocalLogDamaged, BadObject, OSError."""
+        """Take in the last segment, which is settled. Raises LocalLogDamaged, OSError."""
         place = self._job.place
         opened = open_segment(self._disk, place.folder, place.identity, before)
         opened.hold()
         try:
             for block in opened.footer.blocks:
-                data, spans = opened.batches(block)
+                try:
+                    data, spans = opened.batches(block)
+                except BadObject as error:
+                    raise LocalLogDamaged(str(error)) from error
                 view = memoryview(data)
                 for one in spans:
                     at = one.position - block.position
@@ -103,7 +106,8 @@ class _Making:
         for one in settled(data, self._aborted):
             if one.end_offset <= first or one.base_offset >= self._end_offset:
                 continue
-            if one.base_offset < first or one.end_offset > self._end_offset:
+            within = one.base_offset < first and not self._job.is_first
+            if within or one.end_offset > self._end_offset:
                 reason = f"offsets {one.base_offset} to {one.end_offset} are one batch"
                 raise BadObject(run.name, start, start + len(data), f"{reason}, and {first} is not in it")
             self._writer.add(one.data, one.base_offset, one.end_offset, one.leader_epoch, one.max_timestamp)
@@ -139,7 +143,10 @@ async def ingest(
     read, off = 0, loop.run_in_executor
     try:
         runs, end_offset = await _runs(job, store)
-        making = await off(executor, _Making, disk, job, end_offset)
+        base_offset = job.first_offset
+        if job.is_first and runs:
+            base_offset = min(base_offset, runs[0].blocks[0].base_offset)
+        making = await off(executor, _Making, disk, job, base_offset, end_offset)
         async for run, data in _fetched(runs, store, loop):
             read += len(data)
             await off(executor, making.take, run, data)

@@ -36,12 +36,13 @@ def ingest_messages(job: IngestJob) -> Iterator[list[Any]]:
 
 def ingest_of(message: list[Any], rows: bytes) -> IngestJob:
     """The job of an "ingest" message and the rows that came before it."""
-    place, number, before, first, end, sources, _, *more = message[1:]
+    place, number, before, first, is_first, end, sources, _, *more = message[1:]
     return IngestJob(
         _place(place),
         number,
         None if before is None else Segment(*before),
         first,
+        is_first,
         end,
         [LevelOneExtent(*one) for one in sources],
         rows,

@@ -92,24 +92,24 @@ def discard(disk: Disk, path: str) -> None:
 class OpenSegment:
     """A segment with its index, open as long as a view has it."""
 
-    def __init__(self, segment: Segment, name: str, footer: LevelOneFooter, file: DiskFile) -> None:
+    def __init__(self, segment: Segment, path: str, footer: LevelOneFooter, file: DiskFile) -> None:
         self.segment = segment
         """As it was opened: what later rounds learn of its records only the manifest says."""
         self.footer = footer
-        self._name = name
+        self._path = path
         self._file = file
         self._views = 0
 
     def read(self, block: Block) -> bytes:
         """The batches of one block; raises BadObject where the file is damaged, and OSError."""
         data = self._file.pread(block.length, block.position)
-        verify_block(self._name, block, data)
+        verify_block(self._path, block, data)
         return data
 
     def batches(self, block: Block) -> tuple[bytes, list[StoredSpan]]:
         """The bytes of one block, and where its batches lie in the file; raises as `read`."""
         data = self.read(block)
-        return data, list(batches_of(self._name, block, data, holes=True))
+        return data, list(batches_of(self._path, block, data, holes=True))
 
     def hold(self) -> None:
         self._views += 1
@@ -146,4 +146,4 @@ def open_segment(disk: Disk, folder: str, identity: LogIdentity, segment: Segmen
         raise LocalLogDamaged(
             f"{path} has offsets {footer.base_offset} to {footer.end_offset}, not {segment}"
         )
-    return OpenSegment(segment, name, footer, file)
+    return OpenSegment(segment, path, footer, file)

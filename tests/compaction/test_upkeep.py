@@ -240,7 +240,7 @@ def test_damage_of_the_manifest_or_a_segment_is_a_reset_and_the_table_is_the_sam
         assert ends_of(log) == Ends(79, 80)
         assert node.upkeep.measures.resets[Reset.DAMAGED] == 2
         assert log.reset_for is not None
-        assert f"{segment.number:020d}" in log.reset_for, "the file is named"
+        assert f"{segment.number:020d}.seg, bytes 16 to " in log.reset_for, "the file is named"
 
 
 def test_a_log_that_lacks_tombstones_which_are_gone_elsewhere_is_made_anew() -> None:
@@ -359,7 +359,8 @@ def test_the_start_moves_through_a_log_and_past_its_end() -> None:
         replica.removal(105, 105)
         assert log.in_step(), "below the start nothing is needed"
         node.settle()
-        assert (manifest_of(log).start_offset, manifest_of(log).log_end) == (105, 110)
+        assert 100 < manifest_of(log).start_offset <= 105, "it begins with the block that has the start"
+        assert manifest_of(log).log_end == 110
         assert ends_of(log) == Ends(109, 110)
         assert node.upkeep.measures.resets == {Reset.NEW: 1, Reset.DAMAGED: 0, Reset.BEHIND: 0}
 

@@ -20,7 +20,7 @@ from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.config.node_config import CompactionSection, NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
-from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.snapshot.level_one_format import LevelOneWriter, batches_of, parse
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.partition.level_one import level_one_name
 from strandline.statemachine.partition.partition_commands import (
@@ -28,6 +28,7 @@ from strandline.statemachine.partition.partition_commands import (
     AdvanceRemoval,
     AppendInline,
     EndTransaction,
+    Reconciled,
     ReplaceLevelOne,
 )
 from strandline.statemachine.partition.placeholder import InlineBatch
@@ -66,7 +67,7 @@ class Replica(HandReplica):
         self._sequences: dict[int, int] = {}
         self._uniques = 0
         self.lifted = 0
-        """Batches of `written` that are in level one."""
+        """Batches of `written` that are not in level zero, at the last lift."""
 
     @property
     def applied(self) -> int:
@@ -109,14 +110,15 @@ class Replica(HandReplica):
 
     def lift(self, count: int | None = None) -> None:
         """Put the next batches into one level-one object, which the state comes to name."""
+        first = self.machine.extents.first_offset
+        self.lifted = sum(base < first for base, _, _ in self.written)
         left = self.written[self.lifted :][:count]
         if not left:
             return
         self._uniques += 1
         unique = self._uniques.to_bytes(16, "big")
         made = self.object_of([data for _, data, _ in left], unique)
-        self.apply(AdvanceReconciled(left[0][0], [made]))
-        self.lifted += len(left)
+        assert isinstance(self.apply(AdvanceReconciled(left[0][0], [made])), Reconciled)
 
     def object_of(self, batches: Sequence[bytes], unique: bytes, span: tuple[int, int] | None = None) -> Any:
         """Store a level-one object of these batches; `span` for one with holes."""
@@ -136,12 +138,35 @@ class Replica(HandReplica):
         old = list(self.machine.level_one)[:count]
         if len(old) < 2:
             return []
-        first, end = old[0].base_offset, old[-1].end_offset
         self._uniques += 1
-        data = [data for base, data, _ in self.written if first <= base < end]
-        made = self.object_of(data, self._uniques.to_bytes(16, "big"))
+        names = [level_one_name(self.topic_id, self.number, one.term, one.unique) for one in old]
+        data = []
+        for name in names:
+            stored = self.bucket.objects[name]
+            footer = parse(name, stored)
+            for block in footer.blocks:
+                spans = batches_of(name, block, stored[block.position : block.end], footer.holes)
+                data += [stored[span.position :][: span.length] for span in spans]
+        span = (old[0].base_offset, old[-1].end_offset)
+        made = self.object_of(data, self._uniques.to_bytes(16, "big"), span)
         self.apply(ReplaceLevelOne([(one.term, one.unique) for one in old], [made]))
-        return [level_one_name(self.topic_id, self.number, one.term, one.unique) for one in old]
+        return names
+
+    def publish(self, replica_log: ReplicaLog) -> int:
+        """Replace the objects below which the log is clean by one of its batches; where that ends."""
+        it = replica_log.log
+        assert it is not None, "it is open"
+        manifest = it.manifest
+        old = [one for one in self.machine.level_one if one.end_offset <= manifest.clean_end]
+        if not old or old[0].base_offset < manifest.start_offset:
+            return self.machine.removals.level_one_clean
+        base, end = old[0].base_offset, old[-1].end_offset
+        self._uniques += 1
+        data = [one for one in batches(replica_log) if base <= struct.unpack_from(">q", one)[0] < end]
+        made = self.object_of(data, self._uniques.to_bytes(16, "big"), (base, end))
+        gone = [(one.term, one.unique) for one in old]
+        self.apply(ReplaceLevelOne(gone, [made], manifest.clean_end, end, end))
+        return end
 
     def removal(self, mtro: int, mxro: int, *, ripe: bool = True) -> None:
         """All copies are clean, and settled, up to there; `ripe` at once, or not before an hour."""
@@ -247,18 +272,21 @@ class Node:
         return found
 
 
-def contents(replica_log: ReplicaLog) -> list[Written]:
-    """Everything in a local log, by another library's reader."""
+def batches(replica_log: ReplicaLog) -> list[bytes]:
+    """The batches of a local log."""
     it = replica_log.log
     assert it is not None, "it is open"
-    batches = []
+    found = []
     for one in it.view.segments:
         for block in one.footer.blocks:
             data, spans = one.batches(block)
-            for span in spans:
-                at = span.position - block.position
-                batches.append(data[at : at + span.length])
-    return read(batches)
+            found += [data[span.position - block.position :][: span.length] for span in spans]
+    return found
+
+
+def contents(replica_log: ReplicaLog) -> list[Written]:
+    """Everything in a local log, by another library's reader."""
+    return read(batches(replica_log))
 
 
 def check(replica_log: ReplicaLog, ripe: tuple[int, int] = (0, 0), *, in_round: bool = False) -> None:
@@ -271,22 +299,23 @@ def check(replica_log: ReplicaLog, ripe: tuple[int, int] = (0, 0), *, in_round: 
     assert it is not None
     assert isinstance(replica, Replica)
     manifest, there = it.manifest, contents(replica_log)
-    start, end, clean = manifest.start_offset, manifest.log_end, manifest.clean_end
-    history = [one for one in replica.history() if start <= one.offset < end]
-    assert [one for one in there if one.offset >= clean] == [one for one in history if one.offset >= clean]
+    end, clean, start = manifest.log_end, manifest.clean_end, replica.machine.start_offset
+    history = [one for one in replica.history() if one.offset < end]
     assert set(there) <= set(history), "what is left is as it was written"
     assert there == sorted(there, key=lambda one: one.offset)
-    records = [one for one in there if one.offset < clean and not one.marker]
-    assert len({one.key for one in records}) == len(records), "C1"
-    assert None not in {one.key for one in records}, "C2"
-    last = {one.key: one for one in history if one.offset < clean and not one.marker}
+    raw = max(clean, start, replica.machine.removals.level_one_clean)
+    assert [one for one in there if one.offset >= raw] == [one for one in history if one.offset >= raw]
+    clean_ones = [one for one in there if one.offset < clean and not one.marker]
+    assert len({one.key for one in clean_ones}) == len(clean_ones), "C1"
+    assert None not in {one.key for one in clean_ones}, "C2"
     later = {one.key: one.offset for one in there}
-    for key, one in last.items():
-        if key is None or (one.value is None and one.offset < ripe[0]):
-            continue
-        assert one in there or (in_round and later.get(key, -1) > one.offset), "C3"
+    for below, rule in ((clean, "C3"), (end, "the table is that of the history")):
+        for key, one in {one.key: one for one in history if one.offset < below and not one.marker}.items():
+            if key is None or one.offset < start or (one.value is None and one.offset < ripe[0]):
+                continue
+            assert one in there or (in_round and later.get(key, -1) > one.offset), rule
     for one in history:
-        if one.marker and one.offset >= ripe[1]:
+        if one.marker and one.offset >= max(ripe[1], start):
             assert one in there, "a marker waits until it is ripe"
 
 

@@ -1,0 +1,192 @@
+"""The worker process: the same logs as in the node's own process, and its death costs a job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.node.compaction.compactor import (
+    Filtered,
+    FilterJob,
+    Ingested,
+    IngestJob,
+    JobFailed,
+    LogPlace,
+    MapJob,
+    Mapped,
+    Why,
+)
+from strandline.node.compaction.job_frames import (
+    ROWS_BYTES,
+    filter_of,
+    ingest_messages,
+    ingest_of,
+    map_of,
+    plain,
+    result_of,
+)
+from strandline.node.compaction.local_log import Floors, log_folder, open_log, reset_log
+from strandline.node.compaction.manifest import LogIdentity, Segment
+from strandline.node.compaction.segment_files import write_made
+from strandline.node.compaction.worker import NICENESS
+from strandline.node.compaction.worker_compactor import WorkerCompactor
+from strandline.node.objectstore.local_store import PARTIAL
+from strandline.node.objectstore.opening import StorePlace
+from strandline.node.raft.disk import RealDisk
+from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, message_of
+from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
+from tests.compaction.logs import Plan, bytes_of, read
+from tests.level_one.test_worker import gone, run
+
+TOPIC = bytes(range(16))
+WHOSE = LogIdentity("harbour", TOPIC, 0)
+
+numbers = st.integers(0, 2**62)
+places = st.builds(LogPlace, st.just(WHOSE), st.text(max_size=20), st.text(max_size=9))
+segments = st.builds(Segment, *[numbers] * 8)
+extents = st.builds(LevelOneExtent, *[numbers] * 6, st.binary(min_size=16, max_size=16))
+ingests = st.builds(
+    IngestJob,
+    places,
+    numbers,
+    st.none() | segments,
+    numbers,
+    st.booleans(),
+    numbers,
+    st.lists(extents, max_size=4),
+    st.integers(0, 3 * ROWS_BYTES // 24).map(lambda rows: bytes(24 * rows)),
+    *[numbers] * 3,
+)
+maps = st.builds(MapJob, places, numbers, segments, st.booleans(), st.none() | numbers, numbers)
+filters = st.builds(
+    FilterJob, places, numbers, st.lists(segments, max_size=4), st.tuples(numbers, numbers), *[numbers] * 4
+)
+results = st.one_of(
+    st.builds(Ingested, segments, numbers),
+    st.builds(Mapped, numbers, st.none() | numbers, st.none() | numbers, st.none() | st.text()),
+    st.builds(Filtered, st.lists(segments).map(tuple), numbers, numbers, numbers),
+    st.builds(JobFailed, st.sampled_from(Why), st.text()),
+)
+
+
+def sent(message: list[Any]) -> list[Any]:
+    return message_of(framed(message)[LENGTH.size :])
+
+
+@given(ingests, maps, filters, results)
+def test_jobs_and_results_come_out_as_they_went_in(
+    ingest: IngestJob, map_job: MapJob, filter_job: FilterJob, result: Any
+) -> None:
+    *rows, last = [sent(message) for message in ingest_messages(ingest)]
+    assert ingest_of(last, b"".join(one[1] for one in rows)) == ingest
+    assert map_of(sent(["map", *map_job])) == map_job
+    assert filter_of(sent(["filter", *filter_job])) == filter_job
+    assert result_of(sent(["done", plain(result)])[1]) == result
+
+
+@pytest.mark.parametrize(
+    "values", [[], ["Ingested"], ["Nothing", []], ["Mapped", [1] * 9], ["JobFailed", ["?", ""]]]
+)
+def test_no_other_answer_is_taken(values: list[Any]) -> None:
+    with pytest.raises(BadFrame, match="no result is like"):
+        result_of(values)
+
+
+def stored(folder: Path) -> tuple[LevelOneExtent, list[bytes]]:
+    """A level-one object in a store's folder, and its batches."""
+    batches = [bytes_of(Plan(((b"key %d" % (number % 4), b"v", 0),)), number) for number in range(30)]
+    writer = LevelOneWriter(TOPIC, 0, 1, bytes(16), 400)
+    for number, data in enumerate(batches):
+        writer.add(data, number, number + 1, 4, 5)
+    made = writer.finish()
+    path = folder / level_one_name(TOPIC, 0, 1, bytes(16))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"".join(bytes(part) for part in made.parts))
+    (folder / PARTIAL).mkdir(exist_ok=True)
+    return made.extent, batches
+
+
+def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        source, batches = stored(tmp_path / "objects")
+        disk, folder = RealDisk(), log_folder(str(tmp_path), TOPIC, 0)
+        log = reset_log(disk, folder, WHOSE, reset_index=1, start_offset=0, floors=Floors(0, 0), maker="1-1")
+        place = LogPlace(WHOSE, folder, log.maker)
+        worker = WorkerCompactor(
+            StorePlace(str(tmp_path / "objects"), {}, "worker"), loop=asyncio.get_running_loop()
+        )
+        try:
+            job = IngestJob(place, log.next_number(), None, 0, True, 30, [source], b"", 9, 1 << 20, 400)
+            made = await worker.ingest(job)
+            assert isinstance(made, Ingested), made
+            log.take(log.replace([made.segment], 0))
+            assert worker.process_id is not None
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            assert os.getpriority(os.PRIO_PROCESS, worker.process_id) == min(19, own + NICENESS)
+            mapped = await worker.map(MapJob(place, 1, made.segment, True, None, 1 << 16))
+            assert mapped == Mapped(4, 29)
+            # The keys go with the process, and the round with them.
+            first = worker.process_id
+            os.kill(first, signal.SIGKILL)
+            await gone(first)
+            numbers = (log.next_number(), log.next_number())
+            job_2 = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400)
+            failed = [await worker.filter(job_2) for _ in range(2)][-1]
+            assert failed == JobFailed(Why.LOST, "round 1 is not known here")
+            assert await worker.map(MapJob(place, 2, made.segment, True, None, 1 << 16)) == Mapped(4, 29)
+            filtered = await worker.filter(job_2._replace(round=2))
+            assert isinstance(filtered, Filtered), filtered
+            assert filtered.removed_records == 25
+            log.take(log.replace(filtered.segments, 29))
+            missing = job._replace(sources=[source._replace(unique=bytes(15) + b"x")])
+            gone_object = await worker.ingest(missing)
+            assert isinstance(gone_object, JobFailed)
+            assert gone_object.why is Why.GONE
+            assert worker.measures.starts == 2
+            assert 0 < worker.measures.cpu_seconds < 30
+        finally:
+            await worker.close()
+        assert (await worker.ingest(job)) == JobFailed(Why.LOST, "the node is stopping")
+        log.close()
+        again = open_log(disk, folder, WHOSE)
+        found = []
+        for one in again.view.segments:
+            for block in one.footer.blocks:
+                data, spans = one.batches(block)
+                found += [data[span.position - block.position :][: span.length] for span in spans]
+        assert [one.offset for one in read(found)] == [25, 26, 27, 28, 29]
+        assert set(found) <= set(batches)
+        again.close()
+
+    run(scenario())
+
+
+def test_what_a_late_worker_writes_is_no_part_of_the_next_nodes_log(tmp_path: Path) -> None:
+    """It was killed with its node, but not at once: the same number was given again meanwhile."""
+    disk, folder = RealDisk(), log_folder(str(tmp_path), TOPIC, 0)
+    log = reset_log(disk, folder, WHOSE, reset_index=1, start_offset=0, floors=Floors(0, 0), maker="1-1")
+    number = log.next_number()
+    log.close()
+    again = open_log(disk, folder, WHOSE, "2-1")
+    assert again.next_number() == number
+    writer = LevelOneWriter(TOPIC, 0, 0, number.to_bytes(16, "big"), 400)
+    writer.allow_holes(0, 5)
+    made = writer.finish()
+    write_made(disk, folder, number, "2-1", made.parts)
+    write_made(disk, folder, number, "1-1", [random.Random(1).randbytes(1000)])
+    segment = Segment(number, 0, 5, made.size, 0, -1, -1, 0)
+    again.take(again.replace([segment], 0))
+    again.close()
+    last = open_log(disk, folder, WHOSE)
+    assert last.manifest.segments == (segment,)
+    assert len(disk.listdir(folder)) == 2, "and it is swept"
+    last.close()
