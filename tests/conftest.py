@@ -6,9 +6,7 @@ that share nothing come last and one by one, for the workers to end at the same 
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Iterator
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -35,11 +33,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for path, took in recorded_seconds().items():
         seconds[unit_of(path)] += took
     items.sort(key=lambda item: (is_shared_out(item.nodeid), -seconds[unit_of(item.nodeid)]))
-
-
-@pytest.fixture
-def no_logs() -> Iterator[None]:
-    """Simulated nodes log each fault that is injected, which nothing reads."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from hypothesis import settings
+import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from strandline.node.partition.fence import Fence, Grant, Hold
 from strandline.node.refusal import Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
+from tests.partition import fence_sabotages
 from tests.runtime.manual_loop import manual_loop
 
 HELD, STALE, CLOSED, CANCELLED = "held", "stale", "closed", "cancelled"
@@ -196,3 +205,30 @@ class FenceRule(RuleBasedStateMachine):
 
 TestFenceRule = FenceRule.TestCase
 TestFenceRule.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+# The model can fail.
+
+
+def model_passes(tested: type[Fence]) -> bool:
+    rule = type("Sabotaged", (FenceRule,), {"fence_class": tested})
+    quick = settings(
+        max_examples=300, stateful_step_count=20, deadline=None, database=None, derandomize=True,
+        phases=[Phase.generate], print_blob=False,
+    )  # fmt: skip
+    try:
+        run_state_machine_as_test(rule, settings=quick)
+    except (Exception, ExceptionGroup):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", sorted(fence_sabotages.FENCE))
+def test_the_model_finds(name: str) -> None:
+    with fence_sabotages.FENCE[name]:
+        assert not model_passes(Fence)
+
+
+@pytest.mark.parametrize("name", sorted(fence_sabotages.FENCE_CLASSES))
+def test_the_model_finds_a_fence_that(name: str) -> None:
+    assert not model_passes(fence_sabotages.FENCE_CLASSES[name])

@@ -31,6 +31,7 @@ from strandline.statemachine.transactions.transaction_state import State, Transa
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.simulation.sabotage import Sabotage, by_name
 from tests.simulation.whole.folder_sabotages import FOLDERS
+from tests.simulation.whole.transactions.marker_sabotages import MARKERS
 
 # At the partition.
 
@@ -148,6 +149,14 @@ def _none(*_: Any, **__: Any) -> None:
     """Nothing is refused."""
 
 
+_MARKERS: dict[str, tuple[int, ...]] = {
+    "markers-without-numbers": (22,),
+    "ended-numbers-taken": (21,),
+    "refusals-unheard": (2, 3),
+    "markers-done-unheard": (2,),
+    "state-without-stable-offset": (2,),
+}
+
 _LOST_FOLDERS: dict[str, tuple[int, ...]] = {
     "any-folder": (1, 2),
     "joins-as-a-founder": (1, 2),
@@ -237,6 +246,7 @@ _ALL = (
         lambda: (patch.object(AbortedTransactions, "between", lambda *_: []),),
         (0, 1),
     ),
+    *by_name(MARKERS, _MARKERS).values(),
     *by_name((hole for hole in FOLDERS if hole.name in _LOST_FOLDERS), _LOST_FOLDERS).values(),
 )
 

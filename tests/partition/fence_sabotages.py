@@ -1,4 +1,4 @@
-"""Rules of the fence and of the write path taken out again, one at a time. The tests must find every one."""
+"""Rules of the fence taken out again, one at a time: its model must find every one, the simulation some."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.partition import fence, partition, pending_acks
+from strandline.node.partition import fence
 from strandline.node.partition.fence import Fence, Grant, Hold
-from strandline.node.partition.gaps import Gaps
-from strandline.node.partition.lanes import Lane, Pending
-from strandline.node.partition.partition import Partition
-from strandline.node.partition.refusals import refusal_of
-from strandline.node.partition.writer import Writer
-from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.outcome import NotLeader, Unknown
 from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow, StaleClusterEpoch
-from strandline.statemachine.partition.partition_commands import Appended
 
 # The fence.
 
@@ -100,57 +92,6 @@ class AcceptsStaleEpochs(Fence):
         return granted
 
 
-# The write path.
-
-
-def _no_turns(self: Writer, pending: Pending, staged: asyncio.Future[Any]) -> None:
-    """What is uploaded first goes first."""
-    if staged.cancelled() or pending not in pending.lane.queue:
-        return
-    stored = staged.result()
-    pending.stored = stored
-    pending.lane.queue.remove(pending)
-    pending.lane.queue.appendleft(pending)
-    self._now_ready(pending.lane)
-
-
-def _fails_alone(self: Writer, lane: Lane, failure: Any) -> None:
-    """A failure leaves those behind it in the queue."""
-    pending = lane.queue.popleft()
-    self.acks.fail([pending], failure)
-
-
-def _unknown_is_refusal(outcome: Any) -> Any:
-    return refusal_of(NotLeader(None) if isinstance(outcome, Unknown) else outcome)
-
-
-def _opens_at_once(self: Partition, group: RaftGroup) -> None:
-    """A term begins with the election: earlier terms may not be applied yet."""
-    self.writer.group = self.group = group
-
-    def elected(leading: bool, term: int) -> None:
-        if self._closed:
-            return
-        if leading:
-            self.fence.open(EpochWindow.recovered(term, self.machine.max_applied_epoch))
-        else:
-            self._stop("this node does not lead the partition any more")
-
-    group.on_leadership(elected)
-
-
-def _answers_early(self: Writer) -> None:
-    """A batch is acknowledged once it is in the leader's log."""
-    entry = self._entry
-    _write(self)
-    for pending in entry:
-        if not pending.result.done() and any(pending in logged for logged in self.acks._in_log.values()):
-            pending.result.set_result(Appended(self._machine.next_offset))
-
-
-_write = Writer._write
-
-
 FENCE: dict[str, AbstractContextManager[Any]] = {
     "last-come-first-served": patch.object(fence, "_Term", LastComeFirstServed),
     "judges-only-once": patch.object(fence, "_Term", JudgesOnlyOnce),
@@ -165,15 +106,3 @@ FENCE_CLASSES: dict[str, type[Fence]] = {
     "accepts-stale-epochs": AcceptsStaleEpochs,
 }
 """The same; given as the fence's class."""
-
-CLUSTER: dict[str, AbstractContextManager[Any]] = {
-    "fence-kept-over-terms": patch.object(partition, "Fence", KeptOverTerms),
-    "stale-epochs-accepted": patch.object(partition, "Fence", AcceptsStaleEpochs),
-    "no-turns": patch.object(Writer, "_uploaded", _no_turns),
-    "fails-alone": patch.object(Writer, "_fail", _fails_alone),
-    "gaps-forgotten": patch.object(Gaps, "refusal", lambda *_: None),
-    "unknown-is-refusal": patch.object(pending_acks, "refusal_of", _unknown_is_refusal),
-    "no-barrier": patch.object(Partition, "attach", _opens_at_once),
-    "answers-early": patch.object(Writer, "_write", _answers_early),
-}
-"""Found by the simulated cluster."""
