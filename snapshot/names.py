@@ -15,7 +15,7 @@ PREFIX = "snapshots/"
 _CLUSTER = r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,199}"
 _CLUSTER_ID = re.compile(_CLUSTER)
 _NAME = re.compile(
-    rf"snapshots/({_CLUSTER})/([0-9]{{10}})/([0-9]{{20}})/(?:([1-9][0-9]{{0,4}})|log-([0-9]{{20}}))"
+    rf"snapshots/({_CLUSTER})/([0-9]{{10}})/([0-9]{{20}})/(?:([1-9][0-9]{{0,4}})(\.local)?|log-([0-9]{{20}}))"
 )
 
 
@@ -37,9 +37,23 @@ class LogName(NamedTuple):
     log_index: int
 
 
+class LocalName(NamedTuple):
+    """What one replica's own log had when the entry `log_index` was applied."""
+
+    cluster: str
+    group: int
+    log_index: int
+    node: int
+
+
 def snapshot_name(cluster: str, group: int, index: int, node: int) -> str:
     """`snapshots/<cluster>/<group, 10 digits>/<index, 20 digits>/<node>`."""
     return f"{checkpoint_prefix(cluster, group, index)}{node}"
+
+
+def local_name(cluster: str, group: int, index: int, node: int) -> str:
+    """`snapshots/<cluster>/<group>/<index>/<node>.local`."""
+    return f"{snapshot_name(cluster, group, index, node)}.local"
 
 
 def log_name(cluster: str, group: int, after: int, index: int) -> str:
@@ -73,12 +87,13 @@ def checkpoint_prefix(cluster: str, group: int, index: int) -> str:
     return f"{group_prefix(cluster, group)}{index:020d}/"
 
 
-def parse_name(name: str) -> SnapshotName | LogName:
+def parse_name(name: str) -> SnapshotName | LogName | LocalName:
     """Read a name back; raises ValueError for anything the functions above do not give."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name!r} is not the name of a published checkpoint")
-    cluster, group, index, node, after = match.groups()
+    cluster, group, index, node, is_local, after = match.groups()
     if node is None:
         return LogName(cluster, int(group), int(after), int(index))
-    return SnapshotName(cluster, int(group), int(index), int(node))
+    kind = LocalName if is_local else SnapshotName
+    return kind(cluster, int(group), int(index), int(node))

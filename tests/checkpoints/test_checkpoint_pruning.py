@@ -11,7 +11,14 @@ from strandline.node.checkpoints import checkpoint_pruning, renewal
 from strandline.node.objectstore.store import StoreError
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.document import decode
-from strandline.snapshot.names import checkpoint_prefix, group_prefix, log_name, parse_name, snapshot_name
+from strandline.snapshot.names import (
+    checkpoint_prefix,
+    group_prefix,
+    local_name,
+    log_name,
+    parse_name,
+    snapshot_name,
+)
 from strandline.statemachine.controller.controller_commands import AdvanceClusterEpoch
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.partition.partition_commands import ReleaseCheckpoints
@@ -56,7 +63,10 @@ def ask(
 def test_the_newest_stay_by_count_with_every_object_and_the_others_go_with_every_object() -> None:
     with world() as made:
         cluster = Cluster(made, keep=3)
-        indexes = taken(made, cluster, 10)
+        indexes = taken(made, cluster, 3)
+        for node in NODES:
+            cluster.store.put(local_name(CLUSTER, GROUP, indexes[0], node), b"a local document")
+        indexes += taken(made, cluster, 7)
         # Three without a lease, and the one that was leased when the last command was given: its own.
         assert retained(cluster) == stored(cluster) == indexes[-4:]
         for after, index in zip(indexes[-5:], indexes[-4:], strict=False):

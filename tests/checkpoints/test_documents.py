@@ -18,9 +18,11 @@ from strandline.snapshot.log_document import (
     pack_entry,
 )
 from strandline.snapshot.names import (
+    LocalName,
     LogName,
     SnapshotName,
     cluster_prefix,
+    local_name,
     log_name,
     parse_name,
     snapshot_name,
@@ -37,7 +39,10 @@ def test_names_are_read_back_and_sort_in_log_order() -> None:
     assert between == "snapshots/harbour/0000000007/00000000000000000100/log-00000000000000000099"
     assert parse_name(first) == SnapshotName("harbour", 7, 99, 3)
     assert parse_name(between) == LogName("harbour", 7, 99, 100)
-    assert sorted([between, second, first]) == [first, second, between]
+    of_log = local_name("harbour", 7, 100, 12)
+    assert of_log == "snapshots/harbour/0000000007/00000000000000000100/12.local"
+    assert parse_name(of_log) == LocalName("harbour", 7, 100, 12)
+    assert sorted([between, of_log, second, first]) == [first, second, of_log, between]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,8 @@ def test_names_are_read_back_and_sort_in_log_order() -> None:
         "snapshots/harbour/7/00000000000000000099/3",
         "snapshots/harbour/0000000007/00000000000000000099/03",
         "snapshots/harbour/0000000007/00000000000000000099/3/",
+        "snapshots/harbour/0000000007/00000000000000000099/3.locals",
+        "snapshots/harbour/0000000007/00000000000000000099/log-00000000000000000098.local",
         "snapshots/har/bour/0000000007/00000000000000000099/3",
         "l0/0000/00000000000000000003/2-00000000000000000000000000000004",
     ],

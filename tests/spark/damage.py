@@ -22,8 +22,16 @@ from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
 from strandline.snapshot.level_one_format import LevelOneWriter, batches_of
 from strandline.snapshot.level_one_format import parse as parse_level_one
 from strandline.snapshot.level_zero_format import Batch, encode, parse
+from strandline.snapshot.local_document import LocalDocument, decode_local, rows_of
 from strandline.snapshot.log_document import LogDocument, decode_log, pack_entry
-from strandline.snapshot.names import SnapshotName, checkpoint_prefix, log_name, parse_name, snapshot_name
+from strandline.snapshot.names import (
+    SnapshotName,
+    checkpoint_prefix,
+    local_name,
+    log_name,
+    parse_name,
+    snapshot_name,
+)
 from strandline.statemachine.object_names import object_id, object_name, parse_object_name
 from strandline.statemachine.partition.extents import ObjectExtent
 from strandline.statemachine.partition.level_one import level_one_name
@@ -198,3 +206,69 @@ def set_extent(number: int, **fields: int) -> Callable[[State], None]:
 def set_fields(**fields: Any) -> Callable[[State], None]:
     """Set fields of a state."""
     return lambda state: state.update(fields)
+
+
+# Compacted partitions.
+
+Part = tuple[bytes, int, int, int, int]
+"""A batch, its base offset, end offset, leader epoch and newest timestamp."""
+
+
+def rewrite_holes(
+    copy: Copy, topic: str, number: int, nth: int, change: Callable[[list[Part]], list[Part]]
+) -> None:
+    """Change the batches of a level-one object, with holes, and what the newest documents say of it, if that
+    is another now; then no log says otherwise."""
+    partition = copy.cluster.partitions[topic, number]
+    old = list(partition.machine.level_one)[nth]
+    name = partition.level_one_name(old)
+    data = copy.path(name).read_bytes()
+    footer = parse_level_one(name, data)
+    parts: list[Part] = []
+    for block in footer.blocks:
+        for span in batches_of(name, block, data[block.position : block.end], footer.holes):
+            at, length, *stamped = span
+            parts.append((data[at : at + length], *stamped))
+    writer = LevelOneWriter(footer.topic_id, footer.partition, footer.term, footer.unique, BLOCK_BYTES)
+    writer.allow_holes(footer.base_offset, footer.end_offset)
+    for part in change(parts):
+        writer.add(*part)
+    encoded = writer.finish()
+    copy.path(name).write_bytes(b"".join(encoded.parts))
+
+    def mend(rows: Any) -> Any:
+        for field in ("max_timestamp", "size", "index_bytes"):
+            rows[field][nth] = getattr(encoded.extent, field)
+        return rows
+
+    if encoded.extent != old:
+        copy.without_logs().change_newest(partition.group, change_level_one(mend))
+
+
+def part_of(data: bytes, base: int) -> Part:
+    """A batch as it lies in level one."""
+    last, newest = struct.unpack_from(">i8xq", data, 23)
+    (epoch,) = struct.unpack_from(">i", data, 12)
+    return data, base, base + last + 1, epoch, newest
+
+
+def change_local(
+    copy: Copy,
+    group: int,
+    nodes: Iterable[int],
+    change: Callable[[LocalDocument], LocalDocument],
+) -> None:
+    """Change some replicas' local documents beside a group's newest checkpoint."""
+    for node in nodes:
+        path = copy.path(local_name(CLUSTER, group, copy.indexes(group)[-1], node))
+        path.write_bytes(change(decode_local(path.read_bytes())).encode())
+
+
+def change_rows(change: Callable[[Any], Any]) -> Callable[[LocalDocument], LocalDocument]:
+    """A change of a local document's rows, an array of LOCAL_ROWS."""
+    return lambda document: document._replace(rows=change(rows_of(document).copy()).tobytes())
+
+
+def set_removals(**fields: Any) -> Callable[[State], None]:
+    """Set offsets of removal in a state."""
+    return lambda state: state["removals"].update(fields)

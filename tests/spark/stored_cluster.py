@@ -314,10 +314,19 @@ class StoredCluster:
     def control(self, command: ControllerCommand) -> Any:
         return self.controller.apply(encode_controller(command))
 
-    def create_topic(self, name: str, partitions: int) -> None:
+    def create_topic(self, name: str, partitions: int, **configs: str) -> None:
+        """Configs are named with underscores in place of dots."""
         number = len(self.topics) + 1
         topic = self.control(
-            CreateTopic(topic_id(number), name, partitions, len(NODES), None, [], self.controller.index)
+            CreateTopic(
+                topic_id(number),
+                name,
+                partitions,
+                len(NODES),
+                None,
+                [(config.replace("_", "."), value) for config, value in configs.items()],
+                self.controller.index,
+            )
         )
         assert isinstance(topic, Topic), topic
         self.topics[name] = topic

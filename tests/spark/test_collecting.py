@@ -13,7 +13,7 @@ from strandline.snapshot.spark.audits.collecting import (
     Grace,
     PartitionDue,
     PartitionThen,
-    of_rows,
+    histories,
 )
 from strandline.snapshot.spark.audits.documents import LEASE_LEFT_MS, SCHEMA, document_row, listing
 from strandline.snapshot.spark.audits.run import find_places, without_gone
@@ -155,7 +155,7 @@ def stored_history(cluster: StoredCluster) -> ClusterHistory:
         row, gone = document_row(storage.storage, name)
         assert not gone
         rows.append(dict(zip(SCHEMA.names, (0, *row), strict=True)))
-    (history,) = of_rows(rows, 1)
+    (history,) = histories(rows, 1)
     return history
 
 

@@ -100,7 +100,9 @@ def rows_of(cluster: StoredCluster, partition: StoredPartition) -> list[Beside]:
         for base, count, term, length, epoch, position, name, inline in replay.written.found():
             if base is not None:
                 end = base + count
-                row = Beside(0, 6, 1, 1, base, end, name, term, length, epoch, position, inline, True)
+                row = Beside(
+                    0, 6, 1, 1, base, end, name, term, length, epoch, position, inline, True, count, 0
+                )
                 rows.append(row)
     return rows
 
@@ -110,7 +112,9 @@ def compare(
 ) -> tuple[Any, ...]:
     held = [row for row in zero if one.base_offset <= row.base_offset < one.end_offset]
     name = partition.level_one_name(one)
-    whole = Beside(0, 6, 1, 0, one.base_offset, one.end_offset, name, None, None, None, None, None, True)
+    count = one.end_offset - one.base_offset
+    nothing = (None, None, None, None, None)
+    whole = Beside(0, 6, 1, 0, one.base_offset, one.end_offset, name, *nothing, True, count, 0)
     return compare_object(open_storage(cluster.url), whole, held)[1:]
 
 
@@ -165,7 +169,8 @@ def test_an_object_that_cannot_be_read_is_the_other_audits_finding(
     one = next(iter(partition.machine.level_one))
     name = partition.level_one_name(one)
     copy.flip(name, 100)
-    whole = Beside(0, 6, 1, 0, 0, one.end_offset, name, None, None, None, None, None, True)
+    nothing = (None, None, None, None, None)
+    whole = Beside(0, 6, 1, 0, 0, one.end_offset, name, *nothing, True, one.end_offset, 0)
     zero = rows_of(cluster, partition)[:3]
     assert compare_object(open_storage(str(copy.root)), whole, zero) == (name, 0, one.end_offset, None, None)
     copy.path(name).unlink()
@@ -223,7 +228,7 @@ def test_the_batches_of_an_object(cluster: StoredCluster) -> None:
     partition = cluster.partitions["visits", 0]
     storage = open_storage(cluster.url)
     for one in partition.machine.level_one:
-        found = found_batches(storage, partition.level_one_name(one), said_of(one))
+        found = found_batches(storage, partition.level_one_name(one), said_of(one), 0)
         assert [batch.problem for batch in found] == [None] * len(found)
         assert [batch.end_offset for batch in found] == [
             *(batch.base_offset for batch in found[1:]),
@@ -238,7 +243,7 @@ def test_what_the_partition_says_otherwise_is_named(cluster: StoredCluster, fiel
     partition = cluster.partitions["visits", 0]
     one = next(iter(partition.machine.level_one))
     said = said_of(one)._replace(**{field: getattr(said_of(one), field) + 1})
-    (found,) = found_batches(open_storage(cluster.url), partition.level_one_name(one), said)
+    (found,) = found_batches(open_storage(cluster.url), partition.level_one_name(one), said, 0)
     assert found.problem is not None
     assert found.problem.startswith(f"the object has {field.replace('_', ' ')} ")
     assert (found.base_offset, found.end_offset) == (said.base_offset, said.end_offset)
@@ -251,7 +256,7 @@ def test_a_bad_block_is_one_row_and_the_others_are_read(cluster: StoredCluster, 
     name = partition.level_one_name(one)
     blocks = parse(name, copy.path(name).read_bytes()).blocks
     copy.flip(name, blocks[1].position + 14)
-    found = found_batches(open_storage(str(copy.root)), name, said_of(one))
+    found = found_batches(open_storage(str(copy.root)), name, said_of(one), 0)
     bad = [batch for batch in found if batch.problem]
     assert [(batch.base_offset, batch.end_offset, batch.header) for batch in bad] == [
         (blocks[1].base_offset, blocks[1].end_offset, None)
@@ -262,7 +267,7 @@ def test_a_bad_block_is_one_row_and_the_others_are_read(cluster: StoredCluster, 
     # A header that is damaged is nobody's batch: all of them are named.
     copy.flip(name, blocks[1].position + 14)
     copy.flip(name, 9)
-    found = found_batches(open_storage(str(copy.root)), name, said_of(one))
+    found = found_batches(open_storage(str(copy.root)), name, said_of(one), 0)
     assert {batch.problem for batch in found} == {"the header is damaged"}
 
 
@@ -276,7 +281,7 @@ def test_a_batch_that_says_another_count_is_found(cluster: StoredCluster, tmp_pa
         struct.pack_into(">i", batch, 57, 77)
 
     copy.rewrite_level_one(name, change, 2)
-    found = found_batches(open_storage(str(copy.root)), name, said_of(one))
+    found = found_batches(open_storage(str(copy.root)), name, said_of(one), 0)
     assert [number for number, batch in enumerate(found) if batch.problem] == [2]
 
 

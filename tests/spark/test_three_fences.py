@@ -15,6 +15,7 @@ from strandline.snapshot.storage import open_storage
 from tests.simulation.three_fences.matrix import CELLS, NAMES, expected, facts
 from tests.simulation.three_fences.scenes import play
 from tests.simulation.three_fences.stage import CLUSTER
+from tests.spark.verdicts import NO_COMPACTION
 
 # All twelve are played and audited by the test that comes first.
 pytestmark = pytest.mark.timeout(300)
@@ -50,4 +51,4 @@ def test_what_was_let_in_is_found_in_storage_and_nothing_else(
         assert any(says in str(row["problem"]) for row in found[audit]), found[audit]
     # Level one has no part in these scenes, and none lasts as long as a grace; all else was looked at.
     nothing = {result.name for result in run.results if result.verdict is Verdict.NOTHING}
-    assert nothing == {"level_one_holds_level_zero", "nothing_collectable_left"}
+    assert nothing == {"level_one_holds_level_zero", "nothing_collectable_left"} | NO_COMPACTION

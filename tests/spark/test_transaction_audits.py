@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from strandline.snapshot.extent_rows import aborted_rows
 from strandline.snapshot.names import checkpoint_prefix, log_name
-from strandline.snapshot.spark.audits import AuditResult, AuditRun, ClusterStorage, Verdict
+from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict
 from strandline.snapshot.spark.audits.transaction_audits import SLACK_MS
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.groups.group_commands import GroupKind
@@ -39,6 +39,7 @@ from tests.spark.transactional_cluster import (
     TransactionalCluster,
     build_transactional,
 )
+from tests.spark.verdicts import result
 
 # All copies are audited by the test that comes first: some 20 seconds on two idle cores.
 pytestmark = pytest.mark.timeout(300)
@@ -482,11 +483,6 @@ def storages(root: Path) -> dict[str, ClusterStorage]:
 @pytest.fixture(scope="module")
 def runs(audited: dict[str, dict[str, AuditRun]]) -> dict[str, AuditRun]:
     return audited[__name__]
-
-
-def result(run: AuditRun, name: str) -> AuditResult:
-    (found,) = [result for result in run.results if result.name == name]
-    return found
 
 
 @pytest.mark.parametrize("name", DAMAGES)

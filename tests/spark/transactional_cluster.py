@@ -83,8 +83,14 @@ class TransactionalId:
         self._sequences: dict[StoredPartition, int] = {}
         self._written: list[tuple[StoredPartition, range]] = []
 
-    def write(self, *partitions: StoredPartition, count: int = 2, inline: bool = False) -> None:
-        """Enlist the partitions, and put a batch into each."""
+    def write(
+        self,
+        *partitions: StoredPartition,
+        count: int = 2,
+        inline: bool = False,
+        records: Sequence[Record] | None = None,
+    ) -> None:
+        """Enlist the partitions, and put a batch into each, of these records if they are given."""
         places = [(partition.topic_id, partition.number) for partition in partitions]
         enlisted = self.coordinator.execute(Enlist(self.name, self.id, self.epoch, places))
         assert isinstance(enlisted, Enlisted), enlisted
@@ -95,13 +101,13 @@ class TransactionalId:
             cluster.now += 10
             first = partition.machine.next_offset
             values = [f"{self.name}:{self.number}:{first + n}".encode() for n in range(count)]
-            records = tuple(Record(value, cluster.now) for value in values)
+            written = tuple(records or (Record(value, cluster.now) for value in values))
             sequence = self._sequences.get(partition, 0)
-            self._sequences[partition] = sequence + count
+            self._sequences[partition] = sequence + len(written)
             claim = (self.id, self.epoch, sequence)
-            data = build(records, producer=claim, attributes=TRANSACTIONAL)
-            uploads.append(Upload(partition, records, data, (*claim, self.number)))  # type: ignore[arg-type]
-            self._written.append((partition, range(first, first + count)))
+            data = build(written, producer=claim, attributes=TRANSACTIONAL)
+            uploads.append(Upload(partition, written, data, (*claim, self.number)))  # type: ignore[arg-type]
+            self._written.append((partition, range(first, first + len(written))))
         if inline:
             for upload in uploads:
                 upload.partition.append_inline(upload)

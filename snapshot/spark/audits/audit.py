@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from strandline.snapshot.spark.audits.batches import GroupPlace
 from strandline.snapshot.spark.audits.collecting import ClusterHistory, Grace
+from strandline.snapshot.spark.audits.key_tables import Tables
 
 
 class Frames(NamedTuple):
@@ -23,6 +24,8 @@ class Frames(NamedTuple):
     documents: DataFrame
     newest: DataFrame
     """Of each group the document its batches were taken from."""
+    references: DataFrame
+    """References of partitions' checkpoints: batches in level zero, objects in level one."""
     batches: DataFrame
     replays: DataFrame
     written: DataFrame
@@ -35,6 +38,8 @@ class Frames(NamedTuple):
     """The objects of both levels that storage lists."""
     comparisons: DataFrame
     """Each level-one object beside what level zero still has of its records."""
+    tables: Tables
+    """Of compacted partitions: what each copy has of each key."""
     histories: Sequence[ClusterHistory]
     """By `root`, as are the next two."""
     places: Sequence[Mapping[int, GroupPlace]]

@@ -5,10 +5,11 @@ docs/audits.md has a section for each, under its name.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
+from strandline.snapshot.spark.audits.batches import PLACES
 from strandline.statemachine.partition.producers import MAX_SEQUENCE
 
 
@@ -29,27 +30,35 @@ def references_exist_and_crc(frames: Frames) -> Answer:
 
 def offsets_contiguous(frames: Frames) -> Answer:
     partitions = frames.newest.where("kind = 'partition'")
-    extents = frames.batches.where("newest")
-    order = Window.partitionBy("root", "group").orderBy("number")
-    expected = f.lag(f.col("base_offset") + f.col("record_count")).over(order)
-    gaps = extents.withColumn("expected", expected).where("base_offset != expected").select(
-        "root", "group", "log_index", "base_offset",
-        f.concat(
-            f.lit("a batch begins at offset "), "base_offset",
-            f.lit(", the one before ends at "), "expected",
-        ).alias("problem"),
+    parts = _parts(frames)
+    order = Window.partitionBy("root", "group").orderBy("number", "place")
+    apart = (
+        parts.withColumn("expected", f.lag("end_offset").over(order))
+        # Compaction leaves holes, up to where level one is settled; what is named follows on one another.
+        .where(
+            "base_offset < expected or (base_offset > expected and (place = 0 or base_offset > settled))"
+        )
+        .select(
+            "root", "group", "log_index", "base_offset",
+            f.concat(
+                f.when(f.col("place") == 2, f.lit("an object ends at offset ")).otherwise(
+                    f.lit("a batch begins at offset ")
+                ),
+                "base_offset", f.lit(", the one before ends at "), "expected",
+            ).alias("problem"),
+        )
     )  # fmt: skip
-    miscounted = extents.where("header_records != record_count").select(
+    miscounted = frames.batches.where("newest and header_records != record_count").select(
         "root", "group", "log_index", "base_offset",
         f.concat(
             f.lit("the batch holds "), "header_records", f.lit(" records, its offsets are counted for "),
             "record_count",
         ).alias("problem"),
     )  # fmt: skip
-    ends = extents.groupBy("root", "group").agg(
-        f.min_by("base_offset", "number").alias("first"),
+    ends = parts.groupBy("root", "group").agg(
+        f.min_by("base_offset", f.struct("number", "place")).alias("first"),
         f.min_by("extent_end", "number").alias("first_end"),
-        f.max_by(f.col("base_offset") + f.col("record_count"), "number").alias("last_end"),
+        f.max("end_offset").alias("last_end"),
         f.sum("record_count").alias("records"),
     )
     whole = partitions.join(ends, ["root", "group"], "left")
@@ -84,7 +93,32 @@ def offsets_contiguous(frames: Frames) -> Answer:
     counts = whole.groupBy("root").agg(
         f.count("*").alias("partitions"), f.sum(f.coalesce("records", f.lit(0))).alias("records")
     )
-    return Answer(counts, "partitions", gaps.union(miscounted).union(edges))
+    return Answer(counts, "partitions", apart.union(miscounted).union(edges))
+
+
+def _parts(frames: Frames) -> DataFrame:
+    """What the newest checkpoints name, in the order of `number` and `place`: the beginning of each object of
+    level one (0), its batches (1) and its end (2), and the batches of level zero (0)."""
+    names = ("base_offset", "end_offset", "extent_end", "record_count")
+    columns = ("root", "group", "log_index", "number", "settled")
+    named, of_objects = frames.references.where("newest"), frames.batches.where("newest and level = 1")
+    objects = named.where("level = 1")
+    begin, end = f.col("extent_base"), f.col("extent_end")
+    nothing = f.lit(0).cast("long")
+    return (
+        named.where("level = 0").select(*columns, f.lit(0).alias("place"), *names)
+        .union(
+            objects.select(
+                *columns, f.lit(0), begin.alias("base_offset"), begin.alias("end_offset"), end, nothing
+            )
+        )
+        .union(of_objects.select(*columns, f.lit(1), *names))
+        .union(
+            objects.withColumn("number", f.col("number") + (PLACES - 1)).select(
+                *columns, f.lit(2), end.alias("base_offset"), end.alias("end_offset"), end, nothing
+            )
+        )
+    )  # fmt: skip
 
 
 def producer_sequences(frames: Frames) -> Answer:
@@ -104,13 +138,22 @@ def producer_sequences(frames: Frames) -> Answer:
     steps = (
         claimed.withColumn("epoch_before", f.lag("producer_epoch").over(order))
         .withColumn("unread_before", f.lag("unread").over(order))
+        .withColumn("offset_before", f.lag("end_offset").over(order))
         .withColumn(
             "expected",
             f.when(f.col("producer_epoch") > f.col("epoch_before"), f.lit(0)).otherwise(
-                f.lag(f.col("base_sequence") + f.col("header_records")).over(order).bitwiseAND(MAX_SEQUENCE)
+                # Of a compacted batch the last sequence is that of its last offset (KIP-98).
+                f.lag(f.col("base_sequence") + f.col("end_offset") - f.col("base_offset"))
+                .over(order)
+                .bitwiseAND(MAX_SEQUENCE)
             ),
         )
         .withColumn("ahead", (f.col("base_sequence") - f.col("expected")).bitwiseAND(MAX_SEQUENCE))
+        # Compaction may have removed the batches between, and each of their records had an offset.
+        .where(
+            "offset_before is null or offset_before >= settled or ahead > base_offset - offset_before"
+            " or producer_epoch < greatest(epoch_before, marker_epoch)"
+        )
     )
     new_epoch = f.col("producer_epoch") > f.col("epoch_before")
     gap = (f.col("ahead") > 0) & (f.col("ahead") <= MAX_SEQUENCE // 2)

@@ -34,9 +34,12 @@ NOT_READ = (None,) * len(Header._fields)
 
 
 def check_batch(
-    name: str, position: int, length: int, count: int, timestamp: int, data: Buffer
+    name: str, position: int, length: int, count: int, timestamp: int, data: Buffer, *, whole: bool = True
 ) -> tuple[str | None, Header | None]:
-    """Problems of a batch of `count` records with this newest timestamp (ms), and its header."""
+    """Problems of a batch of `count` offsets with this newest timestamp (ms), and its header.
+
+    A `whole` batch has a record at each of its offsets; of another one compaction may have removed some.
+    """
     try:
         verify_batch(name, position, length, data)
     except BadObject as error:
@@ -44,7 +47,7 @@ def check_batch(
     fields = _HEADER.unpack_from(data)
     attributes, delta, _, newest, producer, epoch, sequence, records = fields[5:]
     problem = None
-    if records != count or delta != count - 1:
+    if delta != count - 1 or records > count or records < (count if whole else 1):
         problem = f"the extent says {count} records, the batch {records}, the last with delta {delta}"
     elif newest != timestamp:
         problem = f"the extent's newest timestamp is {timestamp}, the batch's {newest}"

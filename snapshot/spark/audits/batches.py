@@ -31,7 +31,13 @@ from strandline.snapshot.level_zero_format import Section, parse, parse_footer, 
 from strandline.snapshot.names import SnapshotName, snapshot_name
 from strandline.snapshot.object_frame import BadObject, Buffer
 from strandline.snapshot.spark.audits.batch_check import NOT_READ, check_batch
-from strandline.snapshot.spark.audits.documents import LEASE_LEFT_MS, Listing, read_document
+from strandline.snapshot.spark.audits.documents import (
+    LEASE_LEFT_MS,
+    REMOVAL_OFFSETS,
+    Listing,
+    read_document,
+    removal_offsets,
+)
 from strandline.snapshot.spark.audits.level_one_objects import Said, found_batches
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
@@ -47,13 +53,17 @@ _REFERENCE = [
     StructField("number", LongType(), False),
     StructField("newest", BooleanType(), False),
     StructField("base_offset", LongType(), False),
+    StructField("end_offset", LongType(), False),
     StructField("record_count", LongType(), False),
+    StructField("extent_base", LongType(), False),
     StructField("extent_end", LongType(), False),
     StructField("extent_timestamp", LongType(), False),
     StructField("length", LongType(), False),
     StructField("epoch", LongType()),
     StructField("position", LongType()),
     StructField("object", StringType()),
+    StructField("clean", LongType(), False),
+    StructField("settled", LongType(), False),
 ]
 _CHECKED = [
     StructField("problem", StringType()),
@@ -76,11 +86,14 @@ REFERENCE_SCHEMA = StructType(
 """A row for each reference: a batch in level zero, one that is inline, or an object in level one."""
 SCHEMA = StructType([*_REFERENCE, *_CHECKED])
 """A row for each batch. `number` is the place of its reference in the document, and of it in that; `newest`:
-the reference is one of the newest checkpoint's; `extent_end`: the offset after all that the reference holds;
-`problem`: what is wrong with the batch or what it lies in. What follows is null when it cannot be read;
-`committed` is what a marker says, and null for batches of records."""
-_PLACES = 1 << 32
+the reference is one of the newest checkpoint's; `record_count`: how many records are said to be there, by the
+offsets or, where level one is compacted, by the batch; `extent_base`, `extent_end`: the offsets that the
+reference holds; `clean`, `settled`: the checkpoint says that level one is so below them; `problem`: what is
+wrong with the batch or what it lies in. What follows is null when it cannot be read; `committed` is what a
+marker says, and null for batches of records."""
+PLACES = 1 << 32
 """Batches that may have a place within one reference."""
+_LEVEL_ONE_ENDS = slice(REMOVAL_OFFSETS.index("level_one_clean"), None)
 
 
 class GroupPlace(NamedTuple):
@@ -89,6 +102,17 @@ class GroupPlace(NamedTuple):
     topic_id: bytes
     topic: str
     partition: int
+    compacted: bool
+    """Whether the topic's `cleanup.policy` has `compact`."""
+
+
+class StoredBatches(NamedTuple):
+    """Both are to be unpersisted."""
+
+    references: DataFrame
+    """Rows of REFERENCE_SCHEMA."""
+    batches: DataFrame
+    """Rows of SCHEMA."""
 
 
 def batch_rows(
@@ -96,8 +120,8 @@ def batch_rows(
     storages: Sequence[ClusterStorage],
     listings: Sequence[Listing],
     places: Sequence[Mapping[int, GroupPlace]],
-) -> DataFrame:
-    """A row of SCHEMA for every batch; groups that the controller does not know are looked at as well."""
+) -> StoredBatches:
+    """All references and batches; groups that the controller does not know are looked at as well."""
     stores = [storage.storage for storage in storages]
     items = []
     for root, found in enumerate(listings):
@@ -106,12 +130,12 @@ def batch_rows(
             groups.setdefault(name.group, []).append(name)
         for group, names in groups.items():
             place = places[root].get(group)
-            items.append((root, list(map(tuple, names)), tuple(place) if place else (None, None, None)))
+            where = (place.topic_id, place.partition) if place else (None, None)
+            items.append((root, list(map(tuple, names)), where))
 
     def references(item: tuple[int, list[tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        root, names, (topic_id, _, partition) = item
+        root, names, place = item
         group = names[0][1]
-        place = (topic_id, partition)
         for row, index_bytes, checked in _references(
             stores[root], [SnapshotName(*name) for name in names], *place
         ):
@@ -130,7 +154,8 @@ def batch_rows(
         .sortWithinPartitions("root", "object", "position")
         .mapInArrow(check, SCHEMA)
     )
-    return all_references.where("object is null").select(*SCHEMA.names).union(in_objects)
+    batches = all_references.where("object is null").select(*SCHEMA.names).union(in_objects)
+    return StoredBatches(all_references, batches.cache())
 
 
 class _Row(NamedTuple):
@@ -143,13 +168,17 @@ class _Row(NamedTuple):
     number: int
     newest: bool
     base_offset: int
+    end_offset: int
     record_count: int
+    extent_base: int
     extent_end: int
     extent_timestamp: int
     length: int
     epoch: int | None
     position: int
     object: str
+    clean: int
+    settled: int
     index_bytes: int | None
     topic_id: bytes | None
     partition: int | None
@@ -191,6 +220,7 @@ def _references(
             batches = batches[batches["base_offset"] < first]
         if len(batches):
             first = int(batches["base_offset"][0])
+        ends = removal_offsets(state_then)[_LEVEL_ONE_ENDS]
         is_newest = at == index
         for number, row in enumerate(objects.tolist()):
             extent = LevelOneExtent._make(row)
@@ -200,10 +230,10 @@ def _references(
                 name = None
                 if topic_id is not None and partition is not None:
                     name = level_one_name(topic_id, partition, extent.term, extent.unique)
-                yield _to_object(at, number, is_newest, extent, name)
+                yield _to_object(at, number, is_newest, extent, name, ends)
         inline = dict(state_then["inline"])
         for number, row in enumerate(batches.tolist(), len(objects)):
-            yield _to_batch(at, number, is_newest, row, inline)
+            yield _to_batch(at, number, is_newest, row, inline, ends)
 
 
 def newest_state(storage: Storage, names: Sequence[SnapshotName]) -> tuple[int, dict[str, Any]] | None:
@@ -222,22 +252,31 @@ def newest_state(storage: Storage, names: Sequence[SnapshotName]) -> tuple[int, 
     return None
 
 
-def _to_object(index: int, number: int, newest: bool, extent: LevelOneExtent, name: str | None) -> _Reference:
+def _to_object(
+    index: int, number: int, newest: bool, extent: LevelOneExtent, name: str | None, ends: list[int]
+) -> _Reference:
     base, end, timestamp, size, index_bytes, _, _ = extent
-    row = (index, 1, number * _PLACES, newest, base, end - base, end, timestamp, size, None, 0, name)
+    place = (index, 1, number * PLACES, newest)
+    row = (*place, base, end, end - base, base, end, timestamp, size, None, 0, name, *ends)
     return row, index_bytes, _UNKNOWN
 
 
 def _to_batch(
-    index: int, number: int, newest: bool, row: tuple[Any, ...], inline: Mapping[int, bytes]
+    index: int,
+    number: int,
+    newest: bool,
+    row: tuple[Any, ...],
+    inline: Mapping[int, bytes],
+    ends: list[int],
 ) -> _Reference:
     kind, base, count, _, timestamp, length, epoch, position, identity = row
-    extent = (index, 0, number * _PLACES, newest, base, count, base + count, timestamp, length)
+    end = base + count
+    extent = (index, 0, number * PLACES, newest, base, end, count, base, end, timestamp, length)
     if kind != INLINE_ROW:
-        return (*extent, epoch, position, object_name(epoch, identity)), None, _UNKNOWN
+        return (*extent, epoch, position, object_name(epoch, identity), *ends), None, _UNKNOWN
     where = f"inline at offset {base}"
     problem, header = check_batch(where, 0, length, count, timestamp, inline.get(base, b""))
-    return (*extent, None, None, None), None, (problem, *(header or NOT_READ))
+    return (*extent, None, None, None, *ends), None, (problem, *(header or NOT_READ))
 
 
 def _level_one(storage: Storage, name: str, rows: list[_Row]) -> Iterator[tuple[Any, ...]]:
@@ -245,23 +284,17 @@ def _level_one(storage: Storage, name: str, rows: list[_Row]) -> Iterator[tuple[
     for row in rows:
         assert row.index_bytes is not None, "a reference to level one has them"
         said = Said(row.base_offset, row.extent_end, row.extent_timestamp, row.length, row.index_bytes)
-        for place, part in enumerate(found_batches(storage, name, said)):
-            base, end, newest, position, length, problem, header = part
-            yield (
-                *row[:4],
-                row.number + place,
-                row.newest,
-                base,
-                end - base,
-                row.extent_end,
-                newest,
-                length,
-                None,
-                position,
-                name,
-                problem,
-                *(header or NOT_READ),
+        for place, part in enumerate(found_batches(storage, name, said, row.clean)):
+            of_batch = row._replace(
+                number=row.number + place,
+                base_offset=part.base_offset,
+                end_offset=part.end_offset,
+                record_count=part.records,
+                extent_timestamp=part.newest,
+                length=part.length,
+                position=part.position,
             )
+            yield (*of_batch[: len(_REFERENCE)], part.problem, *(part.header or NOT_READ))
 
 
 def _level_zero(storage: Storage, name: str, rows: list[_Row]) -> Iterator[tuple[Any, ...]]:

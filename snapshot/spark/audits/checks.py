@@ -13,6 +13,14 @@ from strandline.snapshot.spark.audits.collection_audits import (
     nothing_collectable_left,
     nothing_deleted_above_m,
 )
+from strandline.snapshot.spark.audits.compaction_audits import (
+    latest_value_survives,
+    level_one_is_clean,
+    local_logs_agree,
+    nothing_resurrected,
+    removal_offsets_monotone,
+    tombstones_kept,
+)
 from strandline.snapshot.spark.audits.document_audits import (
     epochs_never_regress,
     no_window,
@@ -22,6 +30,7 @@ from strandline.snapshot.spark.audits.document_audits import (
 from strandline.snapshot.spark.audits.isolation_audits import (
     aborted_index_equals_replay,
     last_stable_offset_is_right,
+    rows_match_markers,
 )
 from strandline.snapshot.spark.audits.levels import level_one_holds_level_zero
 from strandline.snapshot.spark.audits.transaction_audits import (
@@ -84,5 +93,28 @@ AUDITS = (
         "transactions_are_whole",
         "Is each transaction wholly there or wholly absent, over all partitions and groups?",
         transactions_are_whole,
+    ),
+    Audit(
+        "removal_offsets_monotone",
+        "Do the offsets of removal only grow, and wait for level one?",
+        removal_offsets_monotone,
+    ),
+    Audit(
+        "level_one_is_clean",
+        "Has level one each key once, and no transaction, as far as its state says so?",
+        level_one_is_clean,
+    ),
+    Audit(
+        "latest_value_survives",
+        "Has every key its latest value still, if nothing was written to it since?",
+        latest_value_survives,
+    ),
+    Audit("tombstones_kept", "Is every tombstone and marker there that may not go yet?", tombstones_kept),
+    Audit("nothing_resurrected", "Has no key that was deleted come back?", nothing_resurrected),
+    Audit("local_logs_agree", "Do all replicas' own logs give the same table?", local_logs_agree),
+    Audit(
+        "rows_match_markers",
+        "Is every stored transaction aborted by a row and a marker, or committed?",
+        rows_match_markers,
     ),
 )

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import DataFrame
-
 GRACE_MS: Final = 1_800_000
 """Three times what a leader by default waits between two sweeps for orphans; collectors are quicker."""
 
@@ -145,20 +143,17 @@ class ClusterHistory:
         return due
 
 
-_COLUMNS = (
+COLUMNS: Final = (
     "root", "group", "log_index", "node", "kind", "time", "state_term", "cluster_epoch", "next_group",
     "max_collectable", "oldest_named", "removed", "removable", "collection_paused", "partitions",
     "deleted_topics",
 )  # fmt: skip
+"""Columns of documents.SCHEMA that are needed here."""
 
 
-def histories(documents: DataFrame, clusters: int) -> list[ClusterHistory]:
-    """One for each cluster, from the rows of `documents`."""
-    return of_rows(documents.where("error is null").select(*_COLUMNS).collect(), clusters)
-
-
-def of_rows(rows: Iterable[Any], clusters: int) -> list[ClusterHistory]:
-    """The same from rows that were collected. Of replicas that differ the lowest M(p) counts."""
+def histories(rows: Iterable[Any], clusters: int) -> list[ClusterHistory]:
+    """One for each cluster, from rows of readable documents with COLUMNS. Of replicas that differ the lowest
+    M(p) counts."""
     found = [ClusterHistory() for _ in range(clusters)]
     ordered = sorted(rows, key=lambda row: (row["group"], row["log_index"], row["max_collectable"] or 0))
     for row in ordered:

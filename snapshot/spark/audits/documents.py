@@ -26,7 +26,14 @@ from pyspark.sql.types import (
 
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
 from strandline.snapshot.extent_rows import EXTENT_ROWS
-from strandline.snapshot.names import LogName, SnapshotName, cluster_prefix, parse_name, snapshot_name
+from strandline.snapshot.names import (
+    LocalName,
+    LogName,
+    SnapshotName,
+    cluster_prefix,
+    parse_name,
+    snapshot_name,
+)
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.controller.controller_state import ControllerState
@@ -53,6 +60,9 @@ SCALARS = (
 )
 """Fields of a partition's or the controller's state that have a column; null where the state has none."""
 
+REMOVAL_OFFSETS = ("mtro", "mxro", "ripe_tombstones", "ripe_markers", "level_one_clean", "level_one_settled")
+"""Columns of a partition's offsets of removal; see `strandline.statemachine.partition.removal`."""
+
 SCHEMA = StructType(
     [
         StructField("root", IntegerType(), False),
@@ -76,6 +86,8 @@ SCHEMA = StructType(
         StructField("oldest_named", LongType()),
         StructField("removed", ArrayType(StringType())),
         StructField("removable", ArrayType(StringType())),
+        StructField("leased", ArrayType(LongType())),
+        *(StructField(name, LongType()) for name in REMOVAL_OFFSETS),
         # Of the controller.
         StructField("collection_paused", BooleanType()),
         StructField(
@@ -92,12 +104,13 @@ SCHEMA = StructType(
 """`max_collectable` is M(p), `oldest_named` the lowest level-zero epoch that the state's extents or a leased
 checkpoint names. `removed` are the unique parts of level-one objects that are no longer named and not deleted
 for certain, `removable` those of them that no leased checkpoint can name, `deleted_topics` ids; in hex.
+`leased` are the log indexes of the checkpoints whose lease lasts for LEASE_LEFT_MS more, and its own.
 `partitions` are those that have records: coordinators name no object, so they hold nothing back.
 `offset_entries` are the log indexes of the entries that brought the offsets, committed and pending ones."""
 LEASE_LEFT_MS: Final = 600_000
 """Of older checkpoints those count as leased whose lease lasts so long beyond the newest one: it must not end
 while an audit is at work."""
-_KIND_COLUMNS = 10
+_KIND_COLUMNS = 11 + len(REMOVAL_OFFSETS)
 """The columns from `last_reconciled` on."""
 
 
@@ -106,14 +119,16 @@ class Listing(NamedTuple):
 
     documents: list[SnapshotName]
     logs: list[LogName]
+    locals: list[LocalName]
     others: int
-    """Names below the cluster's prefix that are neither."""
+    """Names below the cluster's prefix that are none of these."""
 
 
 def listing(storage: ClusterStorage) -> Listing:
     """List a cluster's checkpoints; raises what the storage raises, and ValueError for a bad cluster id."""
     documents: list[SnapshotName] = []
     logs: list[LogName] = []
+    local_documents: list[LocalName] = []
     others = 0
     for name in storage.storage.list(cluster_prefix(storage.cluster)):
         try:
@@ -123,9 +138,11 @@ def listing(storage: ClusterStorage) -> Listing:
             continue
         if isinstance(parsed, SnapshotName):
             documents.append(parsed)
+        elif isinstance(parsed, LocalName):
+            local_documents.append(parsed)
         else:
             logs.append(parsed)
-    return Listing(documents, logs, others)
+    return Listing(documents, logs, local_documents, others)
 
 
 def read_document(data: bytes, name: SnapshotName) -> SnapshotDocument:
@@ -204,7 +221,7 @@ def _of_kind(document: SnapshotDocument, state: dict[str, Any]) -> tuple[Any, ..
         return (*_of_partition(document.index, state), None, None, None, None)
     if document.kind == "controller":
         controller = _of_controller(ControllerState.load(document.state))
-        return (None, None, None, None, None, None, *controller, None)
+        return (*(None,) * (_KIND_COLUMNS - len(controller) - 1), *controller, None)
     if document.kind == GROUPS_KIND:
         return (*(None,) * (_KIND_COLUMNS - 1), _of_groups(state))
     return (None,) * _KIND_COLUMNS
@@ -238,7 +255,16 @@ def _of_partition(index: int, state: dict[str, Any]) -> tuple[Any, ...]:
         min(held_for_long, default=None),
         [one.unique.hex() for one in removed],
         [one.unique.hex() for one in removed if oldest_leased is None or one.log_index < oldest_leased],
+        [one.log_index for one in lasting],
+        *removal_offsets(state),
     )
+
+
+def removal_offsets(state: dict[str, Any]) -> list[int]:
+    """A partition's REMOVAL_OFFSETS. A state of a release without them is clean up to its start offset."""
+    before = {"level_one_clean": state["start_offset"], "level_one_settled": state["start_offset"]}
+    offsets = state.get("removals", before)
+    return [offsets.get(name, 0) for name in REMOVAL_OFFSETS]
 
 
 def _of_groups(state: dict[str, Any]) -> list[int]:

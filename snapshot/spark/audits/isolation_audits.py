@@ -5,10 +5,10 @@ docs/audits.md has a section for each, under its name.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from strandline.snapshot.spark.audits.audit import Answer, Frames
+from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
 from strandline.snapshot.spark.audits.document_audits import going_back
 from strandline.snapshot.spark.audits.transactions_said import told_rows
 
@@ -32,12 +32,13 @@ def last_stable_offset_is_right(frames: Frames) -> Answer:
 
 
 def aborted_index_equals_replay(frames: Frames) -> Answer:
-    started = frames.newest.select("root", "group", "start_offset")
+    started = frames.newest.select("root", "group", f.greatest("start_offset", "mxro").alias("known_from"))
     # A state forgets what was aborted below its start offset; an object that holds the offset has it still.
+    # It forgets what level one and all replicas have left out, too; the markers go later.
     told = (
         told_rows(frames.batches)
         .join(started, ["root", "group"])
-        .where("last_offset is null or last_offset >= start_offset")
+        .where("last_offset is null or last_offset >= known_from")
     )
     aborted = told.where("committed = false")
     said = frames.said.where("not open")
@@ -47,6 +48,72 @@ def aborted_index_equals_replay(frames: Frames) -> Answer:
     return Answer(counts, "markers", findings)
 
 
+def rows_match_markers(frames: Frames) -> Answer:
+    batches = frames.batches.where("newest").select(
+        "root", "group", "producer_id", "base_offset", f.lit(False).alias("is_row"),
+        f.lit(None).cast("long").alias("row_from"), "committed",
+        f.col("header_records").isNull().alias("is_unread"), "transactional",
+    )  # fmt: skip
+    # A row stands where its marker should be.
+    rows = frames.said.where("not open").select(
+        "root", "group", "producer_id", "last_offset", f.lit(True), "first_offset",
+        f.lit(None).cast("boolean"), f.lit(False), f.lit(True),
+    )  # fmt: skip
+    unread = f.max("is_unread").over(Window.partitionBy("root", "group"))
+    steps = (
+        batches.union(rows)
+        .withColumn("unread", unread)
+        .where("not unread and (transactional or committed is not null)")
+    )
+    from_here = (
+        Window.partitionBy("root", "group", "producer_id")
+        .orderBy("base_offset", f.desc("is_row"))
+        .rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    )
+    marker = f.struct(f.col("base_offset").alias("at"), "committed")
+    is_marker = f.col("committed").isNotNull()
+    beside = (
+        steps.withColumn("marker", f.first(f.when(is_marker, marker), ignorenulls=True).over(from_here))
+        .withColumn("next_row_from", f.first("row_from", ignorenulls=True).over(from_here))
+        .where("committed is null")
+        .join(
+            frames.newest.select("root", "group", "log_index", "last_stable", "start_offset"),
+            ["root", "group"],
+        )
+        .where("is_row or base_offset < last_stable")
+    )
+    is_row, commits = f.col("is_row"), f.col("marker.committed")
+    covered = f.coalesce(f.col("next_row_from") <= f.col("base_offset"), f.lit(False))
+    has_marker = f.coalesce((f.col("marker.at") == f.col("base_offset")) & ~commits, f.lit(False))
+    findings = broken(
+        beside,
+        [
+            (
+                is_row & ~has_marker,
+                f.concat(_whose(), f.lit(" was aborted here, says the state; no such marker is here")),
+            ),
+            (
+                ~is_row & covered & commits,
+                f.concat(_whose(), f.lit(" was aborted, says the state, and its marker says committed")),
+            ),
+            (
+                # A state forgets what was aborted below its start offset.
+                ~is_row & ~covered & ~commits & (f.col("marker.at") >= f.col("start_offset")),
+                f.concat(_whose(), f.lit(" was aborted, says its marker, and no row of the state")),
+            ),
+            (
+                ~is_row & ~covered & commits.isNull(),
+                f.concat(_whose(), f.lit(" is not open, and no marker and no row has ended it")),
+            ),
+        ],
+        "log_index", "base_offset",
+    )  # fmt: skip
+    counts = beside.groupBy("root").agg(
+        f.count_if(~is_row).alias("batches of transactions"), f.count_if(is_row).alias("aborted transactions")
+    )
+    return Answer(counts, "batches of transactions", findings)
+
+
 def _number_of(rows: DataFrame, name: str) -> DataFrame:
     return rows.groupBy("root").agg(f.count("first_offset").alias(name))
 
@@ -54,14 +121,15 @@ def _number_of(rows: DataFrame, name: str) -> DataFrame:
 def _beside(frames: Frames, told: DataFrame, said: DataFrame, key: list[str]) -> DataFrame:
     """Differences of the batches and the state; columns root, group, log_index, base_offset, problem.
 
-    Of a transaction whose first batches are below the start offset and gone, only its end can be told.
+    Of a transaction whose first batches are below the start offset and gone, or in level one where that is
+    settled, only its end can be told.
     """
     unreadable = (
         frames.batches.where("newest")
         .groupBy("root", "group")
         .agg(
             f.max(f.col("header_records").isNull()).alias("unread"),
-            f.min("base_offset").alias("from"),
+            f.greatest(f.min("base_offset"), f.max("settled")).alias("from"),
         )
     )
     both = (

@@ -29,6 +29,8 @@ class Found(NamedTuple):
 
     base_offset: int
     end_offset: int
+    records: int
+    """Number of records it should have."""
     newest: int
     position: int
     length: int
@@ -36,8 +38,11 @@ class Found(NamedTuple):
     header: Header | None
 
 
-def found_batches(storage: Storage, name: str, said: Said) -> list[Found]:
-    """The batches of an object within the offsets that the partition records for it, in offset order."""
+def found_batches(storage: Storage, name: str, said: Said, clean: int) -> list[Found]:
+    """The batches of an object within the offsets that the partition records for it, in offset order.
+
+    Records may be missing in batches below the offset `clean`, if the object's format allows for holes.
+    """
     try:
         data = storage.get(name)
     except StorageError as error:
@@ -61,13 +66,13 @@ def found_batches(storage: Storage, name: str, said: Said) -> list[Found]:
             for field in differs
         )
         return [_whole(said, f"the object has {said_there}")]
-    parts = [part for block in footer.blocks for part in _of_block(name, block, data, footer.holes)]
+    parts = [part for block in footer.blocks for part in _of_block(name, block, data, footer.holes, clean)]
     if bad is not None and not any(part.problem for part in parts):
         parts = [part._replace(problem=bad) for part in parts]
     return parts
 
 
-def _of_block(name: str, block: Block, data: bytes, holes: bool) -> list[Found]:
+def _of_block(name: str, block: Block, data: bytes, holes: bool, clean: int) -> list[Found]:
     content = memoryview(data)[block.position : block.end]
     found = []
     try:
@@ -75,6 +80,7 @@ def _of_block(name: str, block: Block, data: bytes, holes: bool) -> list[Found]:
         for span in batches_of(name, block, content, holes):
             start = span.position - block.position
             count = span.end_offset - span.base_offset
+            whole = not holes or span.base_offset >= clean
             problem, header = check_batch(
                 name,
                 span.position,
@@ -82,11 +88,13 @@ def _of_block(name: str, block: Block, data: bytes, holes: bool) -> list[Found]:
                 count,
                 span.max_timestamp,
                 content[start : start + span.length],
+                whole=whole,
             )
             found.append(
                 Found(
                     span.base_offset,
                     span.end_offset,
+                    count if whole or header is None else header.records,
                     span.max_timestamp,
                     span.position,
                     span.length,
@@ -96,9 +104,10 @@ def _of_block(name: str, block: Block, data: bytes, holes: bool) -> list[Found]:
             )
     except BadObject as error:
         base, end, position, length, _, newest, _ = block
-        return [Found(base, end, newest, position, length, error.reason, None)]
+        return [Found(base, end, end - base, newest, position, length, error.reason, None)]
     return found
 
 
 def _whole(said: Said, problem: str) -> Found:
-    return Found(said.base_offset, said.end_offset, said.newest, 0, said.size, problem, None)
+    records = said.end_offset - said.base_offset
+    return Found(said.base_offset, said.end_offset, records, said.newest, 0, said.size, problem, None)

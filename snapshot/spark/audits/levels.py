@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
@@ -44,6 +45,8 @@ be read of, and the first that differs."""
 
 _RECORD: Final = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name not in ("topic", "partition")])
 
+_OFFSETS: Final = pa.schema([("offset", COLUMNS["offset"])])
+
 
 class Beside(NamedTuple):
     """A level-one object (`side` 0), or a batch that lay in level zero (1) and may be `there` still."""
@@ -61,6 +64,9 @@ class Beside(NamedTuple):
     position: int | None
     inline: bytes | None
     there: bool
+    records: int
+    settled: int
+    """Below it level one may lack records that level zero has: compaction has removed them."""
 
 
 def comparisons(
@@ -75,8 +81,8 @@ def comparisons(
     nothing = {"leader_epoch": "long", "length": "long", "epoch": "long", "position": "long"}
     one = (
         batches.where("level = 1 and newest and object is not null")
-        .groupBy("root", "group", "log_index", "object", f.col("extent_end").alias("end_offset"))
-        .agg(f.min("base_offset").alias("base_offset"))
+        .groupBy("root", "group", "log_index", "object", "settled", f.col("extent_end").alias("end_offset"))
+        .agg(f.min("extent_base").alias("base_offset"), f.sum("record_count").alias("records"))
         .withColumn("side", f.lit(0))
         .withColumns({name: f.lit(None).cast(kind) for name, kind in nothing.items()})
         .withColumn("inline", f.lit(None).cast("binary"))
@@ -87,7 +93,9 @@ def comparisons(
         written.where("base_offset is not null")
         .join(listed, ["root", "object"], "left")
         .withColumn("side", f.lit(1))
+        .withColumn("settled", f.lit(0))
         .withColumn("end_offset", f.col("base_offset") + f.col("record_count"))
+        .withColumnRenamed("record_count", "records")
         .withColumn("there", f.col("listed").isNotNull() | f.col("inline").isNotNull())
     )
     in_order = Window.partitionBy("root", "group").orderBy("base_offset", "side")
@@ -120,7 +128,7 @@ def compare_object(
 ) -> tuple[str, int, int, int | None, str | None]:
     """The columns of SCHEMA from `object` on."""
     assert one.object is not None, "a level-one object has a name"
-    count = one.end_offset - one.base_offset
+    count = one.records
     if not any(row.there for row in zero):
         return one.object, 0, count, None, None
     try:
@@ -133,9 +141,10 @@ def compare_object(
         first, end = run[0].base_offset, run[-1].end_offset
         wanted = [one._replace(first=first, end=end) for one in batches if _overlaps(one, first, end)]
         try:
-            same, difference = first_difference(
-                read_windows(storage, list(_windows(run)), _RECORD), Decoder(_RECORD).decode(wanted)
-            )
+            zero_records = read_windows(storage, list(_windows(run)), _RECORD)
+            if one.base_offset < one.settled:
+                zero_records = _left_in(zero_records, wanted, one.settled)
+            same, difference = first_difference(zero_records, Decoder(_RECORD).decode(wanted))
         except (StorageError, BadObject):
             continue
         compared += same
@@ -143,6 +152,15 @@ def compare_object(
             break
     at, problem = difference or (None, None)
     return one.object, compared, count - compared, at, problem
+
+
+def _left_in(zero: Iterator[Any], batches: Sequence[StoredBatch], settled: int) -> Iterator[Any]:
+    """The records of level zero without those that level one, below an offset, has not."""
+    offsets = [found.column("offset").to_numpy() for found in Decoder(_OFFSETS).decode(batches)]
+    left = np.concatenate([np.empty(0, np.int64), *offsets])
+    for found in zero:
+        at = found.column("offset").to_numpy()
+        yield found.filter(pa.array((at >= settled) | np.isin(at, left)))
 
 
 def _level_one(storage: Storage, name: str) -> list[StoredBatch]:

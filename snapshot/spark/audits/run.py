@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from strandline.snapshot.names import LogName, SnapshotName, snapshot_name
+from strandline.snapshot.names import LocalName, LogName, SnapshotName, snapshot_name
+from strandline.snapshot.spark.audits import collecting, copies
 from strandline.snapshot.spark.audits.audit import Answer, Audit, Frames
 from strandline.snapshot.spark.audits.batches import GroupPlace, batch_rows
 from strandline.snapshot.spark.audits.checks import AUDITS
-from strandline.snapshot.spark.audits.collecting import Grace, histories
+from strandline.snapshot.spark.audits.collecting import Grace
 from strandline.snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
+from strandline.snapshot.spark.audits.key_tables import read_tables
 from strandline.snapshot.spark.audits.levels import comparisons
 from strandline.snapshot.spark.audits.replay import replay_rows
 from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
@@ -32,6 +34,7 @@ from strandline.snapshot.spark.audits.transactions_said import said_rows
 from strandline.snapshot.spark.audits.work import ClusterStorage
 from strandline.snapshot.storage import StorageError, open_storage
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState
+from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
 
 MAX_ROWS = 100
 """Findings, and remarks, that are listed for each audit; all of them are counted."""
@@ -88,7 +91,7 @@ def audit_storages(
     listings = [without_gone(found, known) for found, known in zip(whole, places, strict=True)]
     documents = document_rows(spark, storages, listings).cache()
     by_group = [known.by_group for known in places]
-    batches = batch_rows(spark, storages, listings, by_group).cache()
+    references, batches = batch_rows(spark, storages, listings, by_group)
     replayed = replay_rows(spark, storages, listings, by_group).cache()
     said = said_rows(spark, storages, listings).cache()
     # Last, so that what the documents name was there already when it is listed.
@@ -101,9 +104,13 @@ def audit_storages(
         .drop("rank")
     )
     written = replayed.where("outcome is null and event is null")
+    columns = dict.fromkeys([*collecting.COLUMNS, *copies.COLUMNS])
+    states = documents.where("error is null").select(*columns).collect()
+    tables = read_tables(spark, storages, listings, copies.group_copies(states, listings, by_group))
     frames = Frames(
         documents=documents,
         newest=newest,
+        references=references,
         batches=batches,
         replays=replayed.where("outcome is not null"),
         written=written,
@@ -111,7 +118,8 @@ def audit_storages(
         said=said,
         stored=stored,
         comparisons=comparisons(spark, storages, batches, written, stored).cache(),
-        histories=histories(documents, len(storages)),
+        tables=tables,
+        histories=collecting.histories(states, len(storages)),
         places=by_group,
         gone=[_gone(found, known) for found, known in zip(whole, places, strict=True)],
         grace=grace,
@@ -119,7 +127,7 @@ def audit_storages(
     results = _results(frames, places)
     figures = _figures(frames, places)
     seconds = time.perf_counter() - began
-    for kept in (documents, batches, replayed, said, stored, frames.comparisons):
+    for kept in (documents, references, batches, replayed, said, stored, frames.comparisons, *tables.cached):
         kept.unpersist()
     return [
         AuditRun(
@@ -155,7 +163,9 @@ def find_places(storage: ClusterStorage, found: Listing) -> Places:
         except (StorageError, ValueError):
             continue
         by_group = {
-            partition.group: GroupPlace(topic.topic_id, topic.name, number)
+            partition.group: GroupPlace(
+                topic.topic_id, topic.name, number, "compact" in CLEANUP_POLICY.of(topic.configs)
+            )
             for topic in state.topics.values()
             for number, partition in enumerate(topic.partitions)
         }
@@ -164,12 +174,14 @@ def find_places(storage: ClusterStorage, found: Listing) -> Places:
 
 
 def without_gone(found: Listing, places: Places) -> Listing:
-    documents = [name for name in found.documents if not places.is_gone(name.group)]
-    return Listing(documents, [name for name in found.logs if not places.is_gone(name.group)], found.others)
+    documents, logs, local_documents = (
+        [name for name in names if not places.is_gone(name.group)] for names in found[:3]
+    )
+    return Listing(documents, logs, local_documents, found.others)
 
 
 def _gone(found: Listing, places: Places) -> Counter[int]:
-    names: list[SnapshotName | LogName] = [*found.documents, *found.logs]
+    names: list[SnapshotName | LogName | LocalName] = [*found.documents, *found.logs, *found.locals]
     return Counter(name.group for name in names if places.is_gone(name.group))
 
 

@@ -1,0 +1,106 @@
+"""What one replica's own log of a compacted partition has of some keys, published beside a checkpoint.
+
+The rest of a checkpoint is the same on every replica. Local logs are not: each replica cleans its own, in its
+own time, and only the tables that they give must be equal. So this says which record each of some keys has
+there, and an audit compares them. Keys go by their BLAKE2b-128, of which the lowest share of all hashes is
+taken: every replica takes the same keys, whatever their number.
+
+magic | SHA-256 of the rest | msgpack of the fields | rows
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, NamedTuple
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC: Final = b"STRLOCAL"
+FORMAT_VERSION: Final = 1
+DIGEST_BYTES: Final = 32
+KEY_BYTES: Final = 16
+MAX_SHARE_BITS: Final = 64
+LOCAL_ROWS: Final = np.dtype([("key", f"V{KEY_BYTES}"), ("offset", "<i8"), ("tombstone", "?")])
+"""A record: the hash of its key, its offset, and whether it deletes its key."""
+
+
+class LocalDocumentDamaged(ValueError):
+    """The bytes are not a whole, unchanged local document, or of a later format."""
+
+
+class LocalDocument(NamedTuple):
+    """The rows of a local log as it was when the replica applied the checkpoint's entry."""
+
+    cluster: str
+    group: int
+    index: int
+    reset_index: int
+    """Log index that was applied when the log was last reset."""
+    floor: int
+    """The MTRO that was applied when the log was last empty and began to be filled."""
+    floor_markers: int
+    """The MXRO of that moment."""
+    start_offset: int
+    clean_end: int
+    log_end: int
+    share_bits: int
+    """The rows have the records of those keys whose hashes begin with so many zero bits; see `bound`."""
+    rows: bytes
+    """Of LOCAL_ROWS, in the order of their offsets."""
+
+    def encode(self) -> bytes:
+        """Canonical bytes."""
+        body = msgpack.packb([FORMAT_VERSION, *self[:-1]]) + self.rows
+        return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def key_hash(key: bytes) -> bytes:
+    """The BLAKE2b-128 that stands for a key."""
+    return hashlib.blake2b(key, digest_size=KEY_BYTES).digest()
+
+
+def bound(share_bits: int) -> bytes:
+    """All hashes that begin with so many zero bits sort below this, and no other hash does."""
+    if not share_bits:
+        return b"\xff" * (KEY_BYTES + 1)
+    return (1 << 8 * KEY_BYTES - share_bits).to_bytes(KEY_BYTES, "big")
+
+
+def rows_of(document: LocalDocument) -> NDArray[np.void]:
+    """Its rows, as LOCAL_ROWS."""
+    rows: NDArray[np.void] = np.frombuffer(document.rows, LOCAL_ROWS)
+    return rows
+
+
+def decode_local(data: bytes) -> LocalDocument:
+    """Read a document back; raises LocalDocumentDamaged."""
+    header = len(MAGIC) + DIGEST_BYTES
+    if len(data) < header or not data.startswith(MAGIC):
+        raise LocalDocumentDamaged("it does not begin with a local document's magic bytes, or is cut")
+    body = memoryview(data)[header:]
+    if hashlib.sha256(body).digest() != data[len(MAGIC) : header]:
+        raise LocalDocumentDamaged("its SHA-256 digest does not match its content")
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data) + 1)
+    unpacker.feed(body)
+    try:
+        version, *fields = unpacker.unpack()
+        if version > FORMAT_VERSION:
+            raise LocalDocumentDamaged(f"it has format {version}, this release reads {FORMAT_VERSION}")
+        rows = bytes(body[unpacker.tell() :])
+        document = LocalDocument(*fields, rows)
+        _check(document)
+    except LocalDocumentDamaged:
+        raise
+    except Exception as error:
+        raise LocalDocumentDamaged(f"its fields cannot be read: {error!r}") from error
+    return document
+
+
+def _check(document: LocalDocument) -> None:
+    numbers: tuple[Any, ...] = document[1:-1]
+    if not isinstance(document.cluster, str) or not all(type(one) is int and one >= 0 for one in numbers):
+        raise LocalDocumentDamaged("its fields are not those of its format")
+    if document.share_bits > MAX_SHARE_BITS or len(document.rows) % LOCAL_ROWS.itemsize:
+        raise LocalDocumentDamaged("its rows are not those of its format")
