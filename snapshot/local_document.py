@@ -1,9 +1,9 @@
-"""What one replica's own log of a compacted partition has of some keys, published beside a checkpoint.
+"""The records of some keys in one replica's own log of a compacted partition, published beside a checkpoint.
 
 The rest of a checkpoint is the same on every replica. Local logs are not: each replica cleans its own, in its
-own time, and only the tables that they give must be equal. So this says which record each of some keys has
-there, and an audit compares them. Keys go by their BLAKE2b-128, of which the lowest share of all hashes is
-taken: every replica takes the same keys, whatever their number.
+own time, and only the tables that they give must be equal. So a document has the records of a share of all
+keys, and an audit compares the tables. A key counts by its BLAKE2b-128, and the share is that of the lowest
+hashes: every replica takes the same keys.
 
 magic | SHA-256 of the rest | msgpack of the fields | rows
 """
@@ -35,7 +35,7 @@ class LocalDocument(NamedTuple):
 
     cluster: str
     group: int
-    index: int
+    log_index: int
     reset_index: int
     """Log index that was applied when the log was last reset."""
     floor: int
@@ -89,7 +89,7 @@ def decode_local(data: bytes) -> LocalDocument:
         if version > FORMAT_VERSION:
             raise LocalDocumentDamaged(f"it has format {version}, this release reads {FORMAT_VERSION}")
         rows = bytes(body[unpacker.tell() :])
-        document = LocalDocument(*fields, rows)
+        document = LocalDocument._make([*fields, rows])
         _check(document)
     except LocalDocumentDamaged:
         raise
@@ -99,8 +99,8 @@ def decode_local(data: bytes) -> LocalDocument:
 
 
 def _check(document: LocalDocument) -> None:
-    numbers: tuple[Any, ...] = document[1:-1]
-    if not isinstance(document.cluster, str) or not all(type(one) is int and one >= 0 for one in numbers):
+    cluster, *numbers, _ = tuple[Any, ...](document)
+    if not isinstance(cluster, str) or not all(type(one) is int and one >= 0 for one in numbers):
         raise LocalDocumentDamaged("its fields are not those of its format")
     if document.share_bits > MAX_SHARE_BITS or len(document.rows) % LOCAL_ROWS.itemsize:
         raise LocalDocumentDamaged("its rows are not those of its format")

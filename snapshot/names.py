@@ -38,7 +38,7 @@ class LogName(NamedTuple):
 
 
 class LocalName(NamedTuple):
-    """What one replica's own log had when the entry `log_index` was applied."""
+    """One replica's document of its own log of a compacted partition, after the entry `log_index`."""
 
     cluster: str
     group: int

@@ -506,7 +506,7 @@ CHECKPOINTS: Final = (
         "strandline_checkpoint_documents_total",
         _C,
         "documents",
-        "Checkpoint documents by kind (state, log) and result (published, given up).",
+        "Checkpoint documents by kind (state, log, local) and result (published, given up).",
         ("kind", "result"),
     ),
     Metric("strandline_checkpoint_published_bytes_total", _C, "bytes", "Documents published, in bytes."),

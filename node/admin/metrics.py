@@ -238,12 +238,14 @@ class Metrics:
         page.add("strandline_coordinator_refused_total", sum(one.bounds.refused for one in led))
 
     def _checkpoints(self, page: Page) -> None:
-        measures = self._source.publisher.measures
+        measures, local = self._source.publisher.measures, self._source.local_documents.measures
         documents = {
             ("state", "published"): measures.documents_published,
             ("state", "dropped"): measures.documents_dropped,
             ("log", "published"): measures.logs_published,
             ("log", "dropped"): measures.logs_dropped,
+            ("local", "published"): local.published,
+            ("local", "dropped"): local.dropped,
         }
         for (kind, result), count in documents.items():
             which = f"{label('kind', kind)},{label('result', result)}"

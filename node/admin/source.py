@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from strandline.node.checkpoints.local_documents import LocalDocumentMeasures
 from strandline.node.checkpoints.publisher import PublisherMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import Hosted, PartitionStatus
@@ -241,6 +242,13 @@ class PublisherSource(Protocol):
     def measures(self) -> PublisherMeasures: ...
 
 
+class LocalDocumentsSource(Protocol):
+    """The publisher of what this node's local logs have."""
+
+    @property
+    def measures(self) -> LocalDocumentMeasures: ...
+
+
 class CheckpointReportSource(Protocol):
     """The report of a checkpoint, or of a renewal of leases."""
 
@@ -318,6 +326,8 @@ class AdminSource(Protocol):
     def clock(self) -> ClockSource: ...
     @property
     def publisher(self) -> PublisherSource: ...
+    @property
+    def local_documents(self) -> LocalDocumentsSource: ...
     @property
     def checkpoints(self) -> CheckpointTaker: ...
 

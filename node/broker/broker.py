@@ -87,6 +87,7 @@ class Broker(NodeParts):
         await self.level_one.close()
         self.removal.close()
         self.reports.close()
+        await self.local_documents.stop()
         await self.compaction.close()
         self.idle_epochs.close()
         await self.collector.close()

@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from strandline.node.broker.hosted_replicas import HostedReplicas
 from strandline.node.broker.settings import host_settings
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
+from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.checkpoints.recorders import CheckpointRecorders
@@ -138,7 +139,18 @@ class NodeParts:
         """The store, once it was seen to be this cluster's: all parts but those that find that out use it."""
         store = self.owned
         self.publisher = Publisher(store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng)
-        self.recorders = CheckpointRecorders(config.cluster.id, self.host, self.publisher)
+        self.local_documents = LocalDocuments(
+            config.cluster.id,
+            self.node_id,
+            self.publisher,
+            lambda group: self.compaction.log_of(group),
+            loop=loop,
+            executor=snapshot_executor,
+            share_bits=config.checkpoints.local_share_bits,
+        )
+        self.recorders = CheckpointRecorders(
+            config.cluster.id, self.host, self.publisher, self.local_documents.take
+        )
         self.controller = ControllerClient(self.calls, self.node_id, loop=loop)
         recorder = self.recorders.make(CONTROLLER_GROUP, Controller.kind)
         self._replica = ReplicaMachine(Controller(recorder.checkpoint), recorder, self.controller.applied)
@@ -220,7 +232,7 @@ class NodeParts:
         self.replica_manager = ReplicaManager(self.host, self.controller, self.replicas, loop=loop)
         self.level_one = LevelOneUpkeep(self)
         self.compactor = compactor or StoreCompactor(store, disk, loop=loop, executor=snapshot_executor)
-        self.compaction = CompactionUpkeep(self)
+        self.compaction: CompactionUpkeep = CompactionUpkeep(self)
         self.reports = Reports(self.calls, self.host, self.leaders, self.compaction, loop=loop)
         self.removal = RemovalLeader(self)
         self.compaction_status = CompactionStatus(self)

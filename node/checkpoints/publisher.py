@@ -187,19 +187,19 @@ class Publisher:
             if entries is not None:
                 name = log_name(document.cluster, document.group, entries.after, entries.index)
                 parts: Sequence[Buffer] = await self._loop.run_in_executor(self._executor, entries.parts)
-                stored = await self._put(name, parts)
+                stored = await self.put(name, parts)
                 self.measures.logs_published += stored
                 self.measures.logs_dropped += not stored
             name = snapshot_name(document.cluster, document.group, document.index, self._node)
             parts = await self._loop.run_in_executor(self._executor, document.parts)
-            stored = await self._put(name, parts)
+            stored = await self.put(name, parts)
             self.measures.documents_published += stored
             self.measures.documents_dropped += not stored
         finally:
             self._count(work, -1)
 
-    async def _put(self, name: str, parts: Sequence[Buffer]) -> bool:
-        """Whether it is stored; only what no store of this kind takes is given up."""
+    async def put(self, name: str, parts: Sequence[Buffer]) -> bool:
+        """Store an object, however long that takes; False if it is too large for the store."""
         size = sum(map(len, parts))
         if size > self._store.max_object_bytes:
             log.error("%s has %d bytes: too many for the object store, it is not published", name, size)

@@ -57,13 +57,16 @@ class CheckpointRecorder:
         place: Callable[[int], Place],
         publisher: Publisher,
         budget: TailBudget,
+        taken: Callable[[int], None] | None = None,
     ) -> None:
+        """`taken` is told of the index of each checkpoint that is handed to the publisher."""
         self._cluster = cluster
         self._kind = kind
         self._group = group
         self._place = place
         self._publisher = publisher
         self._budget = budget
+        self._taken = taken
         self._after = 0
         """The tail holds the entries above this index; 0 is the beginning of the log."""
         self._last = 0
@@ -105,6 +108,8 @@ class CheckpointRecorder:
                 self._cluster, self._kind, self._group, index, term, voters, learners, b""
             )
             self._publisher.take(place, captured, entries)
+            if self._taken is not None:
+                self._taken(index)
         else:
             # It joined by the log and has not met the entry that added it: others know the members, and its
             # document could not equal theirs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
@@ -13,12 +13,19 @@ from strandline.node.raft.host import RaftHost
 class CheckpointRecorders:
     """Makes recorders and forgets them; they share one budget."""
 
-    def __init__(self, cluster: str, host: RaftHost, publisher: Publisher) -> None:
+    def __init__(
+        self, cluster: str, host: RaftHost, publisher: Publisher, taken: Callable[[int, int], None]
+    ) -> None:
+        """`taken` is told of the group and index of each checkpoint that was taken for the first time: not of
+        one that a log of before this process may have, which is applied again."""
         self._cluster = cluster
         self._host = host
         self._publisher = publisher
         self._tails = TailBudget()
         self._by_group: dict[int, CheckpointRecorder] = {}
+        self._taken = taken
+        self._found: dict[int, int] = {}
+        """Last index in the log of each group as it was opened."""
 
     def __iter__(self) -> Iterator[int]:
         """The groups that have one."""
@@ -33,12 +40,22 @@ class CheckpointRecorders:
             place=lambda index: _place(self._host.groups[group], index),
             publisher=self._publisher,
             budget=self._tails,
+            taken=lambda index: self._first_taken(group, index),
         )
         return recorder
+
+    def opened(self, group: int) -> None:
+        """Its log was read from the disk, or begins now; nothing is applied yet but what a snapshot has."""
+        self._found[group] = self._host.groups[group].journal.last
+
+    def _first_taken(self, group: int, index: int) -> None:
+        if group in self._found and index > self._found[group]:
+            self._taken(group, index)
 
     def forget(self, group: int) -> None:
         """The replica is gone; KeyError when it had no recorder."""
         self._by_group.pop(group).close()
+        self._found.pop(group, None)
 
 
 def _place(group: RaftGroup, index: int) -> Place:

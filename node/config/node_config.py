@@ -112,9 +112,12 @@ class CacheSection:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsSection:
-    """Published checkpoints without a lease that each group keeps, the newest."""
+    """Published checkpoints."""
 
     keep: int = 8
+    """So many without a lease each group keeps, the newest."""
+    local_share_bits: int = 6
+    """Of a local log one key in 2 to this power is told beside a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,6 +299,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "cache.fetched_bytes": _size,
     "cache.level_one_bytes": _size,
     "checkpoints.keep": _whole(1, 1_000),
+    "checkpoints.local_share_bits": _whole(0, 64),
     "level_one.target_bytes": _some_bytes,
     "level_one.job_bytes": _some_bytes,
     "level_one.block_bytes": _some_bytes,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from strandline.node.admin.server import AdminServer
+from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
 from strandline.node.compaction.compaction_measures import CompactionMeasures
@@ -349,6 +350,9 @@ class SmallNode:
         )
         self.checkpoints = FakeCheckpoints()
         self.publisher = Publisher(local, NODE, loop=loop, executor=self.executor, rng=random.Random(5))
+        self.local_documents = LocalDocuments(
+            CLUSTER, NODE, self.publisher, lambda group: None, loop=loop, executor=None, share_bits=6
+        )
 
     # What the controller's client, the table of leaders and the cluster epoch are to a broker.
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from strandline.node.checkpoints.recorder import Place, TailBudget
+from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.snapshot.document import decode
 from strandline.snapshot.log_document import LogDocument, decode_log
 from strandline.snapshot.names import LogName, SnapshotName, checkpoint_prefix, parse_name
@@ -175,3 +179,24 @@ def test_a_checkpoint_whose_entry_was_not_recorded_is_a_defect() -> None:
         replica.begin_term(1)
         with pytest.raises(ValueError, match="checkpoint at entry 2 while entry 1"):
             replica.recorder.checkpoint(2, lambda: b"state")
+
+
+def test_only_a_checkpoint_that_no_earlier_process_can_have_taken_is_told_as_new() -> None:
+    """The entry before was in the log when this process opened it, so it may be applied once more."""
+    with world() as made:
+        to = publisher(*node_and_store(made))
+        journal = SimpleNamespace(last=3, term_at=lambda index: 1)
+        members = SimpleNamespace(at=lambda index: SimpleNamespace(voters=VOTERS, learners=()))
+        group: Any = SimpleNamespace(journal=journal, configuration_log=members)
+        told: list[tuple[int, int]] = []
+        host: Any = SimpleNamespace(groups={GROUP: group})
+        recorders = CheckpointRecorders(CLUSTER, host, to, lambda *place: told.append(place))
+        recorder = recorders.make(GROUP, "partition")
+        recorders.opened(GROUP)
+        journal.last = 9
+        for index in (2, 3, 4):
+            recorder.applied(index, 1, b"entry")
+            recorder.checkpoint(index, lambda: b"state")
+        assert told == [(GROUP, 4)]
+        recorders.forget(GROUP)
+        assert GROUP not in recorders

@@ -34,7 +34,7 @@ from strandline.statemachine.partition.partition_commands import (
     RemovalAdvanced,
     ReplaceLevelOne,
 )
-from tests.kafka_wire.batches import Record, build
+from tests.kafka.wire.batches import Record, build
 from tests.spark.stored_cluster import CLUSTER, NODES, Producer, StoredPartition, Upload
 from tests.spark.transactional_cluster import TransactionalCluster, TransactionalId
 

@@ -227,8 +227,8 @@ def rewrite_holes(
     parts: list[Part] = []
     for block in footer.blocks:
         for span in batches_of(name, block, data[block.position : block.end], footer.holes):
-            at, length, *stamped = span
-            parts.append((data[at : at + length], *stamped))
+            at, length, base, end, leader_epoch, newest = span
+            parts.append((data[at : at + length], base, end, leader_epoch, newest))
     writer = LevelOneWriter(footer.topic_id, footer.partition, footer.term, footer.unique, BLOCK_BYTES)
     writer.allow_holes(footer.base_offset, footer.end_offset)
     for part in change(parts):

@@ -453,7 +453,8 @@ DAMAGES = {
     ),
     "start below level one": Damage(
         lambda copy: _newest(copy, "visits", 1, set_fields(start_offset=1)),
-        {OFFSETS, MONOTONE},
+        # Below its start offset level one counts as clean, and it never was.
+        {OFFSETS, MONOTONE, "level_one_is_clean"},
         "does not hold the start, 1",
         VISITS,
         collected=True,

@@ -327,7 +327,7 @@ DAMAGES = {
     ),
     "record missing where level one is not clean": Damage(
         lambda copy, made: rewrite_holes(copy, TOPIC, 0, 1, one_record_less),
-        {REFERENCES, OFFSETS},
+        {REFERENCES, OFFSETS, AGREE},
         "the extent says 2 records, the batch 1",
         {**PLACE, "base_offset": 35},
     ),

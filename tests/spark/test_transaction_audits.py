@@ -39,7 +39,7 @@ from tests.spark.transactional_cluster import (
     TransactionalCluster,
     build_transactional,
 )
-from tests.spark.verdicts import result
+from tests.spark.verdicts import NO_COMPACTION, result
 
 # All copies are audited by the test that comes first: some 20 seconds on two idle cores.
 pytestmark = pytest.mark.timeout(300)
@@ -47,6 +47,7 @@ pytestmark = pytest.mark.timeout(300)
 REPLAY, SEQUENCES = "replay", "producer_sequences"
 STABLE, ABORTED = "last_stable_offset_is_right", "aborted_index_equals_replay"
 MARKERS, WHOLE = "every_marker_has_its_transaction", "transactions_are_whole"
+ROWS = "rows_match_markers"
 RAISING, STEADY = 100, 101
 PRODUCER_AT, SEQUENCE_AT = 43, 53
 """In a batch's header."""
@@ -419,7 +420,7 @@ DAMAGES = {
     ),
     "stored marker turned": Damage(
         lambda copy, stored: copy.change_newest(copy.group("payments", 0), _turn_stored),
-        {MARKERS, ABORTED, REPLAY}, "the stored batch",
+        {MARKERS, ABORTED, REPLAY, ROWS}, "the stored batch",
     ),
     "sequences missing": Damage(
         _lose_sequences, {SEQUENCES}, "producer 101 epoch 0 misses sequences from 4 to 11",
@@ -430,7 +431,7 @@ DAMAGES = {
         {"topic": "payments", "partition": 1},
     ),
     "aborted forgotten": Damage(
-        _newest("payments", 0, _rows(lambda rows: np.delete(rows, 1))), {ABORTED},
+        _newest("payments", 0, _rows(lambda rows: np.delete(rows, 1))), {ABORTED, ROWS},
         "a transaction of producer 100 begins at offset 12, which the state has not",
         {"topic": "payments", "partition": 0, "base_offset": 12},
     ),
@@ -439,14 +440,14 @@ DAMAGES = {
         "and not at 11, as the state says",
     ),
     "aborted by another": Damage(
-        _newest("payments", 0, _rows(_set_row(producer_id=101))), {ABORTED},
+        _newest("payments", 0, _rows(_set_row(producer_id=101))), {ABORTED, ROWS},
         "a transaction of producer 101 begins at offset 12, says the state; no batch does",
     ),
     "aborted with its beginning gone": Damage(
-        _newest("receipts", 0, _rows(lambda rows: rows[1:])), {ABORTED}, "which the state has not"
+        _newest("receipts", 0, _rows(lambda rows: rows[1:])), {ABORTED, ROWS}, "which the state has not"
     ),
     "open forgotten": Damage(
-        _newest("payments", 1, _opened(STEADY, lambda one: None)), {STABLE},
+        _newest("payments", 1, _opened(STEADY, lambda one: None)), {STABLE, ROWS},
         "a transaction of producer 101 begins at offset 51, which the state has not",
         {"topic": "payments", "partition": 1, "base_offset": 51},
     ),
@@ -502,7 +503,8 @@ def test_the_undamaged_cluster_was_looked_at_as_a_whole(
     runs: dict[str, AuditRun], stored: TransactionalCluster
 ) -> None:
     run = runs["none"]
-    assert {result.verdict for result in run.results} == {Verdict.PASSED}
+    looked = {result.name for result in run.results if result.verdict is Verdict.PASSED}
+    assert looked == {result.name for result in run.results} - NO_COMPACTION
     machines = [partition.machine for partition in stored.cluster.partitions.values()]
     assert result(run, STABLE).counts == {"checkpoints": 9, "open transactions": 2}
     # Not the marker below the start offset, which the object that holds it has still.

@@ -97,8 +97,8 @@ def offsets_contiguous(frames: Frames) -> Answer:
 
 
 def _parts(frames: Frames) -> DataFrame:
-    """What the newest checkpoints name, in the order of `number` and `place`: the beginning of each object of
-    level one (0), its batches (1) and its end (2), and the batches of level zero (0)."""
+    """The parts that the newest checkpoints name, in the order of `number` and `place`: the beginning of each
+    object of level one (0), its batches (1) and its end (2), and the batches of level zero (0)."""
     names = ("base_offset", "end_offset", "extent_end", "record_count")
     columns = ("root", "group", "log_index", "number", "settled")
     named, of_objects = frames.references.where("newest"), frames.batches.where("newest and level = 1")

@@ -147,7 +147,7 @@ def local_logs_agree(frames: Frames) -> Answer:
                 continue
             elif header["log_end"] > newest.end:
                 remarks.append((*at, f"its log ends at {header['log_end']}, above the checkpoint's records"))
-            elif newest.ripe_tombstones > max(header["log_end"], header["floor"]):
+            elif newest.ripe_tombstones > max(header["log_end"], header["floor"], newest.first):
                 ends = f"its log ends at {header['log_end']}, and its floor is {header['floor']}"
                 damaged.append(
                     (*at, f"{ends}: tombstones below {newest.ripe_tombstones} may be gone already")

@@ -27,7 +27,7 @@ ALL_KEYS: Final = bound(0)
 
 
 class Pairing(StrEnum):
-    """What is compared with what. An earlier checkpoint is one that the newest one has under a lease."""
+    """The two copies of a pair. An earlier checkpoint is one that the newest one has under a lease."""
 
     LEVEL_ONE = "level one earlier, and now"
     LEVEL_ONE_AND_LOCAL = "level one earlier, and a local log now"
@@ -84,7 +84,7 @@ class Pair(NamedTuple):
     told: bool
     """Whether no tombstone that was written since can have been removed."""
     log_end: int
-    """Where the local log ends; above it level one goes on."""
+    """The end of the local log; above it level one goes on."""
     bound: bytes
     """Keys below it are compared."""
 
@@ -135,7 +135,7 @@ def _level_one(number: int, row: Any) -> LevelOneCopy:
 
 
 def pairs(copies: GroupCopies, headers: Mapping[int, Any]) -> list[Pair]:
-    """What is compared; `headers` are the local documents themselves, by copy."""
+    """All pairs that are compared; `headers` are the local documents themselves, by copy."""
     newest, *earlier = copies.level_one
     found = [_pair(copies, Pairing.LEVEL_ONE, one, newest.number) for one in earlier]
     readable = [one for one in copies.local if headers[one.number]["error"] is None]
@@ -145,16 +145,16 @@ def pairs(copies: GroupCopies, headers: Mapping[int, Any]) -> list[Pair]:
             continue
         of_log = {"node": one.name.node, "log_end": header["log_end"]}
         share = bound(header["share_bits"])
-        found.append(_pair(copies, Pairing.COPIES, newest, one.number, bound=share, **of_log))
+        found.append(_pair(copies, Pairing.COPIES, newest, one.number, below=share, **of_log))
         found += [
-            _pair(copies, Pairing.LEVEL_ONE_AND_LOCAL, other, one.number, bound=share, **of_log)
+            _pair(copies, Pairing.LEVEL_ONE_AND_LOCAL, other, one.number, below=share, **of_log)
             for other in earlier
         ]
         for before in readable:
             if before.name.node == one.name.node and before.name.log_index != newest.log_index:
                 (then,) = (other for other in earlier if other.log_index == before.name.log_index)
                 both = min(share, bound(headers[before.number]["share_bits"]))
-                pair = _pair(copies, Pairing.LOCAL, then, one.number, bound=both, **of_log)
+                pair = _pair(copies, Pairing.LOCAL, then, one.number, below=both, **of_log)
                 found.append(pair._replace(left=before.number))
     return found
 
@@ -167,11 +167,11 @@ def _pair(
     *,
     node: int | None = None,
     log_end: int = 0,
-    bound: bytes = ALL_KEYS,
+    below: bytes = ALL_KEYS,
 ) -> Pair:
     newest = copies.level_one[0]
     told = newest.ripe_tombstones <= left.end
     return Pair(
         copies.root, copies.group, pairing, left.number, right, newest.log_index, node, left.end,
-        newest.first, newest.ripe_tombstones, told, log_end, bound,
+        newest.first, newest.ripe_tombstones, told, log_end, below,
     )  # fmt: skip

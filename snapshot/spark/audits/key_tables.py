@@ -105,7 +105,7 @@ _RECORDS: Final = pa.schema([(name, COLUMNS[name]) for name in ("key", "value", 
 
 
 class Tables(NamedTuple):
-    """What is known of the tables of all compacted partitions."""
+    """The tables of all compacted partitions, and all that comparing them gave."""
 
     copies: Sequence[GroupCopies]
     headers: Mapping[tuple[int, int], Mapping[int, Any]]
@@ -151,7 +151,7 @@ def _local_rows(
         place = (root, group, copy)
         try:
             document = decode_local(stores[root].get(local_name(*name)))
-            if (document.cluster, document.group, document.index) != name[:3]:
+            if (document.cluster, document.group, document.log_index) != name[:3]:
                 raise LocalDocumentDamaged("these are the bytes of another one")
         except (StorageError, LocalDocumentDamaged) as error:
             yield (*place, None, 0, False, False, f"{error}", None, None, None, None)

@@ -174,10 +174,12 @@ def find_places(storage: ClusterStorage, found: Listing) -> Places:
 
 
 def without_gone(found: Listing, places: Places) -> Listing:
-    documents, logs, local_documents = (
-        [name for name in names if not places.is_gone(name.group)] for names in found[:3]
+    return Listing(
+        [name for name in found.documents if not places.is_gone(name.group)],
+        [name for name in found.logs if not places.is_gone(name.group)],
+        [name for name in found.locals if not places.is_gone(name.group)],
+        found.others,
     )
-    return Listing(documents, logs, local_documents, found.others)
 
 
 def _gone(found: Listing, places: Places) -> Counter[int]:
