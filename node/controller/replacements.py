@@ -117,8 +117,12 @@ class Replacements:
         return found
 
     def _may_join(self, present: Replacement) -> frozenset[int]:
-        """Groups that the node may be added to now; the controller's group tells it which others it has."""
-        if not self._host.connected(present.node):
+        """Groups that the node may be added to now; the controller's group tells it which others it has.
+
+        The node itself may lead a group before it is reported: the leader that added it lost its leadership
+        first. Then it reports itself.
+        """
+        if present.node != self._host.node_id and not self._host.connected(present.node):
             return frozenset()
         known = self._controller.machine.nodes.get(present.node)
         serves = known is not None and not known.fenced and known.boot_id != present.boot_id

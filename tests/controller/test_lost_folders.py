@@ -21,7 +21,7 @@ from strandline.node.raft.data_folder import NOBODY, FolderKey
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.outcome import Applied
-from strandline.statemachine.controller.controller_commands import ReplaceNode
+from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasJoined
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, NodeFolder, Replacement
 from strandline.statemachine.kafka_errors import Refused
 from tests.controller.brokers import Brokers
@@ -261,6 +261,45 @@ def test_leader_changes_members_only_by_a_look_within_its_term(looks: bool, lose
 
     asyncio.run(go_on())
     assert removed == ([3] if looks and not loses_it else [])
+
+
+def test_node_that_leads_the_group_it_was_added_to_reports_itself() -> None:
+    """The leader that added it lost its leadership before the report, and the new node won it."""
+    reported: list[ReplicasJoined] = []
+
+    async def go_on() -> None:
+        async def submit(command: ReplicasJoined, _: float) -> int:
+            reported.append(command)
+            return 0
+
+        async def catch_up(_: float) -> bool:
+            return True
+
+        def add_member(node: int) -> asyncio.Future[Applied]:
+            is_voter = asyncio.get_running_loop().create_future()
+            is_voter.set_result(Applied(None, 7, 2))
+            return is_voter
+
+        group = SimpleNamespace(
+            is_leader=True,
+            term=2,
+            commit=8,
+            configuration=SimpleNamespace(index=7),
+            add_member=add_member,
+        )
+        present = Replacement(3, 0xD, 0, frozenset(), frozenset([CONTROLLER_GROUP]))
+        machine = SimpleNamespace(replacement=present, nodes={})
+        controller = SimpleNamespace(machine=machine, catch_up=catch_up, submit=submit)
+        host = SimpleNamespace(node_id=3, groups={CONTROLLER_GROUP: group}, connected=lambda peer: peer != 3)
+        loop = asyncio.get_running_loop()
+        part = Replacements(cast(RaftHost, host), cast(ControllerClient, controller), loop=loop)
+        part._turn_to((3, 0xD, False))
+        await part._go_on(present)
+        await asyncio.sleep(0)
+        await part._go_on(present)
+
+    asyncio.run(go_on())
+    assert reported == [ReplicasJoined(3, 0xD, [CONTROLLER_GROUP])]
 
 
 def test_folder_that_was_replaced_is_refused_when_it_comes_back() -> None:
