@@ -107,6 +107,12 @@ def _streams_run(folder: Path) -> Sequence[str]:
     return [_runs_java(), *_JAVA_OPTIONS, _WARNINGS, "-cp", classes, "Totals"]
 
 
+def _connect_run(folder: Path) -> Sequence[str]:
+    classes = f"{folder}/*{os.pathsep}{_libs()}/*"
+    worker = "org.apache.kafka.connect.cli.ConnectDistributed"
+    return [_runs_java(), *_JAVA_OPTIONS, _WARNINGS, "-cp", classes, worker]
+
+
 def _spark_run(folder: Path) -> Sequence[str]:
     return [sys.executable, "-P", "-m", "tests.clients.spark_copy", str(folder)]
 
@@ -119,8 +125,9 @@ KAFKAJS: Final = Program(
     "kafkajs", ("package.json", "package-lock.json", "driver.js"), "npm", _npm_build, _npm_run
 )
 STREAMS: Final = Program("streams", ("pom.xml", "Totals.java"), "mvn", _streams_build, _streams_run)
+CONNECT: Final = Program("connect", ("pom.xml",), "mvn", _maven_build, _connect_run)
 SPARK: Final = Program("spark", ("pom.xml",), "mvn", _maven_build, _spark_run)
-PROGRAMS: Final = (JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK, STREAMS)
+PROGRAMS: Final = (JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK, STREAMS, CONNECT)
 
 
 def made(program: Program) -> Path:
