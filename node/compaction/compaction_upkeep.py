@@ -315,6 +315,8 @@ class CompactionUpkeep:
         elif failed.why is Why.GONE and owner.backoff.error is None:
             # Level one was merged or published meanwhile; the next plan is by the state of then.
             owner.backoff.failed(self._context.loop.time(), failed.reason, 0.0)
+        elif failed.why is Why.DISK:
+            owner.failed(f"the local log cannot be filled, as its disk is full or fails: {failed.reason}")
         else:
             owner.failed(f"level one cannot be read into the local log: {failed.reason}")
 
