@@ -203,6 +203,7 @@ class Rig:
         node = node_with(self.world, sim, self.bucket)
         node.partitions.append(cast(Any, member))
         node.topics.configs[self.partition.topic_id] = self._configs
+        cast(Any, node.topics).collection_paused = False
         return node
 
     def restarted(self, number: int) -> Node:
@@ -292,6 +293,7 @@ def node_with(world: World, sim: SimNode, bucket: SimStore) -> Node:
     node = Node(world, sim, bucket, cast(NodeConfig, config), compactor)
     builder = StoreBuilder(bucket.client(sim), BuilderConfig(block_bytes=400), loop=sim.loop)
     cast(Any, node).level_one_builder = builder
+    cast(Any, node).store = bucket.client(sim)
     return node
 
 

@@ -510,7 +510,7 @@ steps = st.lists(
         st.tuples(st.just("ends"), st.integers(0, 1), st.sampled_from(["refuse", "lost", "late", "limbo"])),
         st.tuples(st.just("lead"), st.integers(0, 1), st.booleans()),
         st.tuples(st.just("remove"), st.just(0), st.none()),
-        st.tuples(st.just("forget"), st.integers(0, 1), st.none()),
+        st.tuples(st.just("crash"), st.integers(0, 1), st.integers(0, 120)),
         st.tuples(st.just("lose"), st.integers(0, 1), st.none()),
         st.tuples(st.just("start"), st.just(0), st.integers(1, 8)),
     ),
@@ -538,6 +538,8 @@ def test_against_a_plain_model(drawn: list[Step]) -> None:
         machine, pending = made.partition.machine, made.nodes[0].level_one.pending
         pending.prune(lambda group, term: term == machine.term)
         assert not len(pending), "in this term the fate of each name is definite"
+        made.nodes[0].run(made.nodes[0].level_one.sweeper.sweep(cast(Any, made.members[0])))
+        assert set(made.bucket.keys("l1/")) == made.partition.named(), "no orphan stays, nothing named goes"
         if len(machine.level_one):
             log = made.nodes[0].log(cast(Any, made.partition)).log
             assert log is not None
@@ -568,8 +570,11 @@ def carry_out(made: Rig, what: str, number: int, how: Any) -> None:
         made.lead(number, keep=how)
     elif what == "remove":
         made.remove()
-    elif what == "forget":
-        # The process is killed and comes again: it has its files, and knows nothing else.
+    elif what == "crash":
+        # The process is killed in the middle of a step, and comes again: it has its files, and nothing else.
+        made.wait(11)
+        node.loop.create_task(node.upkeep.step())
+        made.wait(how / 1000)
         made.nodes[number] = made.restarted(number)
     elif what == "lose":
         log = node.upkeep.log_of(partition.id)
