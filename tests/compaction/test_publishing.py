@@ -583,7 +583,6 @@ def carry_out(made: Rig, what: str, number: int, how: Any) -> None:
     elif what == "start":
         machine = partition.machine
         offset = min(machine.start_offset + how, machine.last_stable_offset)
-        offset = max([base for base, _, _ in partition.written if base <= offset], default=0)
         if offset > machine.start_offset:
             partition.apply(SetStartOffset(offset))
             partition.skip_lifted()
