@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from strandline.node.compaction.compaction_measures import Reset
-from strandline.node.compaction.compactor import IngestJob
+from strandline.node.compaction.compactor import Filtered, FilterJob, IngestJob, JobFailed
 from strandline.node.compaction.local_log import MANIFEST
 from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.removal_minimum import Ends
@@ -318,6 +318,35 @@ def test_a_job_of_a_state_that_was_replaced_by_a_snapshot_is_dropped() -> None:
         assert left == [], "what was made in vain is removed"
         node.settle()
         assert ends_of(log) == Ends(19, 20)
+
+
+@pytest.mark.parametrize("what", ["snapshot", "damage"])
+def test_a_step_of_a_round_counts_for_nothing_if_the_state_or_the_log_is_another_meanwhile(what: str) -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 40)
+        compactor, clean = node.compactor, node.compactor.filter
+
+        async def meanwhile(job: FilterJob) -> Filtered | JobFailed:
+            made = await clean(job)
+            if what == "snapshot":
+                replica.machine.restore(replica.machine.snapshot())
+            else:
+                node.log(replica).damaged("a reader says so")
+            return made
+
+        with patch.object(compactor, "filter", meanwhile):
+            while not node.upkeep.measures.abandoned:
+                assert node.upkeep.measures.rounds == 0
+                node.step()
+        log = node.log(replica)
+        assert manifest_of(log).clean_end == 0
+        named = {f"{one.number:020d}.seg" for one in manifest_of(log).segments} | {MANIFEST}
+        assert set(node.disk.listdir(log.folder)) == named, "what was made in vain is removed"
+        node.settle()
+        assert ends_of(log) == Ends(39, 40)
+        assert node.upkeep.measures.resets[Reset.DAMAGED] == (what == "damage")
+        check(log)
 
 
 def test_an_object_that_is_gone_when_it_is_read_is_planned_anew() -> None:

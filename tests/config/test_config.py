@@ -127,6 +127,12 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
             "level_one: block_bytes may not be above target_bytes",
             "raise job_bytes",
         ),
+        ("compaction.map_bytes=7", "compaction.map_bytes: 7 is less than 1KiB", ""),
+        (
+            "compaction.segment_bytes=1MiB",
+            "compaction: ingest_bytes may not be above segment_bytes",
+            "lower it, or raise the other",
+        ),
         ("batching.target_bytes=4MB", "batching.target_bytes: '4MB' is not a size", "4MiB"),
         ("batching.target_bytes=-1", "batching.target_bytes: -1 is not a size", "bytes"),
         ("batching.target_bytes=1GiB", "batching: target_bytes must be", "not above max_object_bytes"),
