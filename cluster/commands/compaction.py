@@ -111,7 +111,8 @@ def _copies(one: Partition) -> list[tuple[object, ...]]:
                 _number(local["log_end"]),
                 f"{local['bytes']:,}",
                 local["resets"],
-                local["reset_for"],
+                # The first is how a log begins.
+                local["reset_for"] if local["resets"] > 1 else None,
             )
         ends = _ends(told.get(node) or local or {})
         rows.append((name, f"node {node}", *log[:2], *ends, *log[2:]))

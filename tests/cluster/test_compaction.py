@@ -97,13 +97,14 @@ def test_a_copy_that_holds_deletions_back_is_named(nodes: Nodes) -> None:
 
 
 def test_a_topic_is_shown_with_every_copy(nodes: Nodes) -> None:
-    nodes.add(row(0, leader(held(2))))
+    nodes.add(row(0, leader(held(2)), log={**local(50), "resets": 2, "reset_for": "a file is cut"}))
     nodes.add(row(0, None, log=local(40, "the local log cannot be changed: No space left on device")))
     done = nodes.run("users")
     assert done.status == 1
     lines = [line.split() for line in done.out.splitlines()]
     assert ["users-0", "level", "one", "-", "-", "30", "35", "-", "-", "-"] in lines
     assert ["users-0", "node", "2", "40", "40", "40", "40", "12,345", "1", "-"] in lines
+    assert ["users-0", "node", "1", "50", "50", "50", "50", "12,345", "2", "a", "file", "is", "cut"] in lines
     assert ["users-0", "node", "3", *["-"] * 7] in lines, "it did not report, and its node did not answer"
     assert "node 2: local log of users-0: the local log cannot be changed: No space left" in done.out
 
