@@ -63,11 +63,15 @@ def segment_name(identity: LogIdentity, number: int) -> str:
 
 
 def write_made(disk: Disk, folder: str, number: int, maker: str, parts: Sequence[Buffer]) -> None:
-    """Make the bytes of a segment durable under the name of its making. Raises OSError, and leaves nothing.
+    """Make the bytes of a segment durable under the name of its making.
 
-    Only `LocalLog.replace` makes a segment of it.
+    Only `LocalLog.replace` makes a segment of it. Raises OSError, and leaves nothing; LocalLogDamaged if the
+    folder is gone, which an open log does not notice by itself.
     """
-    write_new(disk, os.path.join(folder, made_name(number, maker)), parts)
+    try:
+        write_new(disk, os.path.join(folder, made_name(number, maker)), parts)
+    except FileNotFoundError:
+        raise LocalLogDamaged(f"{folder} is not there any more") from None
 
 
 def write_new(disk: Disk, path: str, parts: Sequence[Buffer]) -> None:

@@ -243,6 +243,22 @@ def test_damage_of_the_manifest_or_a_segment_is_a_reset_and_the_table_is_the_sam
         assert f"{segment.number:020d}.seg, bytes 16 to " in log.reset_for, "the file is named"
 
 
+def test_a_folder_that_somebody_removed_is_a_reset() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 20)
+        node.settle()
+        log = node.log(replica)
+        for name in node.disk.listdir(log.folder):
+            node.disk.unlink(f"{log.folder}/{name}")
+        node.disk.rmdir(log.folder)
+        fill(replica, 20, start=20)
+        node.settle()
+        assert log.reset_for == f"{log.folder} is not there any more"
+        assert ends_of(log) == Ends(39, 40)
+        check(log)
+
+
 def test_a_log_that_lacks_tombstones_which_are_gone_elsewhere_is_made_anew() -> None:
     """It was away, and was left out: schedule 6 and 14 of the specification."""
     with compaction_node() as node:
