@@ -204,7 +204,7 @@ class FolderKeeper:
             return
         if found is None:
             if folder.generation:
-                # Where the bucket itself is missing this raises: it may come back, and no other cluster has it.
+                # Where the bucket itself is missing this raises: it may come back, and has no other owner.
                 await self._store.list("", "", 1)
                 raise ForeignStorage(
                     f"storage.url: nothing there says that it belongs to cluster {cluster!r}, and this node"
