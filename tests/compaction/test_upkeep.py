@@ -16,6 +16,7 @@ from strandline.node.compaction.local_log import MANIFEST
 from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.replica_log import ReplicaLog
+from strandline.node.compaction.segment_files import LocalLogDamaged, write_made
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne, SetStartOffset
 from tests.compaction.logs import TIME, Plan
 from tests.compaction.upkeep_harness import (
@@ -254,7 +255,10 @@ def test_a_folder_that_somebody_removed_is_a_reset() -> None:
         node.disk.rmdir(log.folder)
         fill(replica, 20, start=20)
         node.settle()
-        assert log.reset_for == f"{log.folder} is not there any more"
+        assert log.reset_for is not None
+        assert "is not there" in log.reset_for
+        with pytest.raises(LocalLogDamaged, match="/data/gone is not there any more"):
+            write_made(node.disk, "/data/gone", 1, "1-1", [b"bytes"])
         assert ends_of(log) == Ends(39, 40)
         check(log)
 
