@@ -296,7 +296,12 @@ class Objects:
             return
         for one in machine.checkpoints.retained:
             if one.lease_until > machine.time:
-                captured = self._captured[group, one.log_index]
+                captured = self._captured.get((group, one.log_index))
+                if captured is None:
+                    self._broken(
+                        "captured", f"group {group} leases its state at {one.log_index}, which none has"
+                    )
+                    continue
                 if isinstance(captured, bytes):
                     restored = PartitionStateMachine(0, lambda index, state: None)
                     restored.restore(captured)
