@@ -302,6 +302,25 @@ def test_node_that_leads_the_group_it_was_added_to_reports_itself() -> None:
     assert reported == [ReplicasJoined(3, 0xD, [CONTROLLER_GROUP])]
 
 
+def test_removal_that_ends_when_all_groups_have_left_is_no_joining() -> None:
+    """Reported as one, the group would go on without the node for good."""
+
+    async def turn() -> None:
+        loop = asyncio.get_running_loop()
+        part = Replacements(cast(RaftHost, None), cast(ControllerClient, None), loop=loop)
+        part._turn_to((3, 0xD, True))
+        removal = loop.create_task(asyncio.sleep(10, True))
+        part._changes[5] = removal
+        part._turn_to((3, 0xD, True))
+        assert part._changes == {5: removal}
+        part._turn_to((3, 0xD, False))
+        assert part._changes == {}
+        await asyncio.wait([removal])
+        assert removal.cancelled()
+
+    asyncio.run(turn())
+
+
 def test_folder_that_was_replaced_is_refused_when_it_comes_back() -> None:
     with Brokers() as brokers:
         brokers.create_topic(1, "orders")
