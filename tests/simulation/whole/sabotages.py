@@ -225,7 +225,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "collectable-from-seen": (8, 30, 33),
     "unheard-skipped": (4, 12, 20),
     "grace-hides-it": (14,),
-    "not-capped": (26,),
+    "not-capped": (126,),
     "one-too-far": (6, 14, 22),
     "last-word-counts": (6, 14, 22),
     "advances-unfenced": (6, 14, 22),
