@@ -12,6 +12,7 @@ _FOLDERS: Final = ("tests/clients/", "tests/ecosystem/", "tests/spark/")
 _SHARED_OUT: Final = (
     "test_carrying.py",
     "test_sabotages.py",
+    "test_simulation_compaction.py",
     "test_simulation_transactions.py",
     "test_simulation_whole.py",
 )

@@ -76,7 +76,8 @@ class CleaningRound:
         elif self._groups:
             await self._filter(self._bound)
         else:
-            self.ended = True
+            # The log has no records that are not clean, so there is nothing to do until it has.
+            self.ended = self.futile = True
 
     def _stands(self) -> bool:
         """Whether the log is still the one that the round began with, and has what it needs.

@@ -102,7 +102,9 @@ class StoreCompactor(Compactor):
             try:
                 return await task
             except asyncio.CancelledError:
-                if task.cancelled():  # by `close`
+                caller = asyncio.current_task()
+                # Where the caller is cancelled the job is, too: that is to end the caller.
+                if task.cancelled() and not (caller is not None and caller.cancelling()):  # by `close`
                     return JobFailed(Why.LOST, "the node is stopping")
                 raise
             finally:

@@ -17,6 +17,7 @@ from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.compaction.segment_files import LocalLogDamaged, write_made
+from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne, SetStartOffset
 from tests.compaction.logs import TIME, Plan
 from tests.compaction.upkeep_harness import (
@@ -588,3 +589,27 @@ def test_a_key_of_ten_megabytes() -> None:
             (10_000_001, b"other"),
             (5, b"value 0"),
         ]
+
+
+def test_a_node_that_stops_amid_a_job_stops() -> None:
+    """Found by seeds: the end of the job under way passed for the compactor's, and the task went on."""
+    with compaction_node() as node:
+        replica = node.add()
+        node.bucket.delay_seconds = (5.0, 5.0)
+        fill(replica, 30)
+        node.upkeep.start()
+        compactor = node.compactor
+        assert isinstance(compactor, StoreCompactor)
+        assert node.world.run_until(lambda: compactor._task is not None, timeout=60.0, step=0.1)
+        closed = node.sim.spawn(node.upkeep.close())
+        assert node.world.run_until(closed.done, timeout=10.0, step=0.1)
+
+
+def test_a_leader_with_an_empty_log_waits_for_its_records() -> None:
+    """Found by a seed: its log is less clean than level one, so rounds of nothing followed each other."""
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 3)
+        replica.apply(ReplaceLevelOne([], [], 2, 2, 3))
+        replica.leads = True
+        assert [node.run(node.upkeep.step()) for _ in range(5)].count(True) <= 1

@@ -2,7 +2,8 @@
 
 With `--sabotage NAME` a rule of the production code is broken on purpose, and the run ends with the seed that
 found it: see sabotages.py and docs/simulation.md. With `--whole` all of a node runs, and not its log alone;
-with `--transactions` all of a node, under clients that write and consume in transactions.
+with `--transactions` all of a node, under clients that write and consume in transactions; with `--compaction`
+all of a node, with compacted topics.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tests.simulation.report import Report, Totals
 from tests.simulation.sabotage import Sabotage
 from tests.simulation.whole import sabotages as whole_sabotages
 from tests.simulation.whole import scenario as whole
+from tests.simulation.whole.compaction import sabotages as compaction_sabotages
+from tests.simulation.whole.compaction import scenario as compaction
 from tests.simulation.whole.transactions import sabotages as transaction_sabotages
 from tests.simulation.whole.transactions import scenario as transactions
 
@@ -48,6 +51,9 @@ SIMULATIONS = {
     "whole": Simulation(" --whole", whole.run_seed, whole_sabotages.SABOTAGES, whole.FIGURES),
     "transactions": Simulation(
         " --transactions", transactions.run_seed, transaction_sabotages.SABOTAGES, transactions.FIGURES
+    ),
+    "compaction": Simulation(
+        " --compaction", compaction.run_seed, compaction_sabotages.SABOTAGES, compaction.FIGURES
     ),
 }
 Job = tuple[int, str | None, str]
@@ -100,6 +106,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--transactions", action="store_true", help="whole nodes, transactions and consumer groups"
     )
+    parser.add_argument("--compaction", action="store_true", help="whole nodes, compacted topics")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event of the run")
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a summary line")
     parser.add_argument(
@@ -112,8 +119,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         parser.error(f"there is no sabotage {arguments.sabotage!r}: --list-sabotages names them")
     if arguments.trace and arguments.seed is None:
         parser.error("--trace needs --seed: it prints every event of one run")
-    if arguments.whole and arguments.transactions:
-        parser.error("--whole and --transactions are different runs: choose one")
+    if arguments.whole + arguments.transactions + arguments.compaction > 1:
+        parser.error("--whole, --transactions and --compaction are different runs: choose one")
     if arguments.seeds < 1 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
     return arguments
@@ -122,6 +129,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 def _kind(arguments: argparse.Namespace) -> str:
     if arguments.transactions:
         return "transactions"
+    if arguments.compaction:
+        return "compaction"
     return "whole" if arguments.whole else "log"
 
 

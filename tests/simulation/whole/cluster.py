@@ -194,6 +194,7 @@ class WholeCluster:
             retention=RetentionSection(plan.retention_seconds),
             coordinator=CoordinatorSection(plan.coordinators),
             groups=plan.groups,
+            compaction=plan.compaction,
         )
 
     def _fatal(self, sim: SimNode, error: Exception) -> None:

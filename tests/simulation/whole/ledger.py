@@ -76,6 +76,17 @@ class Ledger:
         """As `on_first`, for commands of coordinators: of which kind of coordinator, and which command."""
         self.on_controller: Callable[[bytes], None] = lambda command: None
         """Hears of each of the controller's commands before the first replica applies it."""
+        self.on_entry: Callable[[int, int, PartitionStateMachine, Place, list[Any]], None] = (
+            lambda node, group, machine, place, commands: None
+        )
+        """Hears of each partition's entry before the first replica, (node, group), applies it. The commands
+        are none where the entry was made in another term, and changes nothing."""
+        self.on_published: Callable[[str, list[Any], PartitionStateMachine, Place], None] = (
+            lambda where, fields, machine, place: self.broken(
+                "published", f"{where}: {place} is not compacted, and its level one is replaced by less"
+            )
+        )
+        """Judges a ReplaceLevelOne from a replica's compacted log, before the first replica applies it."""
         self.on_replica: Callable[[Any, Any], None] = lambda broker, place: None
         """Hears of each replica, as a broker and a PartitionGroup, before it is created."""
         self._logs: dict[int, _Log] = {}
@@ -221,9 +232,10 @@ class Ledger:
         place: Place,
     ) -> None:
         made_in, _, commands = msgpack.unpackb(command)
+        group, node, _ = replica
+        self.on_entry(node, group, machine, place, commands if made_in == term else [])
         if made_in != term:
             return
-        group, node, _ = replica
         log = self._logs[group]
         where = f"group {group} entry {index}"
         # Where a topic was deleted, its objects may be gone before all of its replicas are.
@@ -234,6 +246,8 @@ class Ledger:
                 self.retention.check(where, fields[0], machine, place)
             elif kind == Kind.ADVANCE_RECONCILED and there:
                 self.objects.check_reconciled(where, fields[0], fields[1], machine, place)
+            elif kind == Kind.REPLACE_LEVEL_ONE and there and publishes(fields):
+                self.on_published(where, fields, machine, place)
             elif kind == Kind.REPLACE_LEVEL_ONE and there:
                 self.objects.check_replaced(where, fields[0], fields[1], machine, place)
             elif kind in (Kind.APPEND, Kind.ADVANCE_EPOCH):
@@ -269,3 +283,8 @@ class Ledger:
                 self.broken("stored first", f"{where} names what is not in {name}")
             elif batch.place != place:
                 self.broken("address", f"{where} puts {batch} into {place}")
+
+
+def publishes(fields: list[Any]) -> bool:
+    """Whether a ReplaceLevelOne comes from a compacted log: merges do not say how clean that is."""
+    return len(fields) > 2 and fields[2] >= 0

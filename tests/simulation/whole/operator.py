@@ -117,8 +117,10 @@ class Operator(Client):
             await self.pause()
 
     def _configs(self) -> list[dict[str, str]]:
-        """Retention by time, by size or none."""
+        """What the plan has for every topic; else retention by time, by size or none."""
         plan, rng = self.cluster.plan, self.rng
+        if plan.topic_configs:
+            return [{"name": name, "value": value} for name, value in plan.topic_configs]
         if rng.random() >= plan.shrinking:
             return []
         if rng.random() < 0.5:

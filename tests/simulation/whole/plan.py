@@ -10,7 +10,13 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
-from strandline.node.config.node_config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
+from strandline.node.config.node_config import (
+    CacheSection,
+    CollectorSection,
+    CompactionSection,
+    GroupsSection,
+    LevelOneSection,
+)
 from strandline.node.level_zero.batcher import BatcherConfig
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.raft.config import RaftConfig
@@ -88,6 +94,9 @@ class Plan:
     coordinators: int = 16
     """Partitions of each internal topic."""
     groups: GroupsSection = field(default_factory=GroupsSection)
+    compaction: CompactionSection = field(default_factory=CompactionSection)
+    topic_configs: tuple[tuple[str, str], ...] = ()
+    """Of every topic that is created; empty: what `shrinking` says."""
     lost_folders: Literal["none", "one", "all"] = "none"
     """Whether single folders are wiped among the other faults, or all of them when these are over."""
     full_disks: tuple[str, float] | None = None

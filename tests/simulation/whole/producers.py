@@ -131,13 +131,17 @@ class Producer(Client):
         filler = b"x" * self.rng.choice((0, 10, 100, 400))
         time = START_MS + int(1000 * self.world.now)
         producer = (lane.producer_id, 0, lane.sequence) if self.idempotent else (-1, -1, -1)
-        data = build([Record(label + filler, time)] * count, producer=producer)
+        data = self._built(label + filler, time, count, producer)
         batch = Sent(lane.identity, lane.made, lane.place, count, data[BODY:], self.idempotent)
         lane.made += 1
         lane.sequence += count
         lane.sequences[batch] = data
         self.ledger.made(batch)
         return batch
+
+    def _built(self, text: bytes, time: int, count: int, producer: tuple[int, int, int]) -> bytes:
+        """The bytes of a batch of so many records, which no other has; `text` is in no other either."""
+        return build([Record(text, time)] * count, producer=producer)
 
     def _arrivals(self, lane: Lane) -> Iterator[float]:
         """Pauses between batches; some come in bursts."""

@@ -1,0 +1,1 @@
+"""Compacted topics on simulated nodes: every copy of a table against all that was ever written."""

@@ -1,0 +1,224 @@
+"""All that was ever written to the compacted partitions of a run, and what a copy of it may lack.
+
+It is taken from level zero, batch by batch, before any replica applies what follows: so from bytes that no
+compaction has touched. A transaction's marker there tells whether it was committed, not the rows of a state.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from strandline.statemachine.partition.extents import InlineExtent
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from tests.compaction.logs import Written, read
+from tests.simulation.store import SimStore
+from tests.simulation.whole.objects import Place
+
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+_ATTRIBUTES: Final = 21
+_PRODUCER: Final = 43
+_CONTROL_TYPE: Final = 61 + 5 + 2
+"""See transactions/followers.py."""
+_ABORT: Final = 0
+_EVERYTHING: Final = 1 << 40
+
+
+@dataclass(slots=True)
+class Truth:
+    """A record, or a marker, as it was written."""
+
+    written: Written
+    fate: bool | None
+    """Whether it is committed; None while its transaction is open."""
+
+
+class Bounds(NamedTuple):
+    """What is claimed of a copy, in offsets, and which tombstones and markers may be gone by now."""
+
+    start: int
+    end: int
+    clean: int
+    settled: int
+    ripe_tombstones: int
+    ripe_markers: int
+    published: int
+    """Level one was replaced from a compacted log up to here: what is copied from there may lack what a
+    record beyond the copy's end supersedes."""
+    stable: int
+    """The last stable offset."""
+
+
+@dataclass(slots=True)
+class History:
+    """One partition's."""
+
+    end: int = 0
+    records: dict[int, Truth] = field(default_factory=dict)
+    """By offset, which rise."""
+    by_key: dict[bytes, list[int]] = field(default_factory=dict)
+    """The offsets of each key's committed records, in order."""
+    _open: dict[int, list[int]] = field(default_factory=dict)
+    """The offsets of each producer's transaction that is not decided."""
+
+    def wrote(self, data: bytes) -> None:
+        """A batch, with its base offset."""
+        attributes = struct.unpack_from(">h", data, _ATTRIBUTES)[0]
+        producer: int = struct.unpack_from(">q", data, _PRODUCER)[0]
+        records = read([data])
+        for one in records:
+            if one.marker:
+                self.records[one.offset] = Truth(one, True)
+                commit = int.from_bytes(data[_CONTROL_TYPE : _CONTROL_TYPE + 2], "big") != _ABORT
+                for offset in self._open.pop(producer, ()):
+                    self._decided(offset, commit)
+            elif attributes & TRANSACTIONAL:
+                self.records[one.offset] = Truth(one, None)
+                self._open.setdefault(producer, []).append(one.offset)
+            else:
+                self.records[one.offset] = Truth(one, None)
+                self._decided(one.offset, True)
+        self.end = records[-1].offset + 1
+
+    def _decided(self, offset: int, commit: bool) -> None:
+        truth = self.records[offset]
+        truth.fate = commit
+        if commit and truth.written.key is not None:
+            insort(self.by_key.setdefault(truth.written.key, []), offset)
+
+    def superseded(self, one: Written, below: int) -> bool:
+        """Whether a committed record of the same key follows, below this offset."""
+        if one.key is None:
+            return False
+        offsets = self.by_key.get(one.key, [])
+        at = bisect_right(offsets, one.offset)
+        return at < len(offsets) and offsets[at] < below
+
+    def may_lack(self, offset: int, bounds: Bounds) -> bool:
+        """Whether a copy with these bounds may be without a record."""
+        truth = self.records[offset]
+        one = truth.written
+        if one.marker:
+            return offset < bounds.ripe_markers
+        if truth.fate is None:
+            return False
+        if not truth.fate:
+            return offset < bounds.settled
+        if one.key is None:
+            return offset < bounds.clean
+        below = bounds.stable if offset < bounds.published else bounds.end
+        return self.superseded(one, below) or (one.value is None and offset < bounds.ripe_tombstones)
+
+    def table(self) -> dict[bytes, Written]:
+        """The newest committed record of each key that was not deleted."""
+        newest = {key: self.records[offsets[-1]].written for key, offsets in self.by_key.items()}
+        return {key: one for key, one in newest.items() if one.value is not None}
+
+
+class Copies:
+    """The histories of all compacted partitions, and the rules for copies of them."""
+
+    def __init__(self, store: SimStore, broken: Callable[[str, str], None]) -> None:
+        self.by_place: dict[Place, History] = {}
+        self._store = store
+        self._broken = broken
+        self._parsed: dict[bytes, list[Written]] = {}
+
+    def history(self, place: Place) -> History:
+        return self.by_place.setdefault(place, History())
+
+    def catch_up(self, place: Place, machine: PartitionStateMachine) -> None:
+        """Take in what a state has in level zero beyond what is known."""
+        history = self.history(place)
+        if machine.next_offset <= history.end:
+            return
+        for extent in machine.extents.between(history.end, machine.next_offset, _EVERYTHING):
+            if isinstance(extent, InlineExtent):
+                data = extent.data
+            else:
+                whole = self._store.objects[extent.object_name]
+                data = whole[extent.position : extent.position + extent.length]
+            if extent.base_offset != history.end:
+                self._broken(
+                    "history", f"{place}: {history.end} follows, and a batch is at {extent.base_offset}"
+                )
+                return
+            history.wrote(struct.pack(">q", extent.base_offset) + data[8:])
+
+    def read(self, data: bytes) -> list[Written]:
+        """The records of a batch, each checked against its header. Raises AssertionError."""
+        found = self._parsed.get(data)
+        if found is None:
+            found = self._parsed[data] = read([data])
+        return found
+
+    def check(self, who: str, place: Place, batches: Iterable[bytes], bounds: Bounds) -> list[Written]:
+        """`clean_is_clean`: C1 to C3, what is settled, and that nothing dead is alive. Its records."""
+        history, there = self.history(place), dict[int, Written]()
+        last = -1
+        for data in batches:
+            attributes = struct.unpack_from(">h", data, _ATTRIBUTES)[0]
+            for one in self.read(data):
+                if one.offset <= last:
+                    self._broken("copies rise", f"{who}: {one.offset} follows {last}")
+                last = one.offset
+                there[one.offset] = one
+                self._check_record(who, history, one, attributes, bounds)
+        self._check_keys(who, there.values(), bounds.clean)
+        for offset in self.between(history, bounds.start, bounds.end):
+            if offset not in there and not history.may_lack(offset, bounds):
+                self._broken("clean is clean: C3", f"{who} lacks {history.records[offset]} ({bounds})")
+                break
+        self._check_table(who, history, there, bounds)
+        return list(there.values())
+
+    def _check_record(
+        self, who: str, history: History, one: Written, attributes: int, bounds: Bounds
+    ) -> None:
+        truth = history.records.get(one.offset)
+        if truth is None or truth.written != one:
+            self._broken("true records", f"{who} has {one}; written was {truth}")
+        elif one.offset < bounds.settled and not one.marker:
+            if attributes & TRANSACTIONAL:
+                self._broken("settled", f"{who} has transactional data at {one.offset} ({bounds})")
+            if truth.fate is not True and one.offset >= bounds.start:
+                self._broken("settled", f"{who} has {truth}, which is not committed ({bounds})")
+
+    def _check_keys(self, who: str, there: Iterable[Written], clean: int) -> None:
+        seen: dict[bytes | None, int] = {}
+        for one in there:
+            if one.offset >= clean or one.marker:
+                continue
+            if one.key is None:
+                self._broken("clean is clean: C2", f"{who} has no key at {one.offset}, below {clean}")
+            if one.key in seen:
+                self._broken(
+                    "clean is clean: C1", f"{who} has {one.key!r} at {seen[one.key]} and {one.offset}"
+                )
+            seen[one.key] = one.offset
+
+    def _check_table(self, who: str, history: History, there: dict[int, Written], bounds: Bounds) -> None:
+        """A key whose newest record is gone from the copy has no older one there: it would be alive again."""
+        for one in there.values():
+            if one.marker or one.key is None or one.offset < bounds.start:
+                continue
+            offsets = history.by_key.get(one.key, [])
+            at = bisect_right(offsets, bounds.stable - 1) - 1
+            if at < 0 or offsets[at] >= bounds.end:
+                continue  # the tail behind the copy tells it
+            if one.offset < offsets[at] and offsets[at] not in there:
+                self._broken(
+                    "dead and alive", f"{who} has {one}, not the newer one at {offsets[at]} ({bounds})"
+                )
+                return
+
+    @staticmethod
+    def between(history: History, start: int, end: int) -> Iterator[int]:
+        """The offsets of what was written there."""
+        for offset in range(max(start, 0), min(end, history.end)):
+            if offset in history.records:
+                yield offset

@@ -1,0 +1,235 @@
+"""One seed of compacted topics, from start to end: the phases of any seed, and one table in every copy."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Final
+from unittest.mock import patch
+
+from strandline.node.compaction import (
+    compaction_upkeep,
+    distribution,
+    publisher,
+    removal_leader,
+    replica_log,
+    reports,
+)
+from tests.compaction.logs import Written
+from tests.simulation.all_of import all_of
+from tests.simulation.report import Report
+from tests.simulation.whole.checks import check_documents, check_epochs, check_topics
+from tests.simulation.whole.compaction.clients import KeyedProducer, TableReader
+from tests.simulation.whole.compaction.faults import LogFaults
+from tests.simulation.whole.compaction.history import Copies
+from tests.simulation.whole.compaction.plan import compaction_plan
+from tests.simulation.whole.compaction.watch import LogWatch, batches_in
+from tests.simulation.whole.faults import WholeFaults
+from tests.simulation.whole.objects import Place
+from tests.simulation.whole.plan import Plan
+from tests.simulation.whole.scenario import (
+    AFTERMATH_SECONDS,
+    CALM_SECONDS,
+    DRAINS_SECONDS,
+    FINISHES_SECONDS,
+    READER_VERSION,
+    SERVES_SECONDS,
+    Scenario,
+    simulated,
+)
+from tests.simulation.whole.service import Service
+from tests.simulation.world import World
+
+COMPACTS_SECONDS: Final = 30.0
+"""Until all logs have all there is, all copies are clean, and what is deleted is gone."""
+FIGURES = (
+    "batches", "acknowledged", "consumed", "entries", "terms", "documents", "reconciled", "log changes",
+    "publications", "removals", "ripe", "resets", "dropped records",
+)  # fmt: skip
+"""Outcomes of a run, in the order in which they are told."""
+
+
+class CompactionScenario(Scenario):
+    """One run. The phases stop at the first finding."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        super().__init__(world, plan)
+        self.copies = Copies(self.cluster.store, self.ledger.broken)
+        self.watch = LogWatch(self.cluster, self.copies)
+        self.watch.start()
+        self.readers: list[TableReader] = []
+        self.aimed: LogFaults | None = None
+
+    def _suffer(self) -> None:
+        plan, cluster, directory = self.plan, self.cluster, self.directory
+        for topic in directory.topics:
+            topic.stable = True  # none is ever deleted
+        for number in range(plan.idempotent + plan.plain):
+            idempotent = number < plan.idempotent
+            name = f"{'p' if idempotent else 'q'}{number}"
+            self.producers.append(
+                KeyedProducer(cluster, directory, name, self._machine(), idempotent=idempotent)
+            )
+        for number in range(plan.consumers):
+            self._read(f"c{number}")
+        self.aimed = LogFaults(cluster, self.watch)
+        self.faults = WholeFaults(cluster, self.clients, self.aimed.kinds)
+        self.aimed.start()
+        self._go_wrong(self.faults)
+
+    def _heal(self) -> None:
+        super()._heal()
+        if self.aimed is not None:
+            self.aimed.heal()
+
+    def _read(self, name: str, version: int = 0) -> TableReader:
+        reader = TableReader(self.cluster, self.directory, name, self._machine(), self.copies, version)
+        self.readers.append(reader)
+        self.consumers.append(reader)
+        return reader
+
+    def _recover(self) -> None:
+        assert self.operator is not None
+        self._heal()
+        self.operator.stop()
+        self.world.run(self.world.now + AFTERMATH_SECONDS)
+        for producer in self.producers:
+            producer.stop()
+        self._folders_replaced()
+        self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
+        self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
+        self._until("producers end", self._done(self.producers), FINISHES_SECONDS)
+        if self._failed():
+            return
+        for consumer in self.consumers:
+            consumer.hurry()
+        self._until("level zero drains, nothing is left over", self._drained, DRAINS_SECONDS)
+        self._until("logs are filled", self._not_filled, COMPACTS_SECONDS)
+        self._until("removal comes to the end", self._not_removed, COMPACTS_SECONDS)
+        if self._failed():
+            return
+        self._read("reader", READER_VERSION).hurry()
+        self._until("in service still", Service(self.cluster).missing, SERVES_SECONDS)
+        self._until("consumers catch up", self._caught_up, FINISHES_SECONDS)
+        for client in self.clients:
+            client.stop()
+        self._until("clients end", self._done(self.clients), FINISHES_SECONDS)
+        for client in self.clients:
+            client.close()
+        self._until("nothing is left", self._nothing_left, CALM_SECONDS)
+
+    def _not_filled(self) -> str | None:
+        for group, place in self.ledger.objects.places().items():
+            machine = self.ledger.objects.newest(group)
+            assert machine is not None
+            for broker in self.cluster.brokers.values():
+                log = broker.compaction.log_of(group)
+                it = None if log is None else log.log
+                if it is None or it.manifest.log_end != machine.high_watermark:
+                    told = None if it is None else it.manifest
+                    why = None if log is None else (log.problem, log.reset_for)
+                    return f"node {broker.node_id}: {place} ends at {machine.high_watermark}, {told} {why}"
+        return None
+
+    def _not_removed(self) -> str | None:
+        """Every log is clean as far as its topic asks for, and removal has come to the least clean copy."""
+        for group, place in self.ledger.objects.places().items():
+            machine = self.ledger.objects.newest(group)
+            assert machine is not None
+            ends = []
+            for broker in self.cluster.brokers.values():
+                log = broker.compaction.log_of(group)
+                told = None if log is None else log.ends(log.replica.machine)
+                if told is None:
+                    return f"node {broker.node_id} reports nothing of {place}"
+                ends.append(told.mcco)
+            removals = machine.removals
+            if removals.mtro < min(ends):
+                return (
+                    f"MTRO of {place} is {removals.mtro}, its logs are clean to {ends}, {removals.fields()}"
+                )
+            if removals.waiting:
+                return f"{place}: {removals.waiting} are not ripe"
+        return None
+
+    def _look_back(self) -> None:
+        check_topics(self.cluster, self.directory)
+        self.totals["documents"] = check_documents(self.cluster)
+        check_epochs(self.cluster)
+        if self.wiped is not None:
+            self.wiped.check()
+        self._check_acknowledged()
+        self._check_tables()
+
+    def _check_acknowledged(self) -> None:
+        """All that was acknowledged was written once, where it was said; nothing refused was."""
+        for batch in self.ledger.sent.values():
+            history = self.copies.history(batch.place)
+            if batch.acked is not None and batch.acked + batch.records > history.end:
+                self.ledger.broken("acknowledged and lost", f"{batch}, at {batch.acked}, is not there")
+
+    def _check_tables(self) -> None:
+        """Every local log, level one and a reader have the table of all that was written."""
+        for group, place in self.ledger.objects.places().items():
+            history, machine = self.copies.history(place), self.ledger.objects.newest(group)
+            assert machine is not None
+            wanted = history.table()
+            self.totals["written records"] += len(history.records)
+            for broker in self.cluster.brokers.values():
+                log = broker.compaction.log_of(group)
+                assert log is not None
+                assert log.log is not None
+                found = [one for data in batches_in(log.log.view) for one in self.copies.read(data)]
+                self.totals["dropped records"] += len(history.records) - len(found)
+                self._check_table(f"node {broker.node_id}", place, _table(found), wanted)
+            stored = self.watch.stored(place, list(machine.level_one))
+            found = [one for data in stored for one in self.copies.read(data)]
+            committed = [one for one in found if history.records[one.offset].fate]
+            self._check_table("level one", place, _table(committed), wanted)
+            values = {key: one.value for key, one in wanted.items()}
+            for reader in self.readers:
+                if reader.tables.get(place, {}) != values:
+                    self.ledger.broken(
+                        "one table", f"{reader.name} has {reader.tables.get(place)} of {place}, not {values}"
+                    )
+
+    def _check_table(
+        self, who: str, place: Place, table: dict[bytes, Written], wanted: dict[bytes, Written]
+    ) -> None:
+        if table != wanted:
+            self.ledger.broken("one table", f"{who} has {table} of {place}, not {wanted}")
+
+    def tally(self) -> None:
+        self._tally(sum(reader.records for reader in self.readers))
+        self.totals.update(self.watch.counts)
+        for broker in self.cluster.brokers.values():
+            self.totals["resets"] += sum(broker.compaction.measures.resets.values())
+
+
+def _table(found: list[Written]) -> dict[bytes, Written]:
+    newest = {one.key: one for one in found if not one.marker and one.key is not None}
+    return {key: one for key, one in newest.items() if one.value is not None}
+
+
+def compacts_often() -> AbstractContextManager[None]:
+    """Periods of compaction, shortened as those of `paced` are."""
+    periods = (
+        (compaction_upkeep, "LOOK_SECONDS", 0.1),
+        (compaction_upkeep, "MAX_PAUSE_SECONDS", 0.2),
+        (reports, "LOOK_SECONDS", 0.1),
+        (reports, "TELL_ALL_SECONDS", 1.0),
+        (removal_leader, "LOOK_SECONDS", 0.1),
+        (distribution, "DELAY_SECONDS", 0.2),
+        (distribution, "LEAST_SPACING_SECONDS", 0.1),
+        (publisher, "LEAST_HELD_SECONDS", 0.1),
+        (publisher, "FIRST_RETRY_SECONDS", 0.2),
+        (publisher, "MOST_RETRY_SECONDS", 1.0),
+        (replica_log, "FIRST_RETRY_SECONDS", 0.1),
+        (replica_log, "MOST_RETRY_SECONDS", 1.0),
+    )
+    return all_of(patch.object(module, name, seconds) for module, name, seconds in periods)
+
+
+def run_seed(seed: int, *, tracing: bool = False) -> Report:
+    """Simulate one seed of compacted topics."""
+    with compacts_often():
+        return simulated(seed, compaction_plan(seed), CompactionScenario, tracing=tracing)

@@ -1,0 +1,42 @@
+"""Compacted topics on simulated nodes: some seeds, the same run each time, every sabotage found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.run import main
+from tests.simulation.sabotage import Sabotage
+from tests.simulation.whole.compaction.plan import STEPS, compaction_plan
+from tests.simulation.whole.compaction.sabotages import SABOTAGES
+from tests.simulation.whole.compaction.scenario import run_seed
+
+SEED = 1
+
+
+@pytest.mark.parametrize("seed", [0, 2, 5, 8])
+def test_a_seed_finds_nothing(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.findings == []
+    for figure in ("acknowledged", "consumed", "publications", "removals", "ripe", "dropped records"):
+        assert report.outcomes[figure] > 0, figure
+    assert report.faults.total() > 0
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    assert run_seed(SEED).digest == run_seed(SEED).digest
+
+
+def test_plans_cover_every_fault() -> None:
+    plans = [compaction_plan(seed) for seed in range(100)]
+    assert {kind for plan in plans for kind in plan.faults} >= set(STEPS)
+    assert {plan.lost_folders for plan in plans} == {"none", "one"}
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES.values(), ids=SABOTAGES)
+def test_the_simulation_finds(sabotage: Sabotage) -> None:
+    assert sabotage.is_found(run_seed), f"{sabotage.hole}: not found with seeds {sabotage.found_with}"
+
+
+def test_the_command_runs_compacted_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--compaction", "--seeds", "1", "--from", str(SEED), "--jobs", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("simulate --compaction ok: 1 seeds")
