@@ -3,8 +3,9 @@
 `scripts/bench raft` compares the replicated log with stock PySyncObj 0.3.17: three processes each on the
 loopback, real disks, the load inside the leader's process. Times are as the proposer of a command sees them.
 
-`scripts/bench kafka` compares a whole cluster with Apache Kafka, and `scripts/bench gc` tells what level one
-and collecting cost; their options are their own (kafka_compare.py, gc_bench.py).
+`scripts/bench kafka` compares a whole cluster with Apache Kafka, `scripts/bench gc` tells what level one and
+collecting cost, and `scripts/bench compaction` compares compaction with Kafka's log cleaner; their options
+are their own (kafka_compare.py, gc_bench.py, compaction_bench.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.programs.bench import gc_bench, kafka_compare, measures
+from tests.programs.bench import compaction_bench, gc_bench, kafka_compare, measures
 from tests.programs.bench.measures import FULL, QUICK, TINY, Result, Scale
 from tests.programs.bench.report import Row, lines, plain, table
 from tests.programs.bench.systems import StockPySyncObj, Strandline, System
@@ -118,6 +119,8 @@ def main() -> int:
         return kafka_compare.main(sys.argv[2:])
     if sys.argv[1:2] == ["gc"]:
         return gc_bench.main(sys.argv[2:])
+    if sys.argv[1:2] == ["compaction"]:
+        return compaction_bench.main(sys.argv[2:])
     arguments = parse()
     scale = SCALES[arguments.scale]
     if arguments.in_flight:
@@ -172,9 +175,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "what",
-        choices=["raft", "kafka", "gc"],
+        choices=["raft", "kafka", "gc", "compaction"],
         help="the replicated log beside stock PySyncObj (the options below), a cluster beside Apache Kafka"
-        " (see scripts/bench kafka --help), or reconciling and collecting (scripts/bench gc --help)",
+        " (see scripts/bench kafka --help), reconciling and collecting (scripts/bench gc --help), or"
+        " compaction beside Kafka's log cleaner (scripts/bench compaction --help)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     size = parser.add_mutually_exclusive_group()

@@ -1,0 +1,114 @@
+"""`scripts/bench compaction`: what it measures, what it reads of Kafka, and that it says what went wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.programs.bench import compaction_bench, compaction_parts
+from tests.programs.bench.compaction_bench import PARTS, measure, rows, works
+from tests.programs.bench.compaction_parts import SCALES, memory, rested
+from tests.programs.bench.compaction_systems import Cleaned, rounds_of, thread_seconds
+from tests.programs.bench.measures import Result
+
+LOG = """[kafka-log-cleaner-thread-0] INFO org.apache.kafka.storage.internals.log.LogCleaner - :
+\tLog cleaner thread 0 cleaned log table-5b-0 (dirty section = [0, 26000])
+\t1,023.5 MB of log processed in 0.2 seconds (13.3 MB/sec).
+\tIndexed 3.0 MB in 0.1 seconds (24.4 Mb/sec, 54.4% of total time)
+\tBuffer utilization: 0.1%
+\tCleaned 3.0 MB in 0.1 seconds (29.2 Mb/sec, 45.5% of total time)
+\tStart size: 3.0 MB (26,000 messages)
+\tEnd size: 0.5 MB (6,000 messages)
+\t75.0% size reduction (75.0% fewer messages)
+\tLog cleaner thread 0 cleaned log __consumer_offsets-1 (dirty section = [0, 1])
+\t9.0 MB of log processed in 0.2 seconds (13.3 MB/sec).
+\tEnd size: 8.0 MB (6 messages)
+"""
+
+
+class FakeCluster:
+    """Starts and stops; what its cleaning says it has done is a list."""
+
+    name = "fake"
+    bootstrap = ""
+    pids: list[int] = []  # noqa: RUF012
+
+    def __init__(self, done: list[Cleaned] | None = None) -> None:
+        self.done = done or [Cleaned(0, 0, 0, 0)]
+        self.downs = 0
+
+    def up(self) -> None: ...
+    def kill(self, node: int) -> None: ...
+    def start(self, node: int) -> None: ...
+
+    def down(self) -> None:
+        self.downs += 1
+
+    def cleaned(self) -> Cleaned:
+        return self.done.pop(0) if len(self.done) > 1 else self.done[0]
+
+
+def test_rounds_of_a_cleaners_log_without_those_of_kafkas_own_topics() -> None:
+    assert rounds_of(LOG) == [(1023.5 * (1 << 20), 0.5 * (1 << 20))]
+    assert rounds_of("nothing") == []
+
+
+def test_a_process_without_a_cleaner_is_told() -> None:
+    with pytest.raises(ValueError, match="has 0 threads of the log cleaner"):
+        thread_seconds(os.getpid())
+
+
+def test_a_map_takes_what_it_is_said_to() -> None:
+    result = memory(200_000)
+    assert not result.problems
+    assert 24 < result.figures["key"] < 64
+    assert result.figures["many"] == result.figures["key"] * 1e8
+
+
+def test_cleaning_has_rested_when_nothing_was_written_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_parts, "_POLL_SECONDS", 0.01)
+    cluster = FakeCluster([Cleaned(1, 0, 0, 0.1), Cleaned(2, 0, 0, 0.2), Cleaned(2, 0, 0, 0.3)])
+    rested(cluster, quiet=0.05)
+    assert len(cluster.done) == 1
+    monkeypatch.setattr(compaction_parts, "_SECONDS", 0.02)
+    with pytest.raises(TimeoutError, match="had not come to its end"):
+        rested(FakeCluster([Cleaned(number, 0, 0, 0) for number in range(100)]), quiet=0.05)
+
+
+def test_a_section_that_fails_is_told_and_the_next_one_runs() -> None:
+    def fails(_: object) -> Result:
+        raise KafkaException("no")
+
+    cluster = FakeCluster()
+    results = measure(cluster, {"one": fails, "two": lambda _: Result({"x": 1.0})})
+    assert "no" in results["one"].problems[0]
+    assert results["two"].figures == {"x": 1.0}
+    assert cluster.downs == 1
+
+
+def test_each_section_has_rows() -> None:
+    sections = {row.section for row in rows()}
+    assert sections == {*works(SCALES["tiny"], PARTS), compaction_bench.MEMORY}
+
+
+def test_figures_of_strandline_are_there(tmp_path: Path) -> None:
+    written = tmp_path / "report.json"
+    done = subprocess.run(
+        [
+            sys.executable, "-P", "-m", "tests.programs.bench.run", "compaction", "--no-kafka", "--tiny",
+            "--only", "tombstone", "memory", "--folder", str(tmp_path), "--write", str(written),
+        ],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("bench compaction ok: 2 sections, ")
+    report = json.loads(written.read_text())
+    assert report["ok"]
+    assert 1.0 < report["strandline"][compaction_bench.TOMBSTONE]["figures"]["seconds"] < 90.0
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
