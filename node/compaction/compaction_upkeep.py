@@ -44,8 +44,9 @@ class LogUpkeep:
         self.waiting: Waiting | None = None
         """The next ingest, as of the last look."""
         self._counted: tuple[Manifest, Tally] | None = None
-        self._futile: tuple[Manifest, tuple[int, int], int | None] | None = None
-        """The log, and the ripe offsets, for which a round did nothing; and until when, Unix milliseconds."""
+        self._futile: tuple[Manifest, tuple[int, int], Configs, int | None] | None = None
+        """The log, the ripe offsets and the topic's settings for which a round did nothing; and until when,
+        Unix milliseconds."""
 
     @property
     def ripe(self) -> tuple[int, int]:
@@ -62,7 +63,7 @@ class LogUpkeep:
     def note_futile(self, manifest: Manifest, young_ms: int | None) -> None:
         """A round did nothing, and the next would not either, until this or the state has changed."""
         until = None if young_ms is None else young_ms + MIN_COMPACTION_LAG_MS.of(self.configs)
-        self._futile = (manifest, self.ripe, until)
+        self._futile = (manifest, self.ripe, self.configs, until)
 
     def urgency(self, now_ms: int) -> float | None:
         """The dirty ratio if a round is due, and 1 more if one is overdue; None if not."""
@@ -75,8 +76,9 @@ class LogUpkeep:
         if not behind and not round_is_due(told, self.configs, self.ripe, now_ms):
             return None
         if self._futile is not None:
-            before, ripe, until = self._futile
-            if before is manifest and ripe == self.ripe and (until is None or now_ms <= until):
+            before, ripe, configs, until = self._futile
+            same = before is manifest and ripe == self.ripe and configs == self.configs
+            if same and (until is None or now_ms <= until):
                 return None
         return told.dirty_ratio + (behind or overdue(told, self.configs, now_ms))
 

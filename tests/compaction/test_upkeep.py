@@ -179,6 +179,21 @@ def test_what_is_too_young_is_not_cleaned_until_it_is_old_enough() -> None:
         check(log)
 
 
+def test_what_was_too_young_is_cleaned_when_the_topic_says_so() -> None:
+    with compaction_node() as node:
+        replica = node.add(configs={**EAGER, "min.compaction.lag.ms": "86400000"})
+        for each in range(10):
+            replica.put(Plan(((b"k", b"%d" % each, 0),)))
+        replica.lift()
+        node.settle()
+        log = node.log(replica)
+        assert (ends_of(log), node.upkeep.measures.rounds) == (Ends(0, 10), 0)
+        node.topics.configs[replica.topic_id] = {**EAGER, "min.compaction.lag.ms": "0"}
+        node.settle()
+        assert ends_of(log) == Ends(9, 10), "the log is the same, and a day has not passed"
+        check(log)
+
+
 def test_ripe_tombstones_and_markers_go_from_what_is_clean_already() -> None:
     with compaction_node() as node:
         replica = node.add()
