@@ -239,7 +239,7 @@ class CompactionSoak:
         return model
 
     async def _settle(self) -> None:
-        """Wait until every local log has all there is, all that may go is ripe, and nothing changes any more."""
+        """Wait until every local log has all there is, what may go is ripe, and nothing changes any more."""
         report, began = self._report, time.monotonic()
         await self._nodes.healthy()
         ends = await asyncio.to_thread(end_offsets, self._nodes.bootstrap)
