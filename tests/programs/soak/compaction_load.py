@@ -163,6 +163,8 @@ class TransactionWriter(TableWriter):
             producer.begin_transaction()
             _send(producer, records, lambda _error, _message: None)
             if not commit:
+                # What the client has not sent yet it would drop: the log is to get what is aborted.
+                producer.flush(_ANSWER_SECONDS)
                 self._ended(producer.abort_transaction)
                 self.aborted += 1
                 return False
