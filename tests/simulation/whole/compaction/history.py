@@ -118,6 +118,11 @@ class History:
         newest = {key: self.records[offsets[-1]].written for key, offsets in self.by_key.items()}
         return {key: one for key, one in newest.items() if one.value is not None}
 
+    def deleted(self, ripe: int) -> set[bytes]:
+        """The keys whose newest record is a tombstone below an offset."""
+        newest = ((key, self.records[offsets[-1]].written) for key, offsets in self.by_key.items())
+        return {key for key, one in newest if one.value is None and one.offset < ripe}
+
 
 class Copies:
     """The histories of all compacted partitions, and the rules for copies of them."""

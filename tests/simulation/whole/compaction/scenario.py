@@ -186,8 +186,12 @@ class CompactionScenario(Scenario):
             committed = [one for one in found if history.records[one.offset].fate]
             self._check_table("level one", place, _table(committed), wanted)
             values = {key: one.value for key, one in wanted.items()}
+            # One that is slower than tombstones wait may have a value and miss its deletion, as with Kafka.
+            late = history.deleted(machine.removals.ripe_tombstones)
             for reader in self.readers:
-                if reader.tables.get(place, {}) != values:
+                forgiven = set[bytes]() if reader is self.readers[-1] else late
+                table = reader.tables.get(place, {})
+                if {key: value for key, value in table.items() if key not in forgiven} != values:
                     self.ledger.broken(
                         "one table", f"{reader.name} has {reader.tables.get(place)} of {place}, not {values}"
                     )
