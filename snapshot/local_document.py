@@ -14,16 +14,14 @@ import hashlib
 from typing import Any, Final, NamedTuple
 
 import msgpack
-import numpy as np
-from numpy.typing import NDArray
 
 MAGIC: Final = b"STRLOCAL"
 FORMAT_VERSION: Final = 1
 DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 16
 MAX_SHARE_BITS: Final = 64
-LOCAL_ROWS: Final = np.dtype([("key", f"V{KEY_BYTES}"), ("offset", "<i8"), ("tombstone", "?")])
-"""A record: the hash of its key, its offset, and whether it deletes its key."""
+ROW_BYTES: Final = KEY_BYTES + 8 + 1
+"""Of a record: the hash of its key, its offset, and whether it deletes its key; see `local_rows`."""
 
 
 class LocalDocumentDamaged(ValueError):
@@ -48,7 +46,7 @@ class LocalDocument(NamedTuple):
     share_bits: int
     """The rows have the records of those keys whose hashes begin with so many zero bits; see `bound`."""
     rows: bytes
-    """Of LOCAL_ROWS, in the order of their offsets."""
+    """Of ROW_BYTES each, in the order of their offsets."""
 
     def encode(self) -> bytes:
         """Canonical bytes."""
@@ -66,12 +64,6 @@ def bound(share_bits: int) -> bytes:
     if not share_bits:
         return b"\xff" * (KEY_BYTES + 1)
     return (1 << 8 * KEY_BYTES - share_bits).to_bytes(KEY_BYTES, "big")
-
-
-def rows_of(document: LocalDocument) -> NDArray[np.void]:
-    """Its rows, as LOCAL_ROWS."""
-    rows: NDArray[np.void] = np.frombuffer(document.rows, LOCAL_ROWS)
-    return rows
 
 
 def decode_local(data: bytes) -> LocalDocument:
@@ -102,5 +94,5 @@ def _check(document: LocalDocument) -> None:
     cluster, *numbers, _ = tuple[Any, ...](document)
     if not isinstance(cluster, str) or not all(type(one) is int and one >= 0 for one in numbers):
         raise LocalDocumentDamaged("its fields are not those of its format")
-    if document.share_bits > MAX_SHARE_BITS or len(document.rows) % LOCAL_ROWS.itemsize:
+    if document.share_bits > MAX_SHARE_BITS or len(document.rows) % ROW_BYTES:
         raise LocalDocumentDamaged("its rows are not those of its format")

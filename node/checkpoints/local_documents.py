@@ -14,18 +14,20 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from strandline.node.checkpoints.publisher import Publisher
-from strandline.node.compaction.chunk import BadBatch
+from strandline.node.compaction.bad_batch import BadBatch
 from strandline.node.compaction.local_log import View
 from strandline.node.compaction.segment_files import OpenSegment
-from strandline.node.compaction.shared_rows import SharedRows
 from strandline.snapshot.level_one_format import Block
 from strandline.snapshot.local_document import LocalDocument
 from strandline.snapshot.names import local_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.partition import PartitionStateMachine
+
+if TYPE_CHECKING:
+    from strandline.node.compaction.shared_rows import SharedRows
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +163,7 @@ class LocalDocuments:
         )
 
     async def _rows(self, taken: _Taken) -> SharedRows | None:
-        rows = SharedRows(self._share_bits)
+        rows = await self._loop.run_in_executor(self._executor, _no_rows, self._share_bits)
         for segment in taken.view.segments:
             for block in segment.footer.blocks:
                 began = self._loop.time()
@@ -176,6 +178,13 @@ class LocalDocuments:
                     return None
                 await asyncio.sleep(self._loop.time() - began)
         return rows
+
+
+def _no_rows(share_bits: int) -> SharedRows:
+    # Only here is numpy imported into a node: a node without compacted topics spares its memory.
+    from strandline.node.compaction.shared_rows import SharedRows
+
+    return SharedRows(share_bits)
 
 
 def _read(rows: SharedRows, segment: OpenSegment, block: Block) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
+from strandline.node.compaction.bad_batch import BadBatch
 from strandline.snapshot.compression import Compression, DecompressionError, decompress
 from strandline.snapshot.level_zero_format import BATCH_HEADER_BYTES, CHECKED_FROM, MAGIC_2
 from strandline.snapshot.record_fields import Longs, Spans, WrongRecords, read_fields, record_ends
@@ -51,10 +52,6 @@ _CRC_AND_ATTRIBUTES: Final = struct.Struct(">IH")
 _LENGTH_AT: Final = 8
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
-
-
-class BadBatch(ValueError):
-    """Bytes that are no batch, or whose records are not what its header says."""
 
 
 def batch_positions(data: bytes) -> list[int]:

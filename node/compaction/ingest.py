@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
-from strandline.node.compaction.chunk import BadBatch
+from strandline.node.compaction.bad_batch import BadBatch
 from strandline.node.compaction.compactor import Ingested, IngestJob, JobFailed, Why
 from strandline.node.compaction.manifest import NONE, Segment
 from strandline.node.compaction.rewriting import settled

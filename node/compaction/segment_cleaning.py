@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from strandline.node.compaction.chunk import CHUNK_BYTES, BadBatch, Chunk, chunks
+from strandline.node.compaction.bad_batch import BadBatch
+from strandline.node.compaction.chunk import CHUNK_BYTES, Chunk, chunks
 from strandline.node.compaction.compactor import Filtered, FilterJob, JobFailed, MapJob, Mapped, Why
 from strandline.node.compaction.filter import Ripe, kept, map_keys
 from strandline.node.compaction.key_map import KeyHash, KeyMap

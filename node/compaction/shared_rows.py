@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from strandline.node.compaction.chunk import chunks
-from strandline.snapshot.local_document import LOCAL_ROWS, MAX_SHARE_BITS, bound, key_hash
+from strandline.snapshot.local_document import MAX_SHARE_BITS, bound, key_hash
+from strandline.snapshot.local_rows import LOCAL_ROWS
 
 MAX_ROWS: Final = 160_000
 """Most rows of a document, 4 MB. A share that has more is halved until it fits."""

@@ -13,7 +13,8 @@ from strandline.node.checkpoints import local_documents
 from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.compaction.local_log import View
 from strandline.node.compaction.manifest import LogIdentity, Manifest
-from strandline.snapshot.local_document import decode_local, key_hash, rows_of
+from strandline.snapshot.local_document import decode_local, key_hash
+from strandline.snapshot.local_rows import rows_of
 from strandline.snapshot.names import local_name
 from strandline.snapshot.object_frame import BadObject
 from tests.checkpoints.harness import CLUSTER, GROUP, node_and_store, publisher, world

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.node.compaction import chunk as chunk_module
-from strandline.node.compaction.chunk import BadBatch, chunks
+from strandline.node.compaction.bad_batch import BadBatch
+from strandline.node.compaction.chunk import chunks
 from strandline.node.compaction.filter import Ripe, kept, map_keys
 from strandline.node.compaction.key_map import SLOT_BYTES, KeyHash, KeyMap
 from strandline.node.compaction.rewriting import rewritten

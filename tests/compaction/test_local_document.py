@@ -7,14 +7,13 @@ import pytest
 
 from strandline.node.compaction.shared_rows import SharedRows
 from strandline.snapshot.local_document import (
-    LOCAL_ROWS,
     LocalDocument,
     LocalDocumentDamaged,
     bound,
     decode_local,
     key_hash,
-    rows_of,
 )
+from strandline.snapshot.local_rows import LOCAL_ROWS, rows_of
 from tests.compaction.logs import Plan, log_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.node.compaction.chunk import BadBatch
+from strandline.node.compaction.bad_batch import BadBatch
 from strandline.node.compaction.rewriting import settled
 from strandline.snapshot.aborted import NOTHING_ABORTED, Aborted
 from strandline.snapshot.extent_rows import aborted_rows

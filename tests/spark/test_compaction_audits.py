@@ -20,12 +20,11 @@ from strandline.node.compaction.chunk import chunks
 from strandline.node.compaction.rewriting import rewritten, settled
 from strandline.snapshot.aborted import NOTHING_ABORTED
 from strandline.snapshot.local_document import (
-    LOCAL_ROWS,
     LocalDocument,
     bound,
     key_hash,
-    rows_of,
 )
+from strandline.snapshot.local_rows import LOCAL_ROWS, rows_of
 from strandline.snapshot.names import local_name
 from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict
 from strandline.snapshot.storage import open_storage

@@ -34,8 +34,8 @@ from strandline.snapshot.local_document import (
     LocalDocumentDamaged,
     decode_local,
     key_hash,
-    rows_of,
 )
+from strandline.snapshot.local_rows import rows_of
 from strandline.snapshot.names import SnapshotName, local_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.batches import newest_state

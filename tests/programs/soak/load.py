@@ -67,7 +67,8 @@ class Writer:
         self._doomed.set()
         self._dropping.set()
         self._stopping.set()
-        self._thread.join(_JOIN_SECONDS)
+        if self._thread.ident is not None:  # its topic may have gone before it had leaders
+            self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
         try:
