@@ -17,7 +17,7 @@ from tests.simulation.whole.transactions.followers import READ_COMMITTED, Filter
 
 KEYS: Final = 12
 TOMBSTONES: Final = 0.3
-_CODECS: Final = (Compression.NONE, Compression.NONE, Compression.NONE, Compression.ZSTD, Compression.GZIP)
+_CODECS: Final = (Compression.NONE, Compression.NONE, Compression.NONE, Compression.ZSTD, Compression.SNAPPY)
 
 
 class KeyedProducer(Producer):

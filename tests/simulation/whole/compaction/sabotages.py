@@ -62,12 +62,12 @@ def _clean_to_the_end(self: Removals, clean: int, settled: int) -> None:
 
 
 _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
-    "answered": (0,),
+    "answered": (4,),
     "hearsay": (0,),
     "manifest-unsynced": (0,),
     "all-is-ripe": (0,),
     "ripe-at-once": (0,),
-    "called-cleaner": (4,),
+    "called-cleaner": (5,),
 }
 _HOLES = (
     Sabotage(
