@@ -207,11 +207,18 @@ async def _fetched(
         for number, run in enumerate(runs):
             while len(ahead) < MAX_GETS and number + len(ahead) < len(runs):
                 ahead.append(loop.create_task(_get(runs[number + len(ahead)], store)))
+                ahead[-1].add_done_callback(_looked_at)
             yield run, await ahead.pop(0)
     finally:
+        # Nothing is awaited here: a generator that is thrown away may not wait.
         for task in ahead:
             task.cancel()
-        await asyncio.gather(*ahead, return_exceptions=True)
+
+
+def _looked_at(task: asyncio.Task[bytes]) -> None:
+    """Take the error of a get that nothing waits for any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _get(run: _Run, store: ObjectStore) -> bytes:

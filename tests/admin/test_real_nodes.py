@@ -29,8 +29,17 @@ ABSENT = {
     # Of a loop that nothing held up.
     "strandline_event_loop_held_seconds_total",
     "strandline_event_loop_held_longest_seconds",
+    # Of the partitions of compacted topics.
+    "strandline_removal_clean_end",
+    "strandline_removal_held_seconds",
+    "strandline_removal_log_bytes",
+    "strandline_removal_log_end",
+    "strandline_removal_mtro",
+    "strandline_removal_mxro",
+    "strandline_removal_ripe_markers",
+    "strandline_removal_ripe_tombstones",
 }
-"""Nothing was answered yet when a node is asked for the first time, and there are no groups."""
+"""A node that is asked for the first time has answered nothing yet, and has no groups or compacted topics."""
 
 
 def ask(address: str, path: str, body: Any = None) -> tuple[int, bytes]:
