@@ -7,16 +7,12 @@ truth, for it only grows; of M the lowest is the one that explains what is not d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from strandline.cluster.admin_client import AdminClient, Unreachable
-from strandline.cluster.failure import CommandFailed
+from strandline.cluster import node_answers
+from strandline.cluster.node_answers import NodeAnswers
 
-PAGE: Final = 1000
-MAX_PAGES: Final = 1000
-"""Of partitions, a node: a million."""
 _TOLD: Final = {
     "node",
     "cluster_epoch",
@@ -36,53 +32,9 @@ REASONS: Final = {
 }
 
 
-@dataclass(slots=True)
-class NodeAnswers:
-    """One node's answers; `problem` says why there are none."""
-
-    address: str
-    problem: str | None = None
-    status: dict[str, Any] = field(default_factory=dict)
-    partitions: list[dict[str, Any]] = field(default_factory=list)
-
-
 def ask(addresses: Sequence[str]) -> list[NodeAnswers]:
     """Every node's status and partitions; CommandFailed when none answers."""
-    answers = [_ask(address) for address in addresses]
-    if all(answer.problem is not None for answer in answers):
-        told = "; ".join(f"{answer.address}: {answer.problem}" for answer in answers)
-        raise CommandFailed(
-            f"no node answers ({told})",
-            "see whether the nodes run (`strandline cluster status`), or name one's HTTP port with --admin",
-        )
-    return answers
-
-
-def _ask(address: str) -> NodeAnswers:
-    client, found = AdminClient(address), NodeAnswers(address)
-    try:
-        found.status = _good(client, "/api/gc")
-        if not found.status.keys() >= _TOLD:
-            raise LookupError
-        after = ""
-        for _ in range(MAX_PAGES):
-            page = _good(client, f"/api/gc/partitions?limit={PAGE}{after}")
-            found.partitions += page["partitions"]
-            if page["next"] is None:
-                break
-            after = f"&after={page['next']}"
-    except Unreachable as error:
-        found.problem = str(error)
-    except (LookupError, TypeError, AttributeError):
-        found.problem = "that is no node's HTTP port, or one of another release"
-    return found
-
-
-def _good(client: AdminClient, path: str) -> Any:
-    answer = client.request("GET", path)
-    if answer.status != 200:
-        raise Unreachable(answer.reasons)
-    return answer.body
+    return node_answers.ask(addresses, "/api/gc", _TOLD)
 
 
 def collectable(answers: Sequence[NodeAnswers]) -> list[dict[str, Any]]:

@@ -9,27 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
 
-from strandline.cluster.admin_client import AdminClient, Unreachable
-from strandline.cluster.failure import CommandFailed
+from strandline.cluster import node_answers
+from strandline.cluster.node_answers import NodeAnswers
 
-PAGE: Final = 1000
-MAX_PAGES: Final = 1000
-"""Of partitions, a node: a million."""
 MAX_PROBLEMS: Final = 20
 """Failing local logs that are told one by one."""
 _TOLD: Final = {"node", "logs", "resets", "entries", "clock_trusted", "failing_count", "failing"}
-
-
-@dataclass(slots=True)
-class NodeAnswer:
-    """One node's answers; `problem` says why there are none."""
-
-    address: str
-    problem: str | None = None
-    status: dict[str, Any] = field(default_factory=dict)
-    partitions: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -66,47 +52,12 @@ class Partition:
         return {**state, "leading_node": self.leads, "leader": self.leader, "local_logs": logs}
 
 
-def ask(addresses: Sequence[str], topic: str | None) -> list[NodeAnswer]:
+def ask(addresses: Sequence[str], topic: str | None) -> list[NodeAnswers]:
     """Every node's status and partitions; CommandFailed when none answers."""
-    answers = [_ask(address, topic) for address in addresses]
-    if all(answer.problem is not None for answer in answers):
-        told = "; ".join(f"{answer.address}: {answer.problem}" for answer in answers)
-        raise CommandFailed(
-            f"no node answers ({told})",
-            "see whether the nodes run (`strandline cluster status`), or name one's HTTP port with --admin",
-        )
-    return answers
+    return node_answers.ask(addresses, "/api/compaction", _TOLD, topic)
 
 
-def _ask(address: str, topic: str | None) -> NodeAnswer:
-    client, found = AdminClient(address), NodeAnswer(address)
-    only = "" if topic is None else f"&topic={quote(topic, safe='')}"
-    try:
-        found.status = _good(client, "/api/compaction")
-        if not found.status.keys() >= _TOLD:
-            raise LookupError
-        after = ""
-        for _ in range(MAX_PAGES):
-            page = _good(client, f"/api/compaction/partitions?limit={PAGE}{only}{after}")
-            found.partitions += page["partitions"]
-            if page["next"] is None:
-                break
-            after = f"&after={page['next']}"
-    except Unreachable as error:
-        found.problem = str(error)
-    except (LookupError, TypeError, AttributeError):
-        found.problem = "that is no node's HTTP port, or one of another release"
-    return found
-
-
-def _good(client: AdminClient, path: str) -> Any:
-    answer = client.request("GET", path)
-    if answer.status != 200:
-        raise Unreachable(answer.reasons)
-    return answer.body
-
-
-def partitions(answers: Iterable[NodeAnswer]) -> list[Partition]:
+def partitions(answers: Iterable[NodeAnswers]) -> list[Partition]:
     """Every partition once, the longest held back first."""
     found: dict[int, Partition] = {}
     for answer in answers:
@@ -145,7 +96,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def problems(answers: Iterable[NodeAnswer], found: Iterable[Partition]) -> list[str]:
+def problems(answers: Iterable[NodeAnswers], found: Iterable[Partition]) -> list[str]:
     """Problems for an operator, one line each."""
     told = []
     for answer in answers:

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
-from strandline.cluster.collection import NodeAnswers, ask, collectable, lowest, problems, why
+from strandline.cluster.collection import ask, collectable, lowest, problems, why
 from strandline.cluster.failure import FAILED, CommandFailed
+from strandline.cluster.node_answers import NodeAnswers
 from strandline.cluster.output import Json, escaped, plural, show, table
 from strandline.cluster.target import Admin, Cluster, target
 

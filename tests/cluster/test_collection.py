@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from strandline.cluster.collection import REASONS, NodeAnswers, collectable, lowest, why
+from strandline.cluster.collection import REASONS, collectable, lowest, why
+from strandline.cluster.node_answers import NodeAnswers
 from strandline.node.admin.schemas import COLLECTION
 from tests.cluster.command import Done, strandline
 from tests.cluster.played_node import PlayedNode

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from strandline.cluster.commands.compaction import WORST
-from strandline.cluster.compaction import MAX_PROBLEMS, NodeAnswer, held_by, partitions, problems
+from strandline.cluster.compaction import MAX_PROBLEMS, held_by, partitions, problems
+from strandline.cluster.node_answers import NodeAnswers
 from tests.cluster.command import Done, strandline
 from tests.cluster.played_node import PlayedNode
 
@@ -153,9 +154,9 @@ def test_no_answer_at_all_is_an_error_with_a_cure(nodes: Nodes) -> None:
 
 
 def test_of_two_that_believe_to_lead_the_newer_counts() -> None:
-    old = NodeAnswer("a", status=status(1), partitions=[row(0, leader(held(2), term=4))])
-    new = NodeAnswer("b", status=status(2), partitions=[row(0, leader(held(3), term=5))])
-    none = NodeAnswer("c", status=status(3), partitions=[row(0, None, mtro=9_999)])
+    old = NodeAnswers("a", status=status(1), partitions=[row(0, leader(held(2), term=4))])
+    new = NodeAnswers("b", status=status(2), partitions=[row(0, leader(held(3), term=5))])
+    none = NodeAnswers("c", status=status(3), partitions=[row(0, None, mtro=9_999)])
     for order in ([old, new, none], [none, new, old]):
         (one,) = partitions(order)
         assert one.leads == 2
@@ -169,7 +170,7 @@ def test_problems_are_bounded_and_an_entry_that_fails_is_one() -> None:
     view = leader(None)
     view["error"] = "the log did not answer within 10 s"
     view["publication_error"] = "no space"
-    answer = NodeAnswer("a", status=status(1), partitions=[*rows, row(99, view)])
+    answer = NodeAnswers("a", status=status(1), partitions=[*rows, row(99, view)])
     told = problems([answer], partitions([answer]))
     assert len(told) == MAX_PROBLEMS + 1
     assert told[-1] == "and 7 more like these"
