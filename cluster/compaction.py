@@ -6,13 +6,18 @@ that they lead: the one with the higher term is right.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from strandline.cluster import node_answers
 from strandline.cluster.node_answers import NodeAnswers
+from strandline.cluster.output import plural
 
+HELD: Final = ("tombstones_held", "markers_held")
+SILENT_SECONDS: Final = 10.0
+"""Replicas report to a new leader within a second or two."""
 MAX_PROBLEMS: Final = 20
 """Failing local logs that are told one by one."""
 _TOLD: Final = {"node", "logs", "resets", "entries", "clock_trusted", "failing_count", "failing"}
@@ -30,6 +35,8 @@ class Partition:
     """Its row of the leader; without one, of the replica with the highest offsets of removal."""
     locals: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By node, the local log there."""
+    due: dict[int, bool] = field(default_factory=dict)
+    """By node, whether the local log there is to be filled or cleaned."""
 
     @property
     def leader(self) -> dict[str, Any] | None:
@@ -39,16 +46,42 @@ class Partition:
 
     @property
     def held_seconds(self) -> float:
-        """For how long removal of tombstones or markers has been held back; without a leader, for ever."""
+        """For how long removal of tombstones or markers has been held back by what is to be done; without a
+        leader, for ever."""
         if self.leader is None:
             return float("inf")
-        held = self.leader["tombstones_held"], self.leader["markers_held"]
-        return max((one["seconds"] for one in held if one is not None), default=0.0)
+        held = [self.leader[what] for what in HELD]
+        return max((one["seconds"] for one in held if one is not None and self.is_due(one)), default=0.0)
+
+    def is_due(self, held: dict[str, Any]) -> bool:
+        """Whether one of these copies has something to do.
+
+        Otherwise all are as clean as the topic's settings ask for: they wait for further records.
+        """
+        for node in held["nodes"]:
+            if node in self.silent or self.due.get(node, True) or self.locals[node]["problem"]:
+                return True
+        return bool(held["level_one"]) and self._publishes()
+
+    @property
+    def silent(self) -> set[int]:
+        """Nodes of the replicas that have not reported to the leader."""
+        copies = [] if self.leader is None else self.leader["copies"]
+        return {copy["node"] for copy in copies if copy["node"] is not None and copy["mcco"] is None}
+
+    def _publishes(self) -> bool:
+        """Whether the leader has, or will soon have, more for level one."""
+        leader = self.leader
+        if leader is None or self.leads is None or leader["publication_error"] is not None:
+            return True
+        clean_end = self.locals[self.leads]["clean_end"]
+        level_one = next(copy["mcco"] for copy in leader["copies"] if copy["node"] is None)
+        return self.due.get(self.leads, True) or clean_end is None or clean_end > level_one
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        state = {name: value for name, value in self.state.items() if name not in ("local", "leader")}
-        logs = [{"node": node, **self.locals[node]} for node in sorted(self.locals)]
+        state = {name: value for name, value in self.state.items() if name not in ("local", "due", "leader")}
+        logs = [{"node": node, "due": self.due[node], **self.locals[node]} for node in sorted(self.locals)]
         return {**state, "leading_node": self.leads, "leader": self.leader, "local_logs": logs}
 
 
@@ -64,6 +97,7 @@ def partitions(answers: Iterable[NodeAnswers]) -> list[Partition]:
         for row in answer.partitions:
             known = found.setdefault(row["group"], Partition(row["topic"], row["partition"], state=row))
             known.locals[answer.status["node"]] = row["local"]
+            known.due[answer.status["node"]] = row["due"]
             if _rank(row) > _rank(known.state) or known.state is row:
                 known.state = row
                 known.leads = None if row["leader"] is None else answer.status["node"]
@@ -74,17 +108,21 @@ def _rank(row: dict[str, Any]) -> tuple[int, int, int]:
     return (-1 if row["leader"] is None else row["leader"]["term"], row["mtro"], row["mxro"])
 
 
-def held_by(held: dict[str, Any] | None, copies: Sequence[dict[str, Any]]) -> str:
-    """In words, the copies that hold removal back; of replicas that have not reported it says so."""
-    if held is None:
+def held_by(one: Partition, what: str) -> str:
+    """In words, the copies that hold back the removal of `what`, tombstones or markers, and for how long.
+
+    Of replicas that have not reported it says so, and of copies that have nothing to do now.
+    """
+    leader = one.leader
+    held = None if leader is None else leader[f"{what}_held"]
+    if leader is None or held is None:
         return "-"
-    silent = {copy["node"] for copy in copies if copy["mcco"] is None}
     names = ["level one"] if held["level_one"] else []
-    names += [f"node {node}{' (no report)' if node in silent else ''}" for node in held["nodes"]]
-    return f"{', '.join(names)}, {_span(held['seconds'])}"
+    names += [f"node {node}{' (no report)' if node in one.silent else ''}" for node in held["nodes"]]
+    return f"{', '.join(names)}, {span(held['seconds']) if one.is_due(held) else 'not due'}"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A duration with its two largest units."""
     for size, unit, smaller, below in (
         (86_400, "d", 3_600, "h"),
@@ -94,6 +132,16 @@ def _span(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit} {seconds % size // smaller:.0f} {below}"
     return f"{seconds:.0f} s"
+
+
+def resets(found: Iterable[Partition]) -> list[str]:
+    """The last reset of each local log that was reset since its node's start, one line each."""
+    return [
+        f"node {node}: the local log of {one.topic}-{one.number} was reset: {local['reset_for']}"
+        for one in found
+        for node, local in sorted(one.locals.items())
+        if local["reset_for"] is not None
+    ]
 
 
 def problems(answers: Iterable[NodeAnswers], found: Iterable[Partition]) -> list[str]:
@@ -107,6 +155,7 @@ def problems(answers: Iterable[NodeAnswers], found: Iterable[Partition]) -> list
             node = answer.status["node"]
             told.append(f"node {node}: no majority of the nodes agrees on the time, no tombstone ripens")
     failing = []
+    silent: Counter[int] = Counter()
     for one in found:
         name = f"{one.topic}-{one.number}"
         for node, local in one.locals.items():
@@ -114,10 +163,18 @@ def problems(answers: Iterable[NodeAnswers], found: Iterable[Partition]) -> list
                 failing.append(f"node {node}: local log of {name}: {local['problem']}")
         if one.leader is None:
             continue
+        held = [each for what in HELD if (each := one.leader[what]) and each["seconds"] > SILENT_SECONDS]
+        silent.update({node for each in held for node in each["nodes"]} & one.silent)
         if one.leader["error"] is not None:
             failing.append(f"{name}: the last entry of its leader: {one.leader['error']}")
         if one.leader["publication_error"] is not None:
             failing.append(f"{name}: level one is not published: {one.leader['publication_error']}")
+    for node, count in sorted(silent.items()):
+        told.append(
+            f"node {node} does not report to the leaders of {plural(count, 'partition')}, whose deletions"
+            " wait for it: start it, or see whether the nodes reach each other; if its disk is lost, start it"
+            f" on an empty folder, then `strandline node replace {node}`"
+        )
     told += failing[:MAX_PROBLEMS]
     if len(failing) > MAX_PROBLEMS:
         told.append(f"and {len(failing) - MAX_PROBLEMS:,} more like these")

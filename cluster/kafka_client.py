@@ -131,7 +131,7 @@ class Topics:
         self.result(what, futures[resource], topic=name)
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Have the topic grow to so many partitions."""
+        """Have the topic grow to this many partitions."""
         what = f"topic {name} cannot have {count} partitions"
         futures = refused(
             self.where,

@@ -112,7 +112,7 @@ def check_file(path: Path, environ: Mapping[str, str]) -> None:
     except ConfigError as error:
         raise CommandFailed(
             str(error),
-            "correct the file, or have it written anew: `strandline cluster up` with --set or --no-settings",
+            "correct the file, or have it written again: `strandline cluster up` with --set or --no-settings",
             MISUSED,
         ) from None
 

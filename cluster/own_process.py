@@ -56,7 +56,7 @@ class OwnProcess:
             setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
         )
         fields = _stat(pid)
-        if fields is None:  # gone and reaped already: cannot be, nobody else waits for it
+        if fields is None:  # gone and reaped already: cannot be, as no other process waits for it
             raise ProcessLookupError(f"process {pid} was gone at once")
         return cls(pid, _boot(), int(fields[_START_FIELD - 1]), tuple(command))
 

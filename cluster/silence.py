@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FIRST_SECONDS: Final = 2.0
 _UNEXPLAINED_SECONDS: Final = 10.0
-"""Silence without a known problem is reported after so long: a slow start or a rebalance is normal."""
+"""Silence without a known problem is reported after this long: a slow start or a rebalance is normal."""
 _REPEAT_SECONDS: Final = 30.0
 _METADATA_SECONDS: Final = 2.0
 _UNEXPLAINED: Final = "the brokers answer, and name no reason"

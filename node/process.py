@@ -41,12 +41,13 @@ from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.server import KafkaListenError
 from strandline.node.level_one.builder import BuilderConfig
 from strandline.node.level_one.worker_builder import WorkerBuilder
+from strandline.node.level_zero.batcher import BatcherConfig
 from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.storage_owner import ForeignStorage
 from strandline.node.objectstore.store import NotDone, ObjectStore
-from strandline.node.raft.data_folder import FolderError, has_served
 from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.folder_file import FolderError, has_served
 from strandline.node.raft.mesh.mesh import MeshListenError
 from strandline.node.raft.wal.recovered_log import RaftLogDamaged
 from strandline.node.raft.wal.write_ahead_log import WalError, WalLocked, WalMismatch
@@ -54,14 +55,16 @@ from strandline.node.runtime import logs
 from strandline.node.runtime.allocator import keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.node.runtime.garbage import Garbage
+from strandline.node.runtime.open_files import allow_open_files
 from strandline.node.runtime.parent import end_with
 
 log = logging.getLogger(__name__)
 
 STORE_THREADS: Final = 16
+"""More than uploads in parallel, so that reads need not wait for their syncs."""
+assert BatcherConfig().max_uploads < STORE_THREADS
 READ_THREADS: Final = 4
 """Of reads of local logs: enough that one which waits for the disk does not hold up those from memory."""
-"""More than uploads in parallel, so that reads need not wait for their syncs."""
 STORE_WAIT_SECONDS: Final = 1.0
 """Between two looks for the folder of a store that is missing."""
 STOP_SECONDS: Final = 20.0
@@ -119,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         return _refused(error)
     keep_freed_memory()
+    allow_open_files()
     gc.disable()  # until _warm_up is over
     options_kept_secret = [
         value

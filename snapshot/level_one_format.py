@@ -151,9 +151,12 @@ class LevelOneWriter:
     ) -> None:
         """Append a copy of a batch, stamped; `max_timestamp` in ms. Its own checksum is not looked at."""
         after = self._end + len(batch)
-        if after > len(self._data):
-            self._data.extend(bytes(after - len(self._data)))
-        self._data[self._end : after] = batch
+        if self._end == len(self._data):
+            self._data += batch
+        else:
+            if after > len(self._data):
+                self._data.extend(bytes(after - len(self._data)))
+            self._data[self._end : after] = batch
         at = self._end
         self._grow(len(batch), base_offset, end_offset, max_timestamp, 1)
         _STAMP.pack_into(self._data, at, base_offset, len(batch) - 12, leader_epoch)

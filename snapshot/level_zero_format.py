@@ -104,7 +104,7 @@ class Encoded(NamedTuple):
 
 
 def overhead(sections: int) -> int:
-    """Bytes that an object of so many sections has besides its batches."""
+    """Bytes that an object of this many sections has besides its batches."""
     return HEADER.size + sections * SECTION.size + IDENTITY.size + TAIL.size
 
 

@@ -44,7 +44,7 @@ class LocalDocument(NamedTuple):
     clean_end: int
     log_end: int
     share_bits: int
-    """The rows have the records of those keys whose hashes begin with so many zero bits; see `bound`."""
+    """The rows have the records of those keys whose hashes begin with this many zero bits; see `bound`."""
     rows: bytes
     """Of ROW_BYTES each, in the order of their offsets."""
 
@@ -60,7 +60,7 @@ def key_hash(key: bytes) -> bytes:
 
 
 def bound(share_bits: int) -> bytes:
-    """All hashes that begin with so many zero bits sort below this, and no other hash does."""
+    """All hashes that begin with this many zero bits sort below this, and no other hash does."""
     if not share_bits:
         return b"\xff" * (KEY_BYTES + 1)
     return (1 << 8 * KEY_BYTES - share_bits).to_bytes(KEY_BYTES, "big")

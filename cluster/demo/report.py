@@ -64,7 +64,7 @@ def write(
 
 
 def _figure(width: float, height: float) -> Figure:
-    """An empty one, of so many inches; raises ExtraMissing."""
+    """An empty figure, its size in inches; raises ExtraMissing."""
     require("report")
     from matplotlib.figure import Figure
 

@@ -43,7 +43,7 @@ TOPIC = "flights"
 PARTITIONS = 12
 NODES = 3
 DEAD_SECONDS = 3.0
-"""The killed leader stays down for so long, even if the load is over before."""
+"""The killed leader stays down for this long, even if the load is over before."""
 _READ_SECONDS = 120.0
 _REQUEST_SECONDS = 30.0
 _CHECKPOINT_SECONDS = 60.0
@@ -266,7 +266,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("strandline-demo"), help="default: %(default)s")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
-    parser.add_argument("--records", type=int, help="only so many of the 336,776 flights")
+    parser.add_argument("--records", type=int, help="only the first of the 336,776 flights, this many")
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a table")
     arguments = parser.parse_args()
     if arguments.records is not None and arguments.records < 2:

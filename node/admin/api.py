@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from strandline.node.admin import checkpoint_bodies, node_views
-from strandline.node.admin.checkpoint_bodies import MAX_CHECKPOINT_SECONDS
+from strandline.node.admin import node_views, request_bodies
 from strandline.node.admin.collection import CollectionApi
 from strandline.node.admin.compaction import CompactionApi
 from strandline.node.admin.consumer_groups import ConsumerGroupsApi
@@ -26,6 +25,7 @@ from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.nodes import NodesApi
 from strandline.node.admin.openapi import OPENAPI
 from strandline.node.admin.pages import after_group, limit, only, page
+from strandline.node.admin.request_bodies import MAX_CHECKPOINT_SECONDS
 from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
 from strandline.node.admin.transactions import TransactionsApi
@@ -156,7 +156,7 @@ class Api:
     async def checkpoint(self, request: Request) -> Response:
         """Take a checkpoint, one at a time, and say what became of it."""
         only(request)
-        topics, lease_seconds, seconds = checkpoint_bodies.checkpoint(await json_body(request))
+        topics, lease_seconds, seconds = request_bodies.checkpoint(await json_body(request))
         if self._checkpointing:
             return refusal(409, "a checkpoint is being taken on this node: wait for it")
         self._checkpointing = True
@@ -171,7 +171,7 @@ class Api:
     async def renewal(self, request: Request) -> Response:
         """Renew leases of checkpoints; any number of jobs may at a time."""
         only(request)
-        leases, lease_seconds, seconds = checkpoint_bodies.renewal(await json_body(request))
+        leases, lease_seconds, seconds = request_bodies.renewal(await json_body(request))
         report = await self._source.checkpoints.renew(leases, round(lease_seconds * 1000), seconds)
         return Json(report.as_dict())
 

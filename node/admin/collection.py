@@ -52,7 +52,7 @@ class CollectionApi:
         only(request)
         source = self._source
         held = await source.collectable.held_back()
-        clock = source.clock.verdict()
+        clock = source.clock.estimate()
         answer = {
             "node": source.node_id,
             "cluster_epoch": held.maximum.cluster_epoch,
@@ -163,7 +163,7 @@ class CollectionApi:
         }
 
     def _row(self, topic: str, number: int, placed: Partition) -> dict[str, Any]:
-        heard = self._source.collectable.heard(placed.group)
+        reported = self._source.collectable.reported(placed.group)
         leader = self._source.leaders.leader_of(placed.group)
         unheard = placed.creation_epoch - 1
         return {
@@ -171,8 +171,8 @@ class CollectionApi:
             "partition": number,
             "group": placed.group,
             "leader": None if leader is None else leader.node,
-            "max_collectable_epoch": unheard if heard is None else max(heard.value, unheard),
-            "heard_from_term": None if heard is None else heard.term,
+            "max_collectable_epoch": unheard if reported is None else max(reported.value, unheard),
+            "heard_from_term": None if reported is None else reported.term,
         }
 
 

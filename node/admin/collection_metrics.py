@@ -48,7 +48,7 @@ def level_one(page: Page, source: AdminSource) -> None:
 
 async def collection(page: Page, source: AdminSource, slices: Slices) -> None:
     """Stored bytes that partitions led here refer to, and the collector's progress."""
-    collector, clock = source.collector, source.clock.verdict()
+    collector, clock = source.collector, source.clock.estimate()
     measures = collector.measures
     await _held(page, source, slices)
     page.add("strandline_collector_max_collectable_epoch", source.collectable.maximum().epoch)

@@ -32,5 +32,6 @@ def compaction(page: Page, source: AdminSource) -> None:
     page.add_histogram("strandline_compaction_step_seconds", measures.step_seconds)
     for state, count in source.compaction.states().items():
         page.add("strandline_compaction_logs", count, label("state", state))
-    page.add("strandline_compaction_worker_cpu_seconds_total", worker.cpu_seconds)
+    for work, seconds in worker.cpu_seconds.items():
+        page.add("strandline_compaction_worker_cpu_seconds_total", seconds, label("work", work))
     page.add("strandline_compaction_worker_starts_total", worker.starts)

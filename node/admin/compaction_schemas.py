@@ -19,7 +19,7 @@ from strandline.node.admin.schemas import (
 COMPACTION: Final = record(
     node=value("integer", "The node that answers."),
     logs=value("integer", "Local logs of compacted replicas on this node."),
-    resets=mapping(INTEGER, "How often a local log was begun anew since the process started, by cause."),
+    resets=mapping(INTEGER, "Number of local logs rebuilt since the process started, by cause."),
     entries=record(
         proposed=value("integer", "Entries that advance removal, of partitions led here."),
         in_force=value("integer", "Those of them that are known to be applied."),
@@ -55,9 +55,17 @@ COMPACTED_PARTITION: Final = record(
         mxfo=maybe("integer", "Maximum transaction-free offset of the replica here; null: it reports none."),
         segments=value("integer", "Files of the local log."),
         bytes=value("integer", "Of these files."),
-        resets=value("integer", "How often it was begun since the process started, the first time included."),
-        reset_for=maybe("string", "Why it was the last time, or is going to be."),
+        resets=value(
+            "integer",
+            "Number of times that it was rebuilt since the process started, as it was damaged or behind.",
+        ),
+        reset_for=maybe("string", "Why it was the last time, or is going to be; null: it was not."),
         problem=maybe("string", "What keeps it from being opened, filled or cleaned."),
+    ),
+    due=value(
+        "boolean",
+        "Whether the local log is to be filled or cleaned by the topic's settings; otherwise what it holds"
+        " back waits for further records.",
     ),
     mtro=value("integer", "Maximum tombstone removal offset: all copies are clean below it."),
     mxro=value("integer", "Maximum transaction removal offset: all copies are settled below it."),
@@ -65,6 +73,14 @@ COMPACTED_PARTITION: Final = record(
     ripe_markers=value("integer", "Below it markers may go."),
     waiting_removals=value("integer", "Rises of the two that are not ripe yet."),
     ripens_at_ms=value("integer", "When the first of them ripens, in the partition's time; -1: none waits."),
+    holds=rows(
+        record(
+            reader=value("string", "The reader's name."),
+            offset=value("integer", "From here on nothing is cleaned."),
+            until_ms=value("integer", "When it runs out unless it is renewed, in the partition's time."),
+        ),
+        "Readers that hold records against cleaning.",
+    ),
     leader=maybe_record(
         "What the leader knows; null: this node does not lead.",
         term=value("integer", "Its term."),
@@ -81,5 +97,47 @@ COMPACTED_PARTITION: Final = record(
         markers_held=_held("markers"),
         error=maybe("string", "Why the last entry had no effect that is known."),
         publication_error=maybe("string", "Why the last publication of level one failed."),
+    ),
+)
+
+_READER: Final = {"type": "string", "minLength": 1, "maxLength": 249}
+_LEASE_SECONDS: Final = {"type": "number", "minimum": 1, "maximum": 604800, "default": 3600}
+
+HOLD_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["topic", "reader"],
+    "properties": {
+        "topic": TEXT,
+        "reader": _READER,
+        "offsets": {
+            "type": ["object", "null"],
+            "description": "By partition, the offset to hold from; null: where it is held, or from the last "
+            "stable offset. Without this, all partitions are held so.",
+            "additionalProperties": {"type": ["integer", "null"], "minimum": 0},
+        },
+        "lease_seconds": _LEASE_SECONDS,
+    },
+}
+
+RELEASE_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["topic", "reader"],
+    "properties": {"topic": TEXT, "reader": _READER},
+}
+
+HOLDS: Final = record(
+    complete=value("boolean", "Whether every partition was held, or released, as was asked."),
+    topic=TEXT,
+    reader=TEXT,
+    partitions=rows(
+        record(
+            partition=INTEGER,
+            offset=maybe("integer", "Held from here on; null: not held."),
+            until_ms=maybe("integer", "When the hold runs out, in the partition's time."),
+            lowest=maybe("integer", "Not null: below it records may be gone, so what was asked for is lost."),
+            error=maybe("string", "Why this partition did not answer as it should."),
+        )
     ),
 )

@@ -10,7 +10,8 @@ from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.objectstore.store_health import Kind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Replacement
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 EXAMPLES: Final = 10
 """Groups that a problem names; the rest is counted."""
@@ -127,7 +128,7 @@ def problems(source: AdminSource) -> list[Problem]:
         ),
         "strangers": _strangers(host),
         "acknowledged_lost": _lost(groups),
-        "node_replaced": _replacement(machine.replacement),
+        "node_replaced": _replacement(machine),
         "nodes_away": (len(away), (), _nodes(away) if away else None),
         "replicas_away": _replicas(source, away),
         "storage_not_cleaned": _storage(source, {Kind.DELETE}),
@@ -196,12 +197,15 @@ def _lost(groups: Iterable[RaftGroup]) -> _Found:
     return *_about(group.id for group in found)[:2], detail
 
 
-def _replacement(present: Replacement | None) -> _Found:
+def _replacement(machine: Controller) -> _Found:
+    present = machine.replacement
     if present is None:
         return 0, (), None
     left = f"{len(present.leaving)} groups have still to leave its folder before out"
     joined = f"{len(present.joining)} to take the new one in"
-    return 1, (), f"node {present.node}: {left}, {joined}"
+    stuck = machine.stuck_topics()
+    without = f"; no majority of live replicas: {', '.join(stuck)}" if stuck else ""
+    return 1, (), f"node {present.node}: {left}, {joined}{without}"
 
 
 def _told(detail: str | None) -> _Found:
@@ -217,9 +221,12 @@ def _storage(source: AdminSource, kinds: set[Kind]) -> _Found:
 
 
 def _local_logs(source: AdminSource) -> _Found:
-    failing = {group: log for group, log in source.compaction.logs.items() if log.fails}
-    first = sorted(failing)[:EXAMPLES]
-    return len(failing), tuple(first), f"group {first[0]}: {failing[first[0]].problem}" if first else None
+    failing = {group: log for group, log in source.compaction.logs.items() if log.problems.lasting}
+    groups = tuple(sorted(failing)[:EXAMPLES])
+    if not groups:
+        return 0, (), None
+    first = failing[groups[0]]
+    return len(failing), groups, f"{first}: {first.problems.first}"
 
 
 def _leaderless(group: RaftGroup) -> bool:

@@ -80,7 +80,7 @@ class HeldLoop:
             self.note(seen, self._clock() - due)
 
     def note(self, seen: Counter[str], held: float) -> None:
-        """The loop was held up for so long, and was seen in these parts meanwhile."""
+        """The loop was held up for this long, and was seen in these parts meanwhile."""
         total = seen.total()
         for part, count in seen.items():
             if part not in self.seconds and len(self.seconds) >= MAX_PARTS:

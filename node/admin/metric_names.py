@@ -402,7 +402,7 @@ COMPACTION: Final = (
         "strandline_compaction_resets_total",
         _C,
         "resets",
-        "Local logs made anew: there was none, its files were damaged, or it was behind what was removed.",
+        "Local logs rebuilt: there was none, its files were damaged, or it was behind what was removed.",
         ("reason",),
     ),
     Metric("strandline_compaction_failed_jobs_total", _C, "jobs", "Jobs that failed."),
@@ -414,7 +414,13 @@ COMPACTION: Final = (
     ),
     Metric("strandline_compaction_step_seconds", _H, "seconds", "Duration of ingests and steps of rounds."),
     Metric("strandline_compaction_logs", _G, "logs", "Local logs, by state.", ("state",)),
-    Metric("strandline_compaction_worker_cpu_seconds_total", _C, "seconds", "Processor time of the worker."),
+    Metric(
+        "strandline_compaction_worker_cpu_seconds_total",
+        _C,
+        "seconds",
+        "Processor time of the worker, by work: ingest, clean, publish, or tell (beside checkpoints).",
+        ("work",),
+    ),
     Metric("strandline_compaction_worker_starts_total", _C, "starts", "Starts of the worker process."),
 )
 
@@ -499,6 +505,7 @@ REMOVAL: Final = (
         "For how long the same copies are behind the others, at the leader; 0: none is.",
         (*_PARTITION, "records"),
     ),
+    Metric("strandline_removal_holds", _G, "readers", "Readers that hold records of it.", _PARTITION),
 )
 
 CHECKPOINTS: Final = (

@@ -76,19 +76,25 @@ class NodesApi:
         if (why := source.keeper.disowned() or source.keeper.waits_for()) is not None:
             return refusal(503, f"node {source.host.node_id} cannot let another in: {why}")
         stranger = source.host.mesh.strangers.knocking().get(node)
-        if folder is None:
-            if stranger is None:
-                return refusal(
-                    409,
-                    f"no process comes to this node as node {node} with another data folder: start node"
-                    f" {node} with an empty data folder first",
-                )
-            folder = f"{stranger.folder:016x}"
-        if stranger is not None and stranger.foreign and folder == f"{stranger.folder:016x}":
+        if stranger is None or folder not in (None, f"{stranger.folder:016x}"):
+            which = "another data folder" if folder is None else f"data folder {folder}"
+            return refusal(
+                409,
+                f"no process comes to this node as node {node} with {which}: start node"
+                f" {node} with an empty data folder first",
+            )
+        folder = f"{stranger.folder:016x}"
+        if stranger.foreign:
             return refusal(
                 409,
                 f"data folder {folder} is of another incarnation of this cluster and cannot be let in: start"
                 f" node {node} with the folder that belongs here, or with an empty one",
+            )
+        if stranger.replaced:
+            return refusal(
+                409,
+                f"data folder {folder} was node {node}'s until another took its place, and lacks what node"
+                f" {node} promised since: start node {node} with that other folder, or with an empty one",
             )
         result = await source.controller.submit(ReplaceNode(node, int(folder, 16)), SUBMIT_SECONDS)
         if isinstance(result, Unavailable):
@@ -110,6 +116,7 @@ class NodesApi:
             "folder": f"{present.folder:016x}",
             "leaving": len(present.leaving),
             "joining": len(present.joining),
+            "stuck_topics": self._source.controller.machine.stuck_topics(),
         }
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Final
 
-from strandline.node.admin.compaction_schemas import COMPACTED_PARTITION, COMPACTION
+from strandline.node.admin.compaction_schemas import (
+    COMPACTED_PARTITION,
+    COMPACTION,
+    HOLD_REQUEST,
+    HOLDS,
+    RELEASE_REQUEST,
+)
 from strandline.node.admin.schemas import (
     ABORT_REQUEST,
     ABORTED,
@@ -155,10 +161,14 @@ OPENAPI: Final[dict[str, Any]] = {
             _AFTER_GROUP,
             _query("topic", "Only those of this topic.", TEXT),
         ),
+        "/api/compaction/holds": _post(
+            "Hold records of a compacted topic against cleaning, for a reader", HOLD_REQUEST, HOLDS
+        ),
+        "/api/compaction/holds/release": _post("End a reader's holds of a topic", RELEASE_REQUEST, HOLDS),
         "/api/gc/dry-run": _get("What this node's collector would delete now", DRY_RUN, _LIMIT),
         "/api/gc/pause": _post("Collect no more, on any node", NOTHING, PAUSED),
         "/api/gc/resume": _post("Collect again, on all nodes", NOTHING, PAUSED),
-        "/api/gc/reset": _post("Have this node's collector begin anew", NOTHING, RESET),
+        "/api/gc/reset": _post("Reset this node's collector", NOTHING, RESET),
         "/api/checkpoints": _post(
             "Take a checkpoint of the topics, and of the controller", CHECKPOINT_REQUEST, CHECKPOINT
         ),

@@ -40,8 +40,8 @@ class Origins:
             )
         if origin is not None and urlsplit(origin).netloc.lower() != (host or "").lower():
             return HTTPStatus.FORBIDDEN, (
-                f"a page of {origin[:80]!r} in a browser asked, not somebody at this node: use curl, or the "
-                "command strandline"
+                f"a page of {origin[:80]!r} in a browser asked, and this node answers only its own pages: "
+                "use curl, or the command strandline"
             )
         return None
 

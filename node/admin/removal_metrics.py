@@ -31,6 +31,7 @@ def _partition(page: Page, told: PartitionStatus) -> None:
         page.add("strandline_removal_clean_end", told.local.clean_end, labels)
         page.add("strandline_removal_log_end", told.local.log_end, labels)
     page.add("strandline_removal_log_bytes", told.local.bytes, labels)
+    page.add("strandline_removal_holds", len(told.holds), labels)
     page.add("strandline_removal_mtro", told.mtro, labels)
     page.add("strandline_removal_mxro", told.mxro, labels)
     page.add("strandline_removal_ripe_tombstones", told.ripe_tombstones, labels)

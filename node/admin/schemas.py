@@ -111,6 +111,9 @@ REPLACEMENT: Final = maybe_record(
     folder=_FOLDER,
     leaving=value("integer", "Groups that still have the old folder as a member."),
     joining=value("integer", "Groups that the new folder has not joined yet."),
+    stuck_topics=rows(
+        TEXT, "Topics of these groups that have no majority of live replicas: the replacement waits for them."
+    ),
 )
 NODES: Final = record(
     nodes=rows(NODE),

@@ -15,11 +15,12 @@ from strandline.node.checkpoints.publisher import PublisherMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import Hosted, PartitionStatus
 from strandline.node.compaction.compactor import CompactorMeasures
+from strandline.node.compaction.holding import PartitionHold
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.controller.client import Unavailable
-from strandline.node.controller.cluster_clock import Verdict
+from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
-from strandline.node.gc.collectable_epochs import Heard, HeldBack, Maximum
+from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.level_one.builder_measures import BuilderMeasures
@@ -33,6 +34,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection
+from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.partition.epoch_window import EpochWindow, WindowCounters
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -156,7 +158,7 @@ class CollectableSource(Protocol):
     """This node's view of M, and of every partition's M(p)."""
 
     def maximum(self) -> Maximum: ...
-    def heard(self, group: int, /) -> Heard | None: ...
+    def reported(self, group: int, /) -> ReportedEpoch | None: ...
     async def held_back(self) -> HeldBack: ...
 
 
@@ -232,7 +234,7 @@ class CountingSource(Protocol):
 class ClockSource(Protocol):
     """Whether the nodes agree on the time."""
 
-    def verdict(self) -> Verdict: ...
+    def estimate(self) -> ClockEstimate: ...
 
 
 class PublisherSource(Protocol):
@@ -253,6 +255,17 @@ class CheckpointReportSource(Protocol):
     """The report of a checkpoint, or of a renewal of leases."""
 
     def as_dict(self) -> dict[str, Any]: ...
+
+
+class HoldingSource(Protocol):
+    """Renews and ends readers' holds of compacted partitions."""
+
+    async def hold(
+        self, topic: Topic, reader: str, offsets: Mapping[int, int | None], lease_ms: int, /
+    ) -> list[PartitionHold]: ...
+    async def release(
+        self, topic: Topic, reader: str, partitions: Sequence[int], /
+    ) -> list[PartitionHold]: ...
 
 
 class CheckpointTaker(Protocol):
@@ -330,6 +343,8 @@ class AdminSource(Protocol):
     def local_documents(self) -> LocalDocumentsSource: ...
     @property
     def checkpoints(self) -> CheckpointTaker: ...
+    @property
+    def holding(self) -> HoldingSource: ...
 
 
 class PartitionTableSource(Protocol):

@@ -22,6 +22,7 @@ from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import Compactor
+from strandline.node.compaction.holding import Holding
 from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.compaction.removal_leader import RemovalLeader
 from strandline.node.compaction.reports import Reports
@@ -110,9 +111,6 @@ class NodeParts:
         self.disk = disk
         self.log_executor = snapshot_executor
         self.store = store
-        self._store_watch = (
-            StoreWatch(store, self.node_id, loop=loop) if isinstance(store, RetryingStore) else None
-        )
         self.boot_id = boot_id
         self.admin_port = config.admin.port
         """Port of the HTTP API; its server sets it before `start` if it took a free one."""
@@ -137,13 +135,20 @@ class NodeParts:
         self.calls = MeshCalls(self.host, loop=loop)
         self.owned = OwnedStore(store)
         """The store, once it was seen to be this cluster's: all parts but those that find that out use it."""
+        self._store_watch = (
+            StoreWatch(store, self.owned, self.node_id, loop=loop)
+            if isinstance(store, RetryingStore)
+            else None
+        )
         store = self.owned
         self.publisher = Publisher(store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng)
+        self.compactor = compactor or StoreCompactor(store, disk, loop=loop, executor=snapshot_executor)
         self.local_documents = LocalDocuments(
             config.cluster.id,
             self.node_id,
             self.publisher,
             lambda group: self.compaction.log_of(group),
+            self.compactor,
             loop=loop,
             executor=snapshot_executor,
             share_bits=config.checkpoints.local_share_bits,
@@ -231,11 +236,11 @@ class NodeParts:
         )
         self.replica_manager = ReplicaManager(self.host, self.controller, self.replicas, loop=loop)
         self.level_one = LevelOneUpkeep(self)
-        self.compactor = compactor or StoreCompactor(store, disk, loop=loop, executor=snapshot_executor)
         self.compaction: CompactionUpkeep = CompactionUpkeep(self)
         self.reports = Reports(self.calls, self.host, self.leaders, self.compaction, loop=loop)
         self.removal = RemovalLeader(self)
         self.compaction_status = CompactionStatus(self)
+        self.holding = Holding(self)
         self.local_reader = LocalReader(
             self.compaction.log_of, self.compaction.measures, loop=loop, executor=read_executor
         )

@@ -95,7 +95,7 @@ class CheckpointCoordinator:
         context.calls.serve(METHOD, self._serve)
 
     async def take(self, topics: Sequence[str] | None, lease_ms: int, timeout: float) -> CheckpointReport:  # noqa: ASYNC109
-        """Take a checkpoint of these topics, or of all, and of the controller; lease it for so many ms.
+        """Take a checkpoint of these topics, or of all, and of the controller; lease it for this many ms.
 
         Works on any node and returns within `timeout` seconds, with what there is by then. Raises
         UnknownTopic before anything is done.

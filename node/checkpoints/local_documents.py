@@ -1,9 +1,9 @@
 """Publishing, beside a checkpoint of a compacted partition, what this replica's own log had then.
 
 The log goes on being cleaned, so it is held as it is while the checkpoint's entry is applied, which costs
-nothing but the disk space of files that are replaced meanwhile. It is read afterwards, block by block in the
-executor, with a rest after each: nothing waits for it but an audit. A document that is not made, for
-whatever reason, is only missed (docs/audits.md, local_logs_agree).
+nothing but the disk space of files that are replaced meanwhile. It is read afterwards, block by block; the
+compactor finds the rows in each, and a rest follows: nothing waits for it but an audit. A document that is
+not made, for whatever reason, is only missed (docs/audits.md, local_logs_agree).
 """
 
 from __future__ import annotations
@@ -14,20 +14,16 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from strandline.node.checkpoints.document_rows import DocumentRows
 from strandline.node.checkpoints.publisher import Publisher
-from strandline.node.compaction.bad_batch import BadBatch
+from strandline.node.compaction.compactor import JobFailed, Shared, ShareJob
 from strandline.node.compaction.local_log import View
-from strandline.node.compaction.segment_files import OpenSegment
-from strandline.snapshot.level_one_format import Block
 from strandline.snapshot.local_document import LocalDocument
 from strandline.snapshot.names import local_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.partition import PartitionStateMachine
-
-if TYPE_CHECKING:
-    from strandline.node.compaction.shared_rows import SharedRows
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +51,12 @@ class ReplicaLog(Protocol):
         """Have the log reset."""
 
 
+class Compactor(Protocol):
+    """Finds the rows, in a process of its own where there is one."""
+
+    async def share(self, job: ShareJob, /) -> Shared | JobFailed: ...
+
+
 @dataclass(slots=True)
 class LocalDocumentMeasures:
     """Counters since the node started."""
@@ -80,6 +82,7 @@ class LocalDocuments:
         node: int,
         publisher: Publisher,
         log_of: Callable[[int], ReplicaLog | None],
+        compactor: Compactor,
         *,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
@@ -91,6 +94,7 @@ class LocalDocuments:
         self._node = node
         self._publisher = publisher
         self._log_of = log_of
+        self._compactor = compactor
         self._loop = loop
         self._executor = executor
         self._share_bits = share_bits
@@ -136,17 +140,20 @@ class LocalDocuments:
     async def _publish(self, taken: _Taken) -> None:
         stored = False
         try:
-            rows = await self._rows(taken)
+            try:
+                rows = await self._rows(taken)
+            finally:
+                # The store may be away for hours, and the files that were replaced need not wait for it.
+                taken.view.release()
             if rows is not None:
                 data = self._document(taken, rows).encode()
                 name = local_name(self._cluster, taken.group, taken.log_index, self._node)
                 stored = await self._publisher.put(name, [data])
         finally:
-            taken.view.release()
             self.measures.published += stored
             self.measures.dropped += not stored
 
-    def _document(self, taken: _Taken, rows: SharedRows) -> LocalDocument:
+    def _document(self, taken: _Taken, rows: DocumentRows) -> LocalDocument:
         manifest = taken.view.manifest
         return LocalDocument(
             self._cluster,
@@ -162,30 +169,30 @@ class LocalDocuments:
             rows.packed(),
         )
 
-    async def _rows(self, taken: _Taken) -> SharedRows | None:
-        rows = await self._loop.run_in_executor(self._executor, _no_rows, self._share_bits)
+    async def _rows(self, taken: _Taken) -> DocumentRows | None:
+        off = self._loop.run_in_executor
+        rows = DocumentRows(self._share_bits)
         for segment in taken.view.segments:
             for block in segment.footer.blocks:
                 began = self._loop.time()
                 try:
-                    await self._loop.run_in_executor(self._executor, _read, rows, segment, block)
-                except (BadObject, BadBatch) as error:
+                    data = await off(self._executor, segment.read, block)
+                except BadObject as error:
                     taken.replica_log.damaged(str(error))
                     return None
                 except OSError as error:
-                    log.warning("group %d: the local log is not told beside checkpoint %d: %s",
-                                taken.group, taken.log_index, error)  # fmt: skip
+                    _missed(taken, str(error))
                     return None
+                found = await self._compactor.share(ShareJob(data, rows.share_bits))
+                if isinstance(found, JobFailed):
+                    # A batch that cannot be read came so from level one; the log is not at fault.
+                    _missed(taken, found.reason)
+                    return None
+                await off(self._executor, rows.add, found.rows)
                 await asyncio.sleep(self._loop.time() - began)
         return rows
 
 
-def _no_rows(share_bits: int) -> SharedRows:
-    # Only here is numpy imported into a node: a node without compacted topics spares its memory.
-    from strandline.node.compaction.shared_rows import SharedRows
-
-    return SharedRows(share_bits)
-
-
-def _read(rows: SharedRows, segment: OpenSegment, block: Block) -> None:
-    rows.add(segment.read(block))
+def _missed(taken: _Taken, reason: str) -> None:
+    log.warning("group %d: the local log is not told beside checkpoint %d: %s",
+                taken.group, taken.log_index, reason)  # fmt: skip

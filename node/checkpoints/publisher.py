@@ -138,7 +138,7 @@ class Publisher:
         self._start()
 
     async def stop(self, seconds: float = 2.0) -> None:
-        """Go on with waiting documents for up to so many seconds, then end; nothing is published any more."""
+        """Publish waiting documents for up to this many seconds, then end; nothing is published after."""
         end = self._loop.time() + seconds
         if self._making is not None:
             await asyncio.wait([self._making], timeout=seconds)

@@ -69,7 +69,7 @@ class Renewals:
         lease_ms: int,
         timeout: float,  # noqa: ASYNC109
     ) -> RenewalReport:
-        """Lease checkpoints, each a partition's group and a log index, for so many ms from now.
+        """Lease checkpoints, each a partition's group and a log index, for this many ms from now.
 
         A lease is never shortened. Returns within `timeout` seconds, with what was achieved by then.
         """

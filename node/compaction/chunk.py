@@ -150,8 +150,23 @@ class Chunk:
         self.tombstone: NDArray[np.bool_] = fields.value.null
         self.offset_delta: Longs = fields.offset_delta
         self.timestamp_delta: Longs = fields.timestamp_delta
+        self._check_offsets(positions[0])
         self.batch: Longs = np.repeat(np.arange(self.count.size), self.count)
         """Number of each record's batch."""
         self.base_offset: Longs = self.header["base_offset"].astype(np.int64)
         self.offset: Longs = self.base_offset[self.batch] + self.offset_delta
         self.marker: NDArray[np.bool_] = ((self.header["attributes"] & CONTROL) != 0)[self.batch]
+
+    def _check_offsets(self, position: int) -> None:
+        """Raises BadBatch unless the records' offsets rise, from the base to at most the last of each batch.
+
+        Producers write them, and Kafka takes any of a batch that is not compressed. A record that claimed to
+        lie behind later ones of its key would outlive them.
+        """
+        delta, first = self.offset_delta, self.first
+        rise = delta[1:] > delta[:-1]
+        rise[first[1:] - 1] = True  # there another batch begins
+        last = delta[first + self.count - 1] > self.header["last_offset_delta"]
+        if not rise.all() or (delta[first] < 0).any() or last.any():
+            reason = "the offsets of its records do not rise within those of the batch"
+            raise BadBatch(f"of a batch from byte {position} on: {reason}")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compactor import Compactor, FilterJob, JobFailed, MapJob, Why
+from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.manifest import NONE, Manifest, Segment
 from strandline.node.compaction.replica_log import ReplicaLog
 
@@ -40,13 +41,17 @@ class CleaningRound:
         assert replica_log.log is not None, "a round is for a log"
         self.replica_log = replica_log
         self.ended = False
+        self.failed = False
+        """Whether it broke off, and says nothing of the log."""
         self.futile = False
         """Whether it ended without a change: the next one would be the same."""
         self.young_ms: int | None = None
         """The newest timestamp of the batch that was too young, if that is where the round ended."""
         self.problem: str | None = None
         """The cause that an operator has to remove for rounds to come further; None if there is none."""
-        removals = replica_log.replica.machine.removals
+        machine = replica_log.replica.machine
+        removals = machine.removals
+        self._cleanable_end = machine.cleanable_end
         self._ripe = removals.ripe_tombstones, removals.ripe_markers
         self._removals = removals
         self._number = number
@@ -61,6 +66,8 @@ class CleaningRound:
         while dirty and not dirty[-1].records:
             dirty.pop()
         self._to_map = dirty
+        self._first_mapped = dirty[0].number if dirty else NONE
+        self._records = sum(one.records for one in dirty)
         self._keys = 0
         self._bound: int | None = None if dirty else manifest.clean_end
         self._groups: list[list[Segment]] = []
@@ -69,8 +76,7 @@ class CleaningRound:
     async def step(self) -> None:
         """Do the next piece of work."""
         if not self._stands():
-            self._measures.abandoned += 1
-            self.ended = True
+            self._break_off()
         elif self._bound is None:
             await self._map()
         elif self._groups:
@@ -93,9 +99,12 @@ class CleaningRound:
             self.replica_log.place,
             self._number,
             segment,
+            segment.number == self._first_mapped,
             not self._to_map,
             self._newest_ms,
+            self._cleanable_end,
             self._limits.map_bytes,
+            self._records,
         )
         mapped = await self._compactor.map(job)
         if isinstance(mapped, JobFailed):
@@ -137,8 +146,7 @@ class CleaningRound:
         self._measures.cleaned_read_bytes += made.read_bytes
         self._measures.cleaned_written_bytes += made.written_bytes
         if not self._stands():
-            self._measures.abandoned += 1
-            self.ended = True
+            self._break_off()
             await self.replica_log.discard(log, numbers)
             return
         segments = list(log.manifest.segments)
@@ -146,20 +154,24 @@ class CleaningRound:
         segments[at : at + len(group)] = made.segments
         clean_end = log.manifest.clean_end if self._groups else max(bound, self._clean_end)
         if not await self.replica_log.replace(segments, clean_end):
-            self.ended = True
+            self.ended = self.failed = True
             return
         self._measures.removed_records += made.removed_records
         if not self._groups:
             self._measures.rounds += 1
             self.ended = True
 
+    def _break_off(self) -> None:
+        self._measures.abandoned += 1
+        self.ended = self.failed = True
+
     def _fail(self, failed: JobFailed) -> None:
         self._measures.failed += 1
-        self.ended = True
+        self.ended = self.failed = True
         if failed.why is Why.DAMAGED:
             self.replica_log.damaged(failed.reason)
-        else:
-            self.replica_log.failed(f"a round of cleaning failed: {failed.reason}")
+            return
+        self.replica_log.problems.failed(Work.CLEAN, f"the local log cannot be cleaned: {failed.reason}")
 
 
 def groups(manifest: Manifest, bound: int, most_bytes: int) -> list[list[Segment]]:

@@ -34,9 +34,9 @@ class LocalLogStatus:
     segments: int
     bytes: int
     resets: int
-    """Since this process started, the first making of the log included."""
+    """Since this process started, as the log was damaged or behind; not that there was none."""
     reset_for: str | None
-    """Cause of the last reset, or of the one that is due."""
+    """Cause of the last of them, or of the one that is due."""
     problem: str | None
     """Cause why the log is not opened, filled or cleaned; null: nothing is wrong."""
 
@@ -78,6 +78,16 @@ class LeaderStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldStatus:
+    """A reader that keeps cleaning from going on beyond an offset."""
+
+    reader: str
+    offset: int
+    until_ms: int
+    """Unix milliseconds, in the state machine's time."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """One replica of a compacted partition on this node."""
 
@@ -85,6 +95,9 @@ class PartitionStatus:
     topic: str
     partition: int
     local: LocalLogStatus
+    due: bool
+    """Whether that log is to be filled or cleaned, by the topic's settings. While it is not, what it holds
+    back waits for further records."""
     mtro: int
     mxro: int
     ripe_tombstones: int
@@ -92,6 +105,7 @@ class PartitionStatus:
     waiting_removals: int
     ripens_at_ms: int
     """When the first of them ripens, in the state machine's time; -1 if none waits."""
+    holds: tuple[HoldStatus, ...]
     leader: LeaderStatus | None
     """Null: this node does not lead the partition."""
 
@@ -126,6 +140,8 @@ class LogsSource(Protocol):
     def logs(self) -> Mapping[int, ReplicaLog]: ...
     @property
     def publisher(self) -> PublisherSource: ...
+    def due(self, group: int, /) -> bool:
+        """Whether a log is to be filled or cleaned."""
 
 
 class StatusContext(Protocol):
@@ -165,12 +181,14 @@ class CompactionStatus:
             replica.topic,
             replica.number,
             local_status(log),
+            self._context.compaction.due(replica.group.id),
             removals.mtro,
             removals.mxro,
             removals.ripe_tombstones,
             removals.ripe_markers,
             len(removals.waiting),
             self._ripens_at(replica, removals),
+            tuple(HoldStatus(*one) for one in replica.machine.holds.rows()),
             self._leader_status(replica),
         )
 
@@ -208,7 +226,7 @@ def local_status(log: ReplicaLog) -> LocalLogStatus:
         0 if manifest is None else sum(one.size for one in manifest.segments),
         log.resets,
         log.reset_for,
-        log.problem,
+        log.problems.first,
     )
 
 

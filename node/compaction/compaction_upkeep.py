@@ -9,78 +9,28 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Final
 
 from strandline.node.compaction.cleaning_round import CleaningRound, RoundLimits
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compactor import IngestJob, JobFailed, Why
 from strandline.node.compaction.context import CompactionContext, Replica, configs_of
-from strandline.node.compaction.due import Tally, newest_cleanable, overdue, round_is_due, tally
-from strandline.node.compaction.ingest_plan import Waiting, packed_rows, waiting
+from strandline.node.compaction.due import newest_cleanable
+from strandline.node.compaction.ingest_plan import packed_rows, waiting
 from strandline.node.compaction.local_log import remove_log, stored_logs
-from strandline.node.compaction.manifest import Manifest
+from strandline.node.compaction.log_problems import Work
+from strandline.node.compaction.log_upkeep import LogUpkeep
 from strandline.node.compaction.publisher import Publisher
 from strandline.node.compaction.replica_log import ReplicaLog
-from strandline.node.level_one.plan import FirstSeen
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.settings import Configs
-from strandline.statemachine.controller.topic_config import MIN_COMPACTION_LAG_MS
 
 LOOK_SECONDS: Final = 1.0
 MAX_PAUSE_SECONDS: Final = 5.0
 """Longest rest after a step; one that took less is followed by as long a rest as it took."""
 
 log = logging.getLogger(__name__)
-
-
-class LogUpkeep:
-    """A log of this node, and what is known of its work."""
-
-    def __init__(self, replica_log: ReplicaLog, configs: Configs, ingest_seconds: float) -> None:
-        self.log = replica_log
-        self.configs = configs
-        self.seen = FirstSeen(ingest_seconds)
-        self.waiting: Waiting | None = None
-        """The next ingest, as of the last look."""
-        self._counted: tuple[Manifest, Tally] | None = None
-        self._futile: tuple[Manifest, tuple[int, int], Configs, int | None] | None = None
-        """The log, the ripe offsets and the topic's settings for which a round did nothing; and until when,
-        Unix milliseconds."""
-
-    @property
-    def ripe(self) -> tuple[int, int]:
-        """Offsets below which tombstones, and markers, may go."""
-        removals = self.log.replica.machine.removals
-        return removals.ripe_tombstones, removals.ripe_markers
-
-    def tally(self, manifest: Manifest) -> Tally:
-        """Of the log as it is; counted once for each change."""
-        if self._counted is None or self._counted[0] is not manifest:
-            self._counted = (manifest, tally(manifest))
-        return self._counted[1]
-
-    def note_futile(self, manifest: Manifest, young_ms: int | None) -> None:
-        """A round did nothing, and the next would not either, until this or the state has changed."""
-        until = None if young_ms is None else young_ms + MIN_COMPACTION_LAG_MS.of(self.configs)
-        self._futile = (manifest, self.ripe, self.configs, until)
-
-    def urgency(self, now_ms: int) -> float | None:
-        """The dirty ratio if a round is due, and 1 more if one is overdue; None if not."""
-        if self.log.log is None:
-            return None
-        manifest, replica = self.log.log.manifest, self.log.replica
-        told = self.tally(manifest)
-        # A leader whose log is less clean than level one cannot publish.
-        behind = replica.leads and manifest.clean_end < replica.machine.removals.level_one_clean
-        if not behind and not round_is_due(told, self.configs, self.ripe, now_ms):
-            return None
-        if self._futile is not None:
-            before, ripe, configs, until = self._futile
-            same = before is manifest and ripe == self.ripe and configs == self.configs
-            if same and (until is None or now_ms <= until):
-                return None
-        return told.dirty_ratio + (behind or overdue(told, self.configs, now_ms))
 
 
 class CompactionUpkeep:
@@ -108,12 +58,17 @@ class CompactionUpkeep:
         kept = self._kept.get(group)
         return None if kept is None else kept.log
 
+    def due(self, group: int) -> bool:
+        """Whether the log of one replica is to be filled or cleaned."""
+        kept = self._kept.get(group)
+        return kept is not None and kept.due(self._context.wall_ms())
+
     def states(self) -> Mapping[str, int]:
         """The number of logs that are open, not open, and open but not cleaned any further."""
         states = {"open": 0, "closed": 0, "stuck": 0}
         for kept in self._kept.values():
             open_log = kept.log.log is not None
-            states["stuck" if open_log and kept.log.stuck else "open" if open_log else "closed"] += 1
+            states["stuck" if open_log and kept.log.problems.stuck else "open" if open_log else "closed"] += 1
         return states
 
     def start(self) -> None:
@@ -160,10 +115,22 @@ class CompactionUpkeep:
             self._round = self._next_round()
         if self._round is None:
             return ingested or published
-        await self._round.step()
+        foreseen = await self._guarded(self._round.replica_log, Work.CLEAN, self._round.step())
         if self._round.ended:
             self._round_ended(self._round)
+        if self._round.ended or not foreseen:
             self._round = None
+        return True
+
+    async def _guarded(self, owner: ReplicaLog, kind: Work, work: Awaitable[None]) -> bool:
+        """Work on one log; if it fails in a way that was not foreseen, which is False, the others go on."""
+        try:
+            await work
+        except Exception as error:
+            message = f"compaction of {owner} failed in a way that was not foreseen"
+            owner.problems.failed(kind, f"{message}: {error!r}")
+            self._context.loop.call_exception_handler({"message": message, "exception": error})
+            return False
         return True
 
     # Looking.
@@ -190,7 +157,7 @@ class CompactionUpkeep:
         for one in [*kept.values()]:
             # While a round is under way only a reset may change its log.
             if one.log.wants_care and (one.log is not busy or not one.log.in_step()):
-                await one.log.care()
+                await self._guarded(one.log, Work.KEEP, one.log.care())
         if context.registered and not self._swept:
             await self._sweep()
 
@@ -204,7 +171,10 @@ class CompactionUpkeep:
             one.waiting = None
             return
         manifest, machine = one.log.log.manifest, one.log.replica.machine
-        one.waiting = waiting(manifest, machine, self._config.segment_bytes)
+        if one.log.may_be_filled():
+            one.waiting = waiting(manifest, machine, self._config.segment_bytes)
+        else:
+            one.waiting = None
         end = manifest.log_end if one.waiting is None else one.waiting.end_offset
         one.seen.note(manifest.log_end, end, now)
 
@@ -241,22 +211,24 @@ class CompactionUpkeep:
         """Ingest for the log that has waited for longest, of those that are due."""
         now, most = self._context.loop.time(), self._config.ingest_seconds
         due: list[tuple[float, LogUpkeep]] = []
-        for one in self._idle():
+        for one in self._idle(Work.FILL):
             if one.waiting is not None:
                 age = one.seen.age(one.waiting.first_offset, now) / most
                 if age >= 1 or one.waiting.bytes >= self._config.ingest_bytes:
                     due.append((age, one))
+            else:
+                one.log.problems.worked(Work.FILL)
         if not due:
             return False
-        await self._ingest(max(due, key=lambda each: each[0])[1])
+        one = max(due, key=lambda each: each[0])[1]
+        await self._guarded(one.log, Work.FILL, self._ingest(one))
         return True
 
-    def _idle(self) -> Iterator[LogUpkeep]:
-        """The logs that are open and not in the round."""
-        now = self._context.loop.time()
+    def _idle(self, work: Work) -> Iterator[LogUpkeep]:
+        """The logs that are open, not in the round, and for which this work may be tried."""
         busy = None if self._round is None else self._round.replica_log
         for one in self._kept.values():
-            if one.log is not busy and one.log.backoff.retry_at <= now and one.log.in_step():
+            if one.log is not busy and not one.log.problems.waits(work) and one.log.in_step():
                 yield one
 
     async def _ingest(self, one: LogUpkeep) -> None:
@@ -305,7 +277,7 @@ class CompactionUpkeep:
             kept = segments[:-1] if before else segments
             clean_end = it.manifest.clean_end if segments else made.segment.base_offset
             if await owner.replace([*kept, made.segment], clean_end):
-                owner.backoff.over()
+                owner.problems.worked(Work.FILL)
                 self.measures.ingests += 1
                 self.measures.ingested_bytes += made.read_bytes
                 self.measures.ingest_written_bytes += made.segment.size
@@ -314,13 +286,15 @@ class CompactionUpkeep:
         self.measures.failed += 1
         if failed.why is Why.DAMAGED:
             owner.damaged(failed.reason)
-        elif failed.why is Why.GONE and owner.backoff.error is None:
+            return
+        if failed.why is Why.GONE and owner.problems.overtaken(Work.FILL, failed.reason):
             # Level one was merged or published meanwhile; the next plan is by the state of then.
-            owner.backoff.failed(self._context.loop.time(), failed.reason, 0.0)
-        elif failed.why is Why.DISK:
-            owner.failed(f"the local log cannot be filled, as its disk is full or fails: {failed.reason}")
+            return
+        if failed.why in (Why.DISK, Why.LOST):
+            reason = "the local log cannot be filled"
         else:
-            owner.failed(f"level one cannot be read into the local log: {failed.reason}")
+            reason = "level one cannot be read into the local log"
+        owner.problems.failed(Work.FILL, f"{reason}: {failed.reason}")
 
     # Cleaning.
 
@@ -328,13 +302,20 @@ class CompactionUpkeep:
         """A round of the dirtiest log of those that are due."""
         now_ms = self._context.wall_ms()
         due: list[tuple[float, LogUpkeep]] = []
-        for one in self._idle():
+        for one in self._idle(Work.CLEAN):
             urgency = one.urgency(now_ms)
             if urgency is not None:
                 due.append((urgency, one))
+            else:
+                # What failed was done since, or has not to be done any more.
+                one.log.problems.worked(Work.CLEAN)
+                if one.waiting is None:
+                    one.log.problems.worked(Work.KEEP)
         if not due:
             return None
         one = max(due, key=lambda each: each[0])[1]
+        assert one.log.log is not None, "only open logs are cleaned"
+        one.note_begun(one.log.log.manifest)
         limits = RoundLimits(
             self._config.map_bytes, self._config.segment_bytes, self._context.config.level_one.block_bytes
         )
@@ -349,7 +330,9 @@ class CompactionUpkeep:
 
     def _round_ended(self, ended: CleaningRound) -> None:
         owner = ended.replica_log
-        owner.note_stuck(ended.problem)
+        if not ended.failed:
+            owner.problems.worked(Work.CLEAN)
+            owner.problems.note_stuck(ended.problem)
         one = self._kept.get(owner.replica.group.id)
         if ended.futile and one is not None and owner.log is not None:
             one.note_futile(owner.log.manifest, ended.young_ms)

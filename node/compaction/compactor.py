@@ -8,12 +8,19 @@ asked again, without harm. docs/compaction.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from strandline.node.compaction.manifest import LogIdentity, Segment
 from strandline.statemachine.partition.level_one import LevelOneExtent
+
+WORKS: Final = ("ingest", "clean", "publish", "tell")
+"""Kinds of work, as metrics name them; mapping keys and filtering is cleaning."""
+
+
+BEGAN_ANEW: Final = "the compaction worker was restarted amid the round, without the keys that it had mapped"
+"""Reason of a failed job; the next round maps them again."""
 
 
 class LogPlace(NamedTuple):
@@ -56,13 +63,21 @@ class MapJob(NamedTuple):
 
     place: LogPlace
     round: int
-    """A number of this round; the first job of another one forgets the keys of the one before."""
+    """A number of this round."""
     segment: Segment
+    is_first: bool
+    """Whether the round begins with it: it forgets the keys of the round before. Any other job of a round
+    whose keys are not there is LOST: with a part of them, what is superseded would pass for clean."""
     is_last: bool
     """Whether no later segment has a batch: then this one's last batch is not cleaned."""
     newest_ms: int | None
     """A batch with a later timestamp, Unix milliseconds, is not cleaned yet; None for any."""
+    cleanable_end: int
+    """A batch with an offset from here on is not cleaned: see `PartitionState.cleanable_end`."""
     map_bytes: int
+    """At most; a map takes what the round's records may need."""
+    round_records: int
+    """Of all segments of the round that are not clean."""
 
 
 class FilterJob(NamedTuple):
@@ -92,6 +107,15 @@ class PublishJob(NamedTuple):
     unique: bytes
     """16 bytes that no other request ever has."""
     block_bytes: int
+
+
+class ShareJob(NamedTuple):
+    """Find the records of a share of all keys; see `local_document.bound`."""
+
+    data: bytes
+    """Whole batches of a settled log. They come from the node, which holds files that the log has replaced by
+    now and that have no name any more."""
+    share_bits: int
 
 
 class Why(Enum):
@@ -165,12 +189,19 @@ class Published(NamedTuple):
     """The new object, stored; None if nothing is to be replaced."""
 
 
+class Shared(NamedTuple):
+    """The rows of a local document for the batches."""
+
+    rows: bytes
+    """Of `local_rows.LOCAL_ROWS`."""
+
+
 @dataclass(slots=True)
 class CompactorMeasures:
     """A compactor's counters since it was made."""
 
-    cpu_seconds: float = 0.0
-    """Of the worker process; 0 where there is none."""
+    cpu_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORKS, 0.0))
+    """Of the worker process, by the work it was for; 0 where there is no process."""
     starts: int = 0
     """Of a worker process."""
 
@@ -188,6 +219,8 @@ class Compactor(Protocol):
 
     async def publish(self, job: PublishJob) -> Published | JobFailed:
         """As the others, but it makes an object: there may be one, now or later, also where it failed."""
+
+    async def share(self, job: ShareJob) -> Shared | JobFailed: ...
 
     async def close(self) -> None:
         """End the job in progress, which fails; all later ones fail."""

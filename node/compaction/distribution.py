@@ -43,6 +43,8 @@ class Distribution:
     """The timing of one partition's sendings in one term, in seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
+        self.nothing_to_send = True
+        """Whether, at the last look, all members had reported, the minimum was in force, no row was ripe."""
         self._changed_at: float | None = None
         """When the minimum was first seen above what is in force; None while it is not."""
         self._sent_at = float("-inf")
@@ -59,9 +61,11 @@ class Distribution:
             self._changed_at = None
         elif self._changed_at is None:
             self._changed_at = now
+        ripened = has_ripened(removals, retention, agreed_ms)
+        self.nothing_to_send = minimum is not None and self._changed_at is None and not ripened
         if now < self._not_before:
             return False
-        if has_ripened(removals, retention, agreed_ms):
+        if ripened:
             return True
         if self._changed_at is None or now < self._changed_at + DELAY_SECONDS:
             return False

@@ -54,12 +54,12 @@ def overdue(told: Tally, configs: Configs, now_ms: int) -> bool:
 def round_is_due(told: Tally, configs: Configs, ripe: tuple[int, int], now_ms: int) -> bool:
     """Whether a round of cleaning would do what the topic asks for.
 
-    As Kafka: enough of the log is not clean, or something has waited for too long. And `ripe` tombstones, or
-    markers, are in the clean part.
+    As Kafka (LogCleanerManager): more of the log than the ratio is not clean, so never by a ratio of 1, or
+    something has waited for too long. And `ripe` tombstones, or markers, are in the clean part.
     """
     tombstones, markers = ripe
     return (
-        (told.dirty_bytes > 0 and told.dirty_ratio >= MIN_CLEANABLE_DIRTY_RATIO.of(configs))
+        (told.dirty_bytes > 0 and told.dirty_ratio > MIN_CLEANABLE_DIRTY_RATIO.of(configs))
         or overdue(told, configs, now_ms)
         or NONE < told.lowest_tombstone < tombstones
         or NONE < told.lowest_marker < markers

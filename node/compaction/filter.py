@@ -32,7 +32,7 @@ def map_keys(chunk: Chunk, keys: KeyMap, bound: int) -> int:
         return bound
     high, low = keys.hash.of(chunk.records, chunk.key)
     counts = ~chunk.marker & ~chunk.key.null
-    # Batches are whole in the map or not at all: so many keys as each has with those before it, at most.
+    # A batch is in the map with all its keys or with none. Element i bounds the keys of the batches up to i.
     most = np.concatenate([[0], np.cumsum(counts)])[chunk.first + chunk.count]
     begin = 0
     while begin < wanted:

@@ -19,6 +19,7 @@ from strandline.node.compaction.rewriting import settled
 from strandline.node.compaction.segment_files import (
     TERM,
     LocalLogDamaged,
+    disk_reason,
     open_segment,
     segment_unique,
     write_made,
@@ -162,7 +163,7 @@ async def ingest(
     except (BadObject, BadBatch) as error:
         return JobFailed(Why.SOURCE, str(error))
     except OSError as error:
-        return JobFailed(Why.DISK, str(error))
+        return JobFailed(Why.DISK, disk_reason(error, job.place.folder))
 
 
 async def _runs(job: IngestJob, store: ObjectStore) -> tuple[list[_Run], int]:

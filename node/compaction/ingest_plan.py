@@ -27,7 +27,7 @@ class Waiting(NamedTuple):
 
 
 def waiting(manifest: Manifest, machine: PartitionState, most_bytes: int) -> Waiting | None:
-    """The next ingest, of objects of about so many bytes in all; None if there is nothing.
+    """The next ingest, of objects of about this many bytes in all; None if there is nothing.
 
     It ends at the last stable offset: what was aborted below is known.
     """

@@ -16,6 +16,8 @@ from strandline.node.compaction.compactor import (
     Mapped,
     Published,
     PublishJob,
+    Shared,
+    ShareJob,
     Why,
 )
 from strandline.node.compaction.manifest import LogIdentity, Segment
@@ -24,7 +26,9 @@ from strandline.statemachine.partition.level_one import LevelOneExtent
 
 ROWS_BYTES: Final = 1024 * 1024
 """Of aborted transactions in one frame: a partition may remember a hundred of these."""
-_RESULTS: Final = {kind.__name__: kind for kind in (Ingested, Mapped, Filtered, Published, JobFailed)}
+BATCHES_BYTES: Final = 1024 * 1024
+"""Of batches in one frame: a block of one large batch may have many times as much."""
+_RESULTS: Final = {kind.__name__: kind for kind in (Ingested, Mapped, Filtered, Published, Shared, JobFailed)}
 
 
 def ingest_messages(job: IngestJob) -> Iterator[list[Any]]:
@@ -32,6 +36,13 @@ def ingest_messages(job: IngestJob) -> Iterator[list[Any]]:
     for at in range(0, len(job.aborted), ROWS_BYTES):
         yield ["rows", job.aborted[at : at + ROWS_BYTES]]
     yield ["ingest", *job._replace(aborted=b"")]
+
+
+def share_messages(job: ShareJob) -> Iterator[list[Any]]:
+    """The messages that ask for a share: the batches in slices, then the rest."""
+    for at in range(0, len(job.data), BATCHES_BYTES):
+        yield ["batches", job.data[at : at + BATCHES_BYTES]]
+    yield ["share", job.share_bits]
 
 
 def ingest_of(message: list[Any], rows: bytes) -> IngestJob:
@@ -71,7 +82,7 @@ def publish_of(message: list[Any]) -> PublishJob:
     return PublishJob(_place(place), rows, log_end, [LevelOneExtent(*one) for one in sources], *more)
 
 
-def plain(result: Ingested | Mapped | Filtered | Published | JobFailed) -> list[Any]:
+def plain(result: Ingested | Mapped | Filtered | Published | Shared | JobFailed) -> list[Any]:
     """A result, for a message."""
     fields = list(result)
     if isinstance(result, JobFailed):
@@ -79,7 +90,7 @@ def plain(result: Ingested | Mapped | Filtered | Published | JobFailed) -> list[
     return [type(result).__name__, fields]
 
 
-def result_of(values: list[Any]) -> Ingested | Mapped | Filtered | Published | JobFailed:
+def result_of(values: list[Any]) -> Ingested | Mapped | Filtered | Published | Shared | JobFailed:
     """A result out of a message; raises BadFrame for another."""
     try:
         name, fields = values

@@ -29,6 +29,11 @@ _COEFFICIENTS: Final = LONGEST_MULTILINEAR // 4 + 2
 """One for each word, one for the length, and one that is added."""
 
 
+def map_bytes(keys: int) -> int:
+    """Bytes of a map for so many keys that is half taken by them, and of one slot or more."""
+    return SLOT_BYTES * (2 * keys + 2)
+
+
 class KeyHash:
     """Maps keys to 128 bits, or to `bits` of them in tests; with coefficients of its own."""
 

@@ -142,14 +142,16 @@ class LocalLog:
             )
         )
 
-    def empty(self, start_offset: int, floors: Floors) -> Change:
-        """Let the log be empty and begin at an offset, with the floors of the state that is applied.
+    def empty(self, start_offset: int, floors: Floors, reset_index: int) -> Change:
+        """Let the log be empty and begin at an offset, with the floors of the state that is applied, which is
+        that of the log index.
 
         Durable when it returns; then `take` it. Raises what `replace` does.
         """
         return self._change(
             self.manifest._replace(
                 segments=(),
+                reset_index=reset_index,
                 floor=floors.tombstones,
                 floor_markers=floors.markers,
                 clean_end=start_offset,
@@ -205,7 +207,10 @@ class LocalLog:
 
     def _replace_manifest(self, data: bytes) -> None:
         path = self._path(MANIFEST)
-        write_new(self._disk, path + PART, [data])
+        try:
+            write_new(self._disk, path + PART, [data])
+        except FileNotFoundError:
+            raise LocalLogDamaged(f"{self.folder} is not there any more") from None
         self._unknown = True
         try:
             self._disk.rename(path + PART, path)

@@ -41,7 +41,7 @@ class LocalMeasured(NamedTuple):
     """The size of a possible read."""
 
     bytes: int
-    """At most so many; whole blocks are counted."""
+    """An upper bound; whole blocks are counted."""
     end_offset: int
     """Offset up to which was measured."""
 
@@ -113,7 +113,7 @@ class LocalReader:
                 room -= sum(len(run.data) for run in runs)
         except (BadObject, OSError) as error:
             self._measures.bad_reads += 1
-            log.error("a file of a local log cannot be read, and the log is made anew: %s", error)
+            log.error("a file of a local log cannot be read, and the log is rebuilt: %s", error)
             served = self._log_of(group)
             # A change since then may have removed the file: if not, the next read meets it again.
             if served is not None and served.readable() is view:

@@ -55,7 +55,8 @@ class Manifest(NamedTuple):
 
     identity: LogIdentity
     reset_index: int
-    """Log index that was applied at the last reset; for people."""
+    """Log index that was applied when the floors were taken: at the last reset, or later while the log was
+    empty. With a state of before, the log takes nothing in: see `ReplicaLog.may_be_filled`."""
     floor: int
     """The MTRO that was applied when the log was last empty and began to be filled."""
     floor_markers: int

@@ -1,8 +1,7 @@
 """Publishes the compacted logs of the partitions led here: level one gets what the leader's own log has left.
 
-A publication goes from the front, an object at a time, so that level one is clean up to where it has come
-whenever it breaks off. What it says is bounded by where the log was clean as it began: later pieces may come
-from a cleaner log, and have less, but not more. docs/compaction.md.
+It goes from the front, an object at a time, so that level one is clean up to where it has come. What it says
+is bounded by where the log was clean as it began: later pieces may have less. docs/compaction.md.
 """
 
 from __future__ import annotations
@@ -85,6 +84,8 @@ class _Publishing:
     """The state in which the last publication ended."""
     compared: dict[bytes, _Compared] = field(default_factory=dict)
     """By the unique bytes of objects that level one has."""
+    maker: str = ""
+    """Of the log whose segments `compared` has: the next one may use their numbers if its files were gone."""
 
 
 class Publisher:
@@ -126,13 +127,25 @@ class Publisher:
         for replica in sorted(led, key=lambda one: (one.group.id <= self._last, one.group.id)):
             publishing, owner = self._publishings[replica.group.id], self._log_of(replica.group.id)
             view = None if owner is None else owner.readable()
-            if owner is None or view is None or not leads_in(replica, publishing.term):
+            waits = publishing.backoff.retry_at > now
+            if owner is None or view is None or waits or not leads_in(replica, publishing.term):
                 continue
-            if publishing.backoff.retry_at <= now and self._is_due(replica, publishing, view, now):
+            if self._is_due(replica, publishing, view, now):
                 self._last = replica.group.id
-                await self._piece(replica, publishing, owner, view)
+                try:
+                    await self._piece(replica, publishing, owner, view)
+                except Exception as error:
+                    self._unforeseen(replica, publishing, error)
                 return True
+            publishing.backoff.over()  # what failed was done since, or has not to be done any more
         return False
+
+    def _unforeseen(self, replica: Replica, publishing: _Publishing, error: Exception) -> None:
+        """Try again later; cleaning, and the other partitions, must not wait for this one."""
+        publishing.publication = None
+        message = f"publishing {label(replica)} failed in a way that was not foreseen"
+        publishing.backoff.failed(self._context.loop.time(), f"{message}: {error!r}", MOST_RETRY_SECONDS)
+        self._context.loop.call_exception_handler({"message": message, "exception": error})
 
     # When.
 
@@ -147,13 +160,10 @@ class Publisher:
             # Level one would get back what is superseded: this log has to be cleaned first.
             publishing.publication = None
             return False
-        if (
-            publishing.publication is not None
-            and manifest.clean_end < publishing.publication.manifest.clean_end
-        ):
-            publishing.publication = None  # The log was reset since it began.
-        if publishing.publication is not None:
+        begun = publishing.publication
+        if begun is not None and manifest.clean_end >= begun.manifest.clean_end:
             return True
+        publishing.publication = None  # The log was reset since it began.
         if publishing.done is not None and publishing.done.holds(replica.machine, view):
             return False
         if publishing.prospect is None or not publishing.prospect.state.holds(replica.machine, view):
@@ -182,6 +192,8 @@ class Publisher:
         configs, publication = configs_of(self._context, replica.topic_id), publishing.publication
         assert configs is not None, "it was due in this turn"
         assert publication is not None, "it was due in this turn"
+        if publishing.maker != owner.place.maker:
+            publishing.maker, publishing.compared = owner.place.maker, {}
         sources = self._next(replica, publishing, view, grain(configs, self._context.config.level_one))
         if not sources:
             await self._end(replica, publishing)
@@ -283,8 +295,7 @@ class Publisher:
         publication, machine = publishing.publication, replica.machine
         assert publication is not None
         publishing.publication = None
-        present = {one.unique for one in machine.level_one}
-        publishing.compared = {unique: of for unique, of in publishing.compared.items() if unique in present}
+        publishing.compared = {one: of for one, of in publishing.compared.items() if one in machine.level_one}
         clean, removals = min(publication.at, publication.manifest.clean_end), machine.removals
         if clean > removals.level_one_clean or publication.at > removals.level_one_settled:
             command = _command(publication, (), (), publication.at)

@@ -212,7 +212,11 @@ class RemovalLeader:
         agreed_ms = self._agreed_ms()
         if agreed_ms is None or replica.group.id in self._under_way:
             return False
-        return led.distribution.is_due(copies.minimum, replica.machine.removals, retention, now, agreed_ms)
+        removals = replica.machine.removals
+        due = led.distribution.is_due(copies.minimum, removals, retention, now, agreed_ms)
+        if led.distribution.nothing_to_send:
+            led.error = None  # An entry whose outcome was not known has come into force since.
+        return due
 
     def _begin(self, replica: Replica, led: Led) -> None:
         task = self._context.loop.create_task(self._advance(replica, led))

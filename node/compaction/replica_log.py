@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from strandline.node.compaction.compaction_measures import CompactionMeasures, Reset
 from strandline.node.compaction.compactor import LogPlace
@@ -27,18 +27,13 @@ from strandline.node.compaction.local_log import (
     remove_log,
     reset_log,
 )
+from strandline.node.compaction.log_problems import LogProblems, Work
 from strandline.node.compaction.manifest import LogIdentity, Manifest, Segment
 from strandline.node.compaction.removal_minimum import Ends
-from strandline.node.compaction.segment_files import LocalLogDamaged
-from strandline.node.level_one.retry_backoff import RetryBackoff
+from strandline.node.compaction.segment_files import LocalLogDamaged, disk_reason
 from strandline.statemachine.partition.partition import PartitionStateMachine
 
 T = TypeVar("T")
-FIRST_RETRY_SECONDS: Final = 2.0
-LASTING_FAILURES: Final = 3
-"""In a row: the third comes 6 s after the first."""
-MOST_RETRY_SECONDS: Final = 60.0
-"""Longest pause after an error of the disk, of the store, or of bytes."""
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +52,11 @@ class ReplicaLog:
         self.replica = replica
         self.log: LocalLog | None = None
         """None while it is not open: before the first look, during a reset, while the disk fails."""
-        self.backoff = RetryBackoff(FIRST_RETRY_SECONDS)
-        """After errors of any kind; its error is for people."""
-        self.stuck: str | None = None
-        """The cause that an operator has to remove for rounds to come further; None if there is none."""
+        self.problems = LogProblems(str(self), context.loop)
         self.resets = 0
+        """Times that the log was rebuilt because it was damaged or behind; not that there was none."""
         self.reset_for: str | None = None
-        """The cause of the last reset, or of the one that is due, in words; None before any."""
+        """The cause of the last of them, or of the one that is due, in words; None before any."""
         self.identity = LogIdentity(context.config.cluster.id, replica.topic_id, replica.number)
         self.folder = log_folder(context.config.node.data, replica.topic_id, replica.number)
         self._context = context
@@ -103,6 +96,14 @@ class ReplicaLog:
             end, manifest.floor_markers
         )
 
+    def may_be_filled(self) -> bool:
+        """Whether the state is not older than the floors of the log, which is open.
+
+        A process that was killed begins with the state of its last snapshot. What that names may have a value
+        that was deleted below the floors: then the log would not learn of the deletion any more.
+        """
+        return self.log is not None and self.replica.group.applied >= self.log.manifest.reset_index
+
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back after each durable change, a reset included."""
         self._watchers.append(callback)
@@ -123,7 +124,7 @@ class ReplicaLog:
     @property
     def wants_care(self) -> bool:
         """Whether `care` would do anything now."""
-        if self.backoff.retry_at > self._context.loop.time():
+        if self.problems.waits(Work.KEEP):
             return False
         return self.log is None or not self.in_step() or self._start_has_moved(self.log.manifest)
 
@@ -133,6 +134,10 @@ class ReplicaLog:
             await self._open()
         if self.log is not None and not self.in_step() and self._due is None:
             removals, manifest = self.replica.machine.removals, self.log.manifest
+            if not manifest.segments:
+                # Of a new replica, which got its state meanwhile: nothing was read yet that it could lack.
+                await self.raise_floors()
+                return
             self._must_reset(
                 Reset.BEHIND,
                 f"it ends at {manifest.log_end}, and tombstones below {removals.ripe_tombstones}, markers "
@@ -156,32 +161,10 @@ class ReplicaLog:
         """Let an empty log begin with the floors of the state as it is now; False if it could not."""
         assert self.log is not None, "there is no log"
         start = max(self.log.manifest.log_end, self.replica.machine.start_offset)
-        floors = self._floors()
+        floors, index = self._floors(), self.replica.group.applied
         if (self.log.manifest.floor, self.log.manifest.floor_markers) == floors:
             return True
-        return await self._change(self.log, lambda it: it.empty(start, floors))
-
-    def failed(self, reason: str) -> None:
-        """Note an error; it is logged when it is a new one."""
-        before = self.backoff.failed(self._context.loop.time(), reason, MOST_RETRY_SECONDS)
-        if before != reason:
-            log.warning("compaction of %s waits: %s", self, reason)
-
-    @property
-    def problem(self) -> str | None:
-        """Cause why the log is not opened, filled or cleaned; None while nothing is wrong."""
-        return self.backoff.error or self.stuck
-
-    @property
-    def fails(self) -> bool:
-        """Whether that has lasted, or needs an operator: an object that was merged away is no failure."""
-        return self.stuck is not None or self.backoff.failures >= LASTING_FAILURES
-
-    def note_stuck(self, problem: str | None) -> None:
-        """Note how the last round ended; a problem is logged when it is a new one."""
-        if problem is not None and problem != self.stuck:
-            log.error("the local log of %s is not cleaned any further: %s", self, problem)
-        self.stuck = problem
+        return await self._change(self.log, lambda it: it.empty(start, floors, index))
 
     def close(self) -> None:
         """Close the files, once the readers are through."""
@@ -206,22 +189,23 @@ class ReplicaLog:
 
     def _must_reset(self, why: Reset, reason: str) -> None:
         if self._due is None:
-            self._due, self.reset_for = why, reason
+            self._due = why
             if why is not Reset.NEW:
-                log.error("the local log of %s is made anew: %s", self, reason)
+                self.reset_for = reason
+                log.error("the local log of %s is rebuilt: %s", self, reason)
 
     async def _open(self) -> None:
+        disk = self._context.disk
         try:
-            self.log = await self._off(
-                open_log, self._context.disk, self.folder, self.identity, self._maker()
-            )
-        except LocalLogDamaged as error:
-            there = await self._off(has_segments, self._context.disk, self.folder)
-            self._must_reset(Reset.DAMAGED if there else Reset.NEW, str(error))
+            try:
+                self.log = await self._off(open_log, disk, self.folder, self.identity, self._maker())
+            except LocalLogDamaged as error:
+                there = await self._off(has_segments, disk, self.folder)
+                self._must_reset(Reset.DAMAGED if there else Reset.NEW, str(error))
         except OSError as error:
-            self.failed(f"the local log cannot be opened: {error}")
-        else:
-            self.backoff.over()
+            self._disk_failed("cannot be opened", error)
+        if self.log is not None:
+            self.problems.worked(Work.KEEP)
             self._changed()
 
     async def _reset(self, why: Reset) -> None:
@@ -243,20 +227,20 @@ class ReplicaLog:
         try:
             self.log = await self._off(reset)
         except OSError as error:
-            self.failed(f"the local log cannot be made: {error}")
+            self._disk_failed("cannot be made", error)
             return
         self._due = None
-        self.resets += 1
+        self.resets += why is not Reset.NEW
         self._measures.resets[why] += 1
-        self.backoff.over()
+        self.problems.over()
         self._changed()
 
     async def _trim(self, it: LocalLog) -> None:
         """Drop the segments below the start offset; an empty log begins there."""
         start, manifest = self.replica.machine.start_offset, it.manifest
         if manifest.log_end <= start:
-            floors = self._floors()
-            await self._change(it, lambda it: it.empty(start, floors))
+            floors, index = self._floors(), self.replica.group.applied
+            await self._change(it, lambda it: it.empty(start, floors, index))
             return
         left = [one for one in manifest.segments if one.end_offset > start]
         await self._change(it, lambda it: it.replace(left, max(manifest.clean_end, left[0].base_offset)))
@@ -268,17 +252,21 @@ class ReplicaLog:
             self.damaged(str(error))
             return False
         except LocalLogUnknown as error:
-            self.failed(f"the local log has to be opened again: {error}")
+            self.problems.failed(Work.KEEP, f"the local log has to be opened again: {error}")
             self.close()
             return False
         except OSError as error:
-            self.failed(f"the local log cannot be changed: {error}")
+            self._disk_failed("cannot be changed", error)
             return False
+        self.problems.worked(Work.KEEP)
         it.take(change)
         self._changed()
         if change.gone:
             await self._off(it.remove, change)
         return True
+
+    def _disk_failed(self, what: str, error: OSError) -> None:
+        self.problems.failed(Work.KEEP, f"the local log {what}: {disk_reason(error, self.folder)}")
 
     def _changed(self) -> None:
         for callback in [*self._watchers]:

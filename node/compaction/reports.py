@@ -97,7 +97,7 @@ class Host(Protocol):
     def watch_peers(self, on_connect: Any, on_disconnect: Any, /) -> None: ...
 
 
-class _Told(NamedTuple):
+class _Sent(NamedTuple):
     """The last report of a replica to its leader, and the connection that it went over."""
 
     peer: int
@@ -133,9 +133,9 @@ class Reports:
         self._connected: dict[int, None] = {}
         self._number = 0
         """Of the last frame that was sent."""
-        self._told: dict[int, _Told] = {}
+        self._sent: dict[int, _Sent] = {}
         """By group."""
-        self._heard: dict[int, dict[int, Report]] = {}
+        self._received: dict[int, dict[int, Report]] = {}
         """By peer, and by group; of present connections only."""
         self._task: asyncio.Task[None] | None = None
         calls.serve(TELL, self._on_told)
@@ -159,7 +159,7 @@ class Reports:
             if node == self._host.node_id:
                 ends = _ends(self._logs.log_of(group))
             else:
-                report = self._heard.get(node, {}).get(group)
+                report = self._received.get(node, {}).get(group)
                 ends = None if report is None or report.term != term else report.ends
             if ends is not None:
                 found[node] = ends
@@ -187,10 +187,10 @@ class Reports:
 
         Only one look at a time: so a newer report follows the older one on each connection.
         """
-        ready: dict[int, list[tuple[int, _Told]]] = {}
-        async for group in in_slices(dict.fromkeys([*self._told, *self._logs.logs])):
+        ready: dict[int, list[tuple[int, _Sent]]] = {}
+        async for group in in_slices(dict.fromkeys([*self._sent, *self._logs.logs])):
             told = self._report(group)
-            if told is None or (not everything and self._told.get(group) == told):
+            if told is None or (not everything and self._sent.get(group) == told):
                 continue
             rows = ready.setdefault(told.peer, [])
             rows.append((group, told))
@@ -199,24 +199,24 @@ class Reports:
         for peer, rows in ready.items():
             self._send(peer, rows)
 
-    def _report(self, group: int) -> _Told | None:
+    def _report(self, group: int) -> _Sent | None:
         """The report that is due for a replica as things are now; None for none."""
         log = self._logs.log_of(group)
         if log is None:
-            last = self._told.get(group)
+            last = self._sent.get(group)
             if last is None or last.ends is None or not self._is_present(last):
-                self._told.pop(group, None)
+                self._sent.pop(group, None)
                 return None
             return last._replace(ends=None)
         leader = self._leaders.leader_of(group)
         if leader is None or leader.node not in self._connected:
             return None
-        return _Told(leader.node, self._connections[leader.node], leader.term, _ends(log))
+        return _Sent(leader.node, self._connections[leader.node], leader.term, _ends(log))
 
-    def _is_present(self, told: _Told) -> bool:
+    def _is_present(self, told: _Sent) -> bool:
         return told.peer in self._connected and told.connection == self._connections[told.peer]
 
-    def _send(self, peer: int, rows: list[tuple[int, _Told]]) -> None:
+    def _send(self, peer: int, rows: list[tuple[int, _Sent]]) -> None:
         current = [(group, told) for group, told in rows if self._is_present(told)]
         if not current:
             return
@@ -226,23 +226,23 @@ class Reports:
             return
         self.counters["frames"] += 1
         self.counters["rows"] += len(current)
-        self._told.update(current)
+        self._sent.update(current)
 
     def _on_connect(self, peer: int) -> None:
         self._connections[peer] += 1
         self._connected[peer] = None
-        self._heard[peer] = {}
+        self._received[peer] = {}
 
     def _on_disconnect(self, peer: int) -> None:
         self._connected.pop(peer, None)
-        self._heard.pop(peer, None)
+        self._received.pop(peer, None)
 
     # Being told.
 
     async def _on_told(self, peer: int, payload: Any) -> None:
         match payload:
             case [int(number), [*rows]] if len(rows) <= ROWS and all(map(_is_row, rows)):
-                heard = self._heard.get(peer)
+                heard = self._received.get(peer)
                 if heard is not None:
                     self._take(heard, number, rows)
             case _:
@@ -263,7 +263,7 @@ class Reports:
     async def _forget_gone(self) -> None:
         """Reports of groups that left this node."""
         groups = self._host.groups
-        for heard in [*self._heard.values()]:
+        for heard in [*self._received.values()]:
             async for group in in_slices(heard):
                 if group not in groups:
                     heard.pop(group, None)

@@ -6,27 +6,37 @@ chunk and the segment that is being made.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from strandline.node.compaction.bad_batch import BadBatch
 from strandline.node.compaction.chunk import CHUNK_BYTES, Chunk, chunks
-from strandline.node.compaction.compactor import Filtered, FilterJob, JobFailed, MapJob, Mapped, Why
+from strandline.node.compaction.compactor import (
+    BEGAN_ANEW,
+    Filtered,
+    FilterJob,
+    JobFailed,
+    MapJob,
+    Mapped,
+    Why,
+)
 from strandline.node.compaction.filter import Ripe, kept, map_keys
-from strandline.node.compaction.key_map import KeyHash, KeyMap
+from strandline.node.compaction.key_map import KeyHash, KeyMap, map_bytes
 from strandline.node.compaction.manifest import NONE, Segment
 from strandline.node.compaction.rewriting import Rewritten, rewritten
 from strandline.node.compaction.segment_files import (
     TERM,
     LocalLogDamaged,
     OpenSegment,
+    disk_reason,
     open_segment,
     segment_unique,
     write_made,
 )
 from strandline.node.raft.disk import Disk
-from strandline.snapshot.level_one_format import LevelOneWriter, StoredSpan
+from strandline.snapshot.level_one_format import Block, LevelOneWriter, StoredSpan
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.record_fields import Longs
 
@@ -44,9 +54,13 @@ class SegmentCleaning:
 
     def map(self, job: MapJob) -> Mapped | JobFailed:
         """Note a segment's keys, up to the first batch that the round must not clean."""
-        if self._round != job.round or self._keys is None:
+        if job.is_first:
             self._keys = None  # before the next one takes its memory
-            self._round, self._keys = job.round, KeyMap(job.map_bytes, KeyHash())
+            # Small rounds get small maps, which are in the processor's cache.
+            self._round = job.round
+            self._keys = KeyMap(min(job.map_bytes, map_bytes(job.round_records)), KeyHash())
+        if self._round != job.round or self._keys is None:
+            return JobFailed(Why.LOST, BEGAN_ANEW)
         try:
             opened = open_segment(self._disk, job.place.folder, job.place.identity, job.segment)
             opened.hold()
@@ -57,7 +71,7 @@ class SegmentCleaning:
         except (LocalLogDamaged, BadObject) as error:
             return JobFailed(Why.DAMAGED, str(error))
         except OSError as error:
-            return JobFailed(Why.DISK, str(error))
+            return JobFailed(Why.DISK, disk_reason(error, job.place.folder))
 
     def _map(self, job: MapJob, opened: OpenSegment, keys: KeyMap) -> Mapped:
         last = _last_base(opened) if job.is_last else _FAR
@@ -65,7 +79,7 @@ class SegmentCleaning:
             begin = 0
             try:
                 for chunk in chunks(data):
-                    mapped = _map_chunk(chunk, keys, last, job.newest_ms)
+                    mapped = _map_chunk(chunk, keys, last, job)
                     if mapped is not None:
                         return mapped
                     begin = int(chunk.position[-1] + chunk.length[-1])
@@ -79,7 +93,7 @@ class SegmentCleaning:
                     except BadBatch as error:
                         reason = f"the batch of offset {base} cannot be read: {error}"
                         return Mapped(keys.size, base, problem=reason)
-                    mapped = _map_chunk(chunk, keys, last, job.newest_ms)
+                    mapped = _map_chunk(chunk, keys, last, job)
                     if mapped is not None:
                         return mapped
                     begin = end
@@ -89,7 +103,7 @@ class SegmentCleaning:
         """Make the segments that take the place of some."""
         keys = self._keys
         if self._round != job.round or keys is None:
-            return JobFailed(Why.LOST, f"round {job.round} is not known here")
+            return JobFailed(Why.LOST, BEGAN_ANEW)
         opened: list[OpenSegment] = []
         try:
             for one in job.segments:
@@ -99,18 +113,22 @@ class SegmentCleaning:
         except (LocalLogDamaged, BadObject, BadBatch) as error:
             return JobFailed(Why.DAMAGED, str(error))
         except OSError as error:
-            return JobFailed(Why.DISK, str(error))
+            return JobFailed(Why.DISK, disk_reason(error, job.place.folder))
         finally:
             for each in opened:
                 each.release()
 
 
-def _map_chunk(chunk: Chunk, keys: KeyMap, last: int, newest_ms: int | None) -> Mapped | None:
+def _map_chunk(chunk: Chunk, keys: KeyMap, last: int, job: MapJob) -> Mapped | None:
     """Note a chunk's keys; the outcome if the round ends in it."""
     bound, young = last, None
-    if newest_ms is not None:
+    ends = chunk.base_offset + chunk.header["last_offset_delta"] + 1
+    held = np.flatnonzero(ends > job.cleanable_end)
+    if held.size:
+        bound = min(bound, int(chunk.base_offset[held[0]]))
+    if job.newest_ms is not None:
         times = chunk.header["max_timestamp"]
-        late = np.flatnonzero(times > newest_ms)
+        late = np.flatnonzero(times > job.newest_ms)
         if late.size and (base := int(chunk.base_offset[late[0]])) < bound:
             bound, young = base, int(times[late[0]])
     reached = map_keys(chunk, keys, bound)
@@ -138,16 +156,22 @@ def _last_base(opened: OpenSegment) -> int:
 
 def _pieces(opened: OpenSegment) -> Iterator[bytes]:
     """The segment's batches, blocks of about CHUNK_BYTES together."""
-    gathered: list[bytes] = []
+    for run in _runs(opened.footer.blocks):
+        yield opened.read_run(run)
+
+
+def _runs(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Neighbouring blocks, of about CHUNK_BYTES together."""
+    run: list[Block] = []
     size = 0
-    for block in opened.footer.blocks:
-        gathered.append(opened.read(block))
+    for block in blocks:
+        run.append(block)
         size += block.length
         if size >= CHUNK_BYTES:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-    if gathered:
-        yield b"".join(gathered)
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
 
 
 class _Filtering:
@@ -189,19 +213,15 @@ class _Filtering:
 
     def _segment(self, opened: OpenSegment) -> None:
         """Filter what lies below the bound, and copy the rest."""
-        gathered: list[bytes] = []
-        size = 0
-        for block in opened.footer.blocks:
+        blocks, bound = opened.footer.blocks, self._job.bound
+        below = bisect_right(blocks, bound, key=lambda one: one.end_offset)
+        for run in _runs(blocks[:below]):
+            self._read += sum(block.length for block in run)
+            self._clean_up(opened.read_run(run))
+        for block in blocks[below:]:
             data, spans = opened.batches(block)
             self._read += len(data)
-            if block.end_offset > self._job.bound:
-                data = self._rest_of(data, block.position, spans)
-            gathered.append(data)
-            size += len(data)
-            if size >= CHUNK_BYTES:
-                self._clean_up(b"".join(gathered))
-                gathered, size = [], 0
-        self._clean_up(b"".join(gathered))
+            self._clean_up(self._rest_of(data, block.position, spans))
 
     def _rest_of(self, data: bytes, start: int, spans: Sequence[StoredSpan]) -> bytes:
         """Copy the batches from the bound on; the bytes of those below it."""

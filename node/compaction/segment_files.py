@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from strandline.node.compaction.manifest import LogIdentity, Segment
+from strandline.node.objectstore.disk_errors import cure, describe
 from strandline.node.raft.disk import Disk, DiskFile
 from strandline.snapshot.level_one_format import (
     Block,
@@ -34,6 +35,12 @@ TERM: Final = 0
 
 class LocalLogDamaged(Exception):
     """The log is missing or not what was written: it has to be reset. Says what is wrong."""
+
+
+def disk_reason(error: OSError, folder: str) -> str:
+    """One line: the error of the disk under a log's folder, and its cure if one is known."""
+    what = describe(error) if error.filename else f"{describe(error)} ({folder})"
+    return f"{what}: {known}" if (known := cure(error)) else what
 
 
 def segment_unique(number: int) -> bytes:
@@ -108,6 +115,15 @@ class OpenSegment:
         """The batches of one block; raises BadObject where the file is damaged, and OSError."""
         data = self._file.pread(block.length, block.position)
         verify_block(self._path, block, data)
+        return data
+
+    def read_run(self, blocks: Sequence[Block]) -> bytes:
+        """The batches of blocks that lie one after the other, read at once; raises as `read`."""
+        start = blocks[0].position
+        data = self._file.pread(blocks[-1].end - start, start)
+        view = memoryview(data)
+        for block in blocks:
+            verify_block(self._path, block, view[block.position - start : block.end - start])
         return data
 
     def batches(self, block: Block) -> tuple[bytes, list[StoredSpan]]:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from strandline.node.compaction.bad_batch import BadBatch
 from strandline.node.compaction.compactor import (
+    BEGAN_ANEW,
     Compactor,
     CompactorMeasures,
     Filtered,
@@ -19,6 +21,8 @@ from strandline.node.compaction.compactor import (
     Mapped,
     Published,
     PublishJob,
+    Shared,
+    ShareJob,
     Why,
 )
 from strandline.node.compaction.publishing import publish
@@ -69,6 +73,9 @@ class StoreCompactor(Compactor):
             lambda: publish(job, store=self._store, disk=self._disk, loop=self._loop, executor=self._executor)
         )
 
+    async def share(self, job: ShareJob) -> Shared | JobFailed:
+        return await self._do(lambda: self._share(job))
+
     async def close(self) -> None:
         self._closed = True
         if self._task is not None:
@@ -91,8 +98,11 @@ class StoreCompactor(Compactor):
 
     async def _filter(self, job: FilterJob) -> Filtered | JobFailed:
         if self._cleaning is None:
-            return JobFailed(Why.LOST, f"round {job.round} is not known here")
+            return JobFailed(Why.LOST, BEGAN_ANEW)
         return await self._loop.run_in_executor(self._executor, self._cleaning.filter, job)
+
+    async def _share(self, job: ShareJob) -> Shared | JobFailed:
+        return await self._loop.run_in_executor(self._executor, _shared, job)
 
     async def _do(self, begin: Callable[[], Coroutine[Any, Any, T | JobFailed]]) -> T | JobFailed:
         async with self._turn:
@@ -110,6 +120,15 @@ class StoreCompactor(Compactor):
             finally:
                 task.cancel()
                 self._task = None
+
+
+def _shared(job: ShareJob) -> Shared | JobFailed:
+    from strandline.node.compaction.shared_rows import shared_rows
+
+    try:
+        return Shared(shared_rows(job.data, job.share_bits))
+    except BadBatch as error:
+        return JobFailed(Why.SOURCE, str(error))
 
 
 def _import() -> None:

@@ -15,7 +15,15 @@ from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from strandline.node.compaction.compactor import Filtered, Ingested, JobFailed, Mapped, Published
+from strandline.node.compaction.compactor import (
+    Filtered,
+    Ingested,
+    JobFailed,
+    Mapped,
+    Published,
+    Shared,
+    ShareJob,
+)
 from strandline.node.compaction.job_frames import filter_of, ingest_of, map_of, plain, publish_of
 from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.objectstore.store import ObjectStore
@@ -35,12 +43,16 @@ class CompactorJobs(Jobs):
         # In a thread, so that the end of the node is noticed while a job computes.
         self._compactor = StoreCompactor(store, RealDisk(), loop=loop, executor=ThreadPoolExecutor(1))
         self._rows = bytearray()
+        self._batches = bytearray()
         self._cpu = CpuSeconds()
 
     def take(self, message: list[Any]) -> Coroutine[Any, Any, list[Any]] | None:
         kind = message[0]
         if kind == "rows":
             self._rows += message[1]
+            return None
+        if kind == "batches":
+            self._batches += message[1]
             return None
         if kind == "ingest":
             rows, self._rows = self._rows, bytearray()
@@ -51,9 +63,14 @@ class CompactorJobs(Jobs):
             return self._done(self._compactor.filter(filter_of(message)))
         if kind == "publish":
             return self._done(self._compactor.publish(publish_of(message)))
+        if kind == "share":
+            batches, self._batches = self._batches, bytearray()
+            return self._done(self._compactor.share(ShareJob(bytes(batches), message[1])))
         raise BadFrame(f"there is no {kind!r}")
 
-    async def _done(self, job: Awaitable[Ingested | Mapped | Filtered | Published | JobFailed]) -> list[Any]:
+    async def _done(
+        self, job: Awaitable[Ingested | Mapped | Filtered | Published | Shared | JobFailed]
+    ) -> list[Any]:
         return ["done", plain(await job), self._cpu.take()]
 
 

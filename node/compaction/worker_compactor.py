@@ -18,14 +18,16 @@ from strandline.node.compaction.compactor import (
     Mapped,
     Published,
     PublishJob,
+    Shared,
+    ShareJob,
     Why,
 )
-from strandline.node.compaction.job_frames import ingest_messages, result_of
+from strandline.node.compaction.job_frames import ingest_messages, result_of, share_messages
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.worker.worker_frames import BadFrame
 from strandline.node.worker.worker_link import WorkerFailed, WorkerLimits, WorkerLink, program
 
-T = TypeVar("T", Ingested, Mapped, Filtered, Published)
+T = TypeVar("T", Ingested, Mapped, Filtered, Published, Shared)
 PROGRAM: Final = program("strandline.node.compaction.worker")
 LIMITS: Final = WorkerLimits(idle_seconds=180.0)
 """A process's start costs a second of processor time for its libraries, and logs are filled once a minute."""
@@ -56,16 +58,19 @@ class WorkerCompactor(Compactor):
         return self._link.process_id
 
     async def ingest(self, job: IngestJob) -> Ingested | JobFailed:
-        return await self._do(ingest_messages(job), Ingested)
+        return await self._do(ingest_messages(job), Ingested, "ingest")
 
     async def map(self, job: MapJob) -> Mapped | JobFailed:
-        return await self._do([["map", *job]], Mapped)
+        return await self._do([["map", *job]], Mapped, "clean")
 
     async def filter(self, job: FilterJob) -> Filtered | JobFailed:
-        return await self._do([["filter", *job]], Filtered)
+        return await self._do([["filter", *job]], Filtered, "clean")
 
     async def publish(self, job: PublishJob) -> Published | JobFailed:
-        return await self._do([["publish", *job]], Published)
+        return await self._do([["publish", *job]], Published, "publish")
+
+    async def share(self, job: ShareJob) -> Shared | JobFailed:
+        return await self._do(share_messages(job), Shared, "tell")
 
     async def close(self) -> None:
         await self._link.close()
@@ -73,13 +78,13 @@ class WorkerCompactor(Compactor):
     def _started(self) -> None:
         self.measures.starts += 1
 
-    async def _do(self, messages: Iterable[list[Any]], kind: type[T]) -> T | JobFailed:
+    async def _do(self, messages: Iterable[list[Any]], kind: type[T], work: str) -> T | JobFailed:
         try:
             values, cpu_seconds = await self._link.ask(messages, "done")
             result = result_of(values)
         except (WorkerFailed, BadFrame, ValueError) as error:
             return JobFailed(Why.LOST, str(error))
-        self.measures.cpu_seconds += cpu_seconds
+        self.measures.cpu_seconds[work] += cpu_seconds
         if isinstance(result, kind | JobFailed):
             return result
         return JobFailed(Why.LOST, f"the compaction worker answered with {result}")

@@ -20,12 +20,12 @@ from typing import Final, NamedTuple
 FAR_MS: Final = 10_000
 """Largest difference of two clocks that count as equal."""
 SAMPLES: Final = 8
-"""Words of one node that are remembered. A word that was late on its way makes its sender look slow, never
-fast, so the greatest of them is the nearest to the truth."""
+"""Samples of one node's clock that are kept. A message that was delayed makes its sender's clock look slow,
+never fast, so the greatest sample is the nearest to the truth."""
 
 
-class Verdict(NamedTuple):
-    """Verdict over the clocks that were heard."""
+class ClockEstimate(NamedTuple):
+    """The offset of this node's clock from those of the others."""
 
     offset_ms: int
     """Correction of this node's own clock; 0 while it is close to the others."""
@@ -44,29 +44,29 @@ class ClusterClock:
         self._nodes = nodes
         self._wall_ms = wall_ms
         self._loop = loop
-        self._heard: dict[int, deque[int]] = {}
+        self._shown: dict[int, deque[int]] = {}
         """For each other node, the time of its clock when the loop's clock was 0."""
         self._near: int | None = None
-        """As of the last word: own readings near this one need no second look."""
+        """As of the last sample: own readings near this one need no second look."""
 
     def own_ms(self) -> int:
         """This node's own clock, which is sent to others uncorrected."""
         return self._wall_ms()
 
-    def heard(self, node: int, wall_ms: int) -> None:
+    def observe(self, node: int, wall_ms: int) -> None:
         """Take the time that another node's own clock has just shown."""
         if node == self._node:
             return
-        self._heard.setdefault(node, deque(maxlen=SAMPLES)).append(wall_ms - self._loop_ms())
-        verdict = self.verdict()
-        self._near = None if verdict.offset_ms else self._wall_ms() - self._loop_ms()
+        self._shown.setdefault(node, deque(maxlen=SAMPLES)).append(wall_ms - self._loop_ms())
+        estimate = self.estimate()
+        self._near = None if estimate.offset_ms else self._wall_ms() - self._loop_ms()
 
     def now_ms(self) -> int:
         """The time: that of the own clock, unless most of the cluster agrees on another."""
         own = self._wall_ms()
-        if not self._heard or (self._near is not None and abs(own - self._loop_ms() - self._near) < FAR_MS):
+        if not self._shown or (self._near is not None and abs(own - self._loop_ms() - self._near) < FAR_MS):
             return own
-        return own + self.verdict().offset_ms
+        return own + self.estimate().offset_ms
 
     def agreed_ms(self) -> int | None:
         """The time that most nodes agree on; None while they do not: nothing may go by its age then."""
@@ -75,19 +75,19 @@ class ClusterClock:
     @property
     def trusted(self) -> bool:
         """Whether deletions may depend on `now_ms`. False if no majority of the nodes agrees on the time: too
-        few were heard, or the clocks of those that were heard contradict each other."""
-        return self.verdict().trusted
+        few have sent their time, or the clocks of those that have contradict each other."""
+        return self.estimate().trusted
 
-    def verdict(self) -> Verdict:
+    def estimate(self) -> ClockEstimate:
         """This node's clock compared with those of the others."""
         own = self._wall_ms() - self._loop_ms()
-        shown = [own, *map(max, self._heard.values())]
+        shown = [own, *map(max, self._shown.values())]
         middle = median_low(shown)
         # If there is a majority that agrees, the median is one of it, or lies between two of it.
         agreeing = sum(abs(other - middle) <= FAR_MS for other in shown)
         if 2 * agreeing <= self._nodes:
-            return Verdict(0, trusted=False)
-        return Verdict(0 if abs(own - middle) <= FAR_MS else middle - own, trusted=True)
+            return ClockEstimate(0, trusted=False)
+        return ClockEstimate(0 if abs(own - middle) <= FAR_MS else middle - own, trusted=True)
 
     def _loop_ms(self) -> int:
         return int(1000 * self._loop.time())

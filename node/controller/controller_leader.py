@@ -33,7 +33,7 @@ HEARTBEAT: Final = "controller.heartbeat"
 LEAVING: Final = "controller.leaving"
 TICK_SECONDS: Final = 0.25
 SILENT_SECONDS: Final = 3.0
-"""A node not heard for so long is fenced: six heartbeats."""
+"""A node not heard for this long is fenced: six heartbeats."""
 FRESH_SECONDS: Final = 1.5
 """A fence ends for a node that was heard within this time."""
 GAP_SECONDS: Final = 1.0
@@ -64,7 +64,7 @@ class ControllerLeader:
         self._task: asyncio.Task[None] | None = None
         self._ready = False
         self._since = 0.0
-        self._heard: dict[int, tuple[int, float]] = {}
+        self._last_heard: dict[int, tuple[int, float]] = {}
         calls.serve(HEARTBEAT, self._on_heartbeat)
         calls.serve(LEAVING, self._on_leaving)
 
@@ -83,7 +83,7 @@ class ControllerLeader:
         """Seconds since a node was heard; None if this node does not lead the controller."""
         if not self._ready:
             return None
-        return self._loop.time() - max(self._heard.get(node, (0, GONE))[1], self._since)
+        return self._loop.time() - max(self._last_heard.get(node, (0, GONE))[1], self._since)
 
     def _on_leadership(self, leading: bool, term: int) -> None:
         self.close()
@@ -97,7 +97,7 @@ class ControllerLeader:
         assert group is not None
         if not isinstance(await group.barrier(), Applied):
             return
-        self._heard.clear()
+        self._last_heard.clear()
         self._since = now = self._loop.time()
         self._ready = True
         log.info("node %d leads the controller in term %d", machine.leader, term)
@@ -124,10 +124,10 @@ class ControllerLeader:
     def _judge(self, registration: NodeRegistration, now: float) -> Command | None:
         """The command that a node's state calls for, if any."""
         node = registration.node
-        boot_id, heard = self._heard.get(node, (0, self._since))
+        boot_id, heard = self._last_heard.get(node, (0, self._since))
         if boot_id != registration.boot_id and not registration.fenced:
             # Its registration is the first word of a process: it has the full time for the next.
-            boot_id, heard = self._heard[node] = (registration.boot_id, now)
+            boot_id, heard = self._last_heard[node] = (registration.boot_id, now)
         if (
             not registration.fenced
             and now - (heard if heard == GONE else max(heard, self._since)) > SILENT_SECONDS
@@ -176,7 +176,7 @@ class ControllerLeader:
         assert self._machine is not None
         known = self._machine.nodes.get(node)
         if known is not None and known.boot_id == boot_id:
-            self._heard[node] = (boot_id, at)
+            self._last_heard[node] = (boot_id, at)
 
     def _leading(self) -> Controller:
         if not self._ready or self._machine is None:

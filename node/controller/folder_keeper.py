@@ -28,7 +28,8 @@ from strandline.node.objectstore.storage_owner import (
     read_owner,
 )
 from strandline.node.objectstore.store import ObjectStore, StoreError
-from strandline.node.raft.data_folder import NOBODY, FolderKey
+from strandline.node.raft.data_folder import NO_FOLDER
+from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.host import RaftHost
 
 log = logging.getLogger(__name__)
@@ -69,8 +70,14 @@ class FolderKeeper:
         self._on_fatal = on_fatal
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._unnoted = False
-        """The disk did not take what the controller says; told once."""
+        self._writing = False
+        """The controller's list of folders is on its way to the disk."""
+        self._changed = False
+        """It has changed since that began."""
+        self._unwritten = False
+        """The disk did not take it; logged once."""
+        self._vote_refused: str | None = None
+        """The disk's error when it was to take this founder's vote, in one line."""
         self._woken = asyncio.Event()
 
     async def begin(self) -> None:
@@ -79,11 +86,14 @@ class FolderKeeper:
         folder.newcomer = not folder.votes
         try:
             async with asyncio.timeout(START_SECONDS):
-                await self._look()
+                founds = await self._look()
         except (StoreError, TimeoutError) as error:
             self._owned.trouble = str(error) or f"the store did not answer within {START_SECONDS:g} s"
             told = self._owned.trouble
             log.warning("cannot verify which cluster owns the storage; starting anyway: %s", told)
+        else:
+            if founds:
+                await self._found()
         if folder.newcomer:
             log.warning("%s", self.waits_for())
 
@@ -116,6 +126,11 @@ class FolderKeeper:
         """The reason why this node has no vote yet, and the cure, in one line; None if it has one."""
         if not self._host.folder.newcomer:
             return None
+        if self._vote_refused is not None:
+            return (
+                "this node's data folder is new, and its disk does not take the node's vote:"
+                f" {self._vote_refused}: free space, or mend the disk; the node then continues by itself"
+            )
         if self.stored is None:
             cause = f" ({self._owned.trouble})" if self._owned.trouble is not None else ""
             return (
@@ -126,7 +141,7 @@ class FolderKeeper:
             f"this node's data folder is new, and the storage already belongs to {self.stored}: it waits for"
             " the nodes that have that cluster's log. If this node had another folder, bring it back, or let"
             f" this one in with `strandline node replace {self._host.node_id}`. If all nodes lost theirs,"
-            " what is stored cannot be served: name another folder or prefix as storage.url to begin anew;"
+            " what is stored cannot be served: name another folder or prefix as storage.url to begin again;"
             " nothing there is changed or deleted"
         )
 
@@ -162,8 +177,12 @@ class FolderKeeper:
         while True:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    await self._look()
+                    founds = await self._look()
                 self._owned.trouble = None
+                if founds:
+                    await self._found_when_possible()
+                else:
+                    self._vote_refused = None
             except ForeignStorage as error:
                 self._owned.trouble = str(error)
                 self._on_fatal(error)
@@ -183,7 +202,8 @@ class FolderKeeper:
                 pass
             self._woken.clear()
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """Read the storage's owner; whether there is none, and this node is to found the cluster."""
         folder, cluster = self._host.folder, self._host.cluster_id
         incarnation = folder.incarnation or self._controller.machine.incarnation
         founds = folder.newcomer and not incarnation
@@ -196,12 +216,7 @@ class FolderKeeper:
         if found is not None:
             check_cluster(found, cluster)
         if not incarnation:
-            if found is None and founds:
-                log.info(
-                    "the storage belongs to nobody yet: this node is one of those that found the cluster"
-                )
-                self._host.give_vote()
-            return
+            return found is None and founds
         if found is None:
             if folder.generation:
                 # Where the bucket itself is missing this raises: it may come back, and has no other owner.
@@ -218,6 +233,33 @@ class FolderKeeper:
             if self._owned.owner is None:
                 self._owned.open_for(found)
                 self._on_owned()
+        return False
+
+    async def _found(self) -> None:
+        """Take this node's vote as a founder; returns once it is on the disk. Raises OSError."""
+        stored: asyncio.Future[None] = self._loop.create_future()
+
+        def written(error: Exception | None) -> None:
+            if stored.done():
+                return
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
+
+        self._host.give_vote()
+        self._host.store_folder(written)
+        await stored
+        log.info("the storage belongs to no cluster yet: this node is one of those that found the cluster")
+
+    async def _found_when_possible(self) -> None:
+        try:
+            await self._found()
+            self._vote_refused = None
+        except OSError as error:
+            if self._vote_refused is None:
+                log.error("cannot store this node's vote: %s: free space, or mend the disk", error)
+            self._vote_refused = str(error)
 
     # The controller's log.
 
@@ -232,29 +274,45 @@ class FolderKeeper:
             self._on_fatal(
                 RuntimeError(
                     f"data folder {own.folder:016x} has taken the place of this one, {host.folder.id:016x},"
-                    f" as node {host.node_id}: start this node with that folder"
+                    f" as node {host.node_id}: start this node with that folder, or if that is lost with an"
+                    f" empty one and `strandline node replace {host.node_id}`"
                 )
             )
             return
-        try:
-            host.know_folders(self._known())
-            if own is not None and own.folder == host.folder.id:
-                host.give_vote(own.generation, machine.incarnation or "")
-            self._unnoted = False
-        except OSError as error:
-            if not self._unnoted:
-                log.error("cannot store the controller's list of data folders: %s: repair the disk", error)
-            self._unnoted = True
-            self._retry = self._loop.call_later(LOOK_SECONDS, self._follow)
+        host.know_folders(self._known())
+        if own is not None and own.folder == host.folder.id:
+            host.give_vote(own.generation, machine.incarnation or "")
+        self._write_list()
         if self._owned.owner is None and machine.incarnation:
             self._woken.set()
+
+    def _write_list(self) -> None:
+        """Write the controller's list; whatever changes meanwhile is one more write."""
+        self._changed = self._writing
+        if not self._writing:
+            self._writing = True
+            self._host.store_folder(self._list_written)
+
+    def _list_written(self, error: Exception | None) -> None:
+        """The list was written, or is written again after a while."""
+        self._writing = False
+        if error is None:
+            self._unwritten = False
+            if self._changed:
+                self._write_list()
+            return
+        if not self._unwritten:
+            log.error("cannot store the controller's list of data folders: %s: repair the disk", error)
+        self._unwritten = True
+        if self._retry is None:
+            self._retry = self._loop.call_later(LOOK_SECONDS, self._follow)
 
     def _known(self) -> dict[int, FolderKey]:
         """Of every other node; no folder at all while groups have still to leave the one before out."""
         machine = self._controller.machine
         locked = machine.replacement.node if machine.replacement and machine.replacement.leaving else None
         return {
-            node: FolderKey(folder.generation, NOBODY if node == locked else folder.folder)
+            node: FolderKey(folder.generation, NO_FOLDER if node == locked else folder.folder)
             for node, folder in machine.folders.items()
             if node != self._host.node_id
         }

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 TELL_ALL_SECONDS: Final = 5.0
 LOST_SECONDS: Final = 2.0
-"""A node with a broken connection is not named as leader for so long, unless it says that it still leads. An
-election takes less. After it, the break may concern only the connection between it and this node."""
+"""A node with a broken connection is not named as leader for this long, unless it says that it still leads.
+An election takes less. After it, the break may concern only the connection between it and this node."""
 LED: Final = "leaders.led"
 
 
@@ -47,7 +47,7 @@ class LeaderTable:
         self._host = host
         self._calls = calls
         self._loop = loop
-        self._told: dict[int, Leader] = {}
+        self._reported: dict[int, Leader] = {}
         self._changed: dict[int, int] = {}
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +77,7 @@ class LeaderTable:
 
     def forget(self, group: int) -> None:
         """The group is gone."""
-        self._told.pop(group, None)
+        self._reported.pop(group, None)
 
     def leader_of(self, group: int) -> Leader | None:
         """The leader of a partition's group; None while none is known to be ready, or the one that was has
@@ -89,14 +89,14 @@ class LeaderTable:
 
     def _believed(self, group: int) -> Leader | None:
         replica = self._host.groups.get(group)
-        told = self._told.get(group)
+        reported = self._reported.get(group)
         if replica is None or replica.failure is not None:
-            return told
+            return reported
         ready = replica.ready_leader
-        if ready is not None and (told is None or told.term <= replica.term):
+        if ready is not None and (reported is None or reported.term <= replica.term):
             return Leader(ready, replica.term)
         # A leader of this very term, or a later one, made itself known before this replica heard of it.
-        return told if told is not None and told.term >= replica.term else None
+        return reported if reported is not None and reported.term >= replica.term else None
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back after a leader changed, once a loop turn at most; the returned function ends that."""
@@ -156,17 +156,17 @@ class LeaderTable:
         groups = dict(led)
         changed = False
         for group, term in groups.items():
-            known = self._told.get(group)
+            known = self._reported.get(group)
             if known is None or term > known.term:
-                self._told[group] = Leader(peer, term)
+                self._reported[group] = Leader(peer, term)
                 changed = True
         if everything:
             self._lost.pop(peer, None)
             gone = [
-                group for group, known in self._told.items() if known.node == peer and group not in groups
+                group for group, known in self._reported.items() if known.node == peer and group not in groups
             ]
             for group in gone:
-                del self._told[group]
+                del self._reported[group]
             changed = changed or bool(gone)
         if changed:
             self._wake()

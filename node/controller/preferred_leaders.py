@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 STEP_SECONDS: Final = 0.25
 """At most one transfer is begun in this time, and none while the one before is under way."""
 FIRST_PAUSE: Final = 4
-"""A partition is not handed over again for so many times `settled_seconds`, and then twice as long."""
+"""Pause before a partition is handed over again, in multiples of `settled_seconds`; it doubles each time."""
 MAX_PAUSE_SECONDS: Final = 300.0
 """The longest pause between two transfers of one partition that keeps coming back."""
 

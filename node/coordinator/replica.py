@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.outcome import Applied, Outcome, Overloaded, Unknown
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.replica.led_replica import LedReplica
@@ -32,6 +33,7 @@ ANSWER_SECONDS = 0.1
 """Time after the loss of leadership before a command in the log is answered without its result. A leader that
 handed over learns the result well within it. One that was cut off does not, and its callers must not wait
 here while another node leads."""
+assert RaftConfig().command_grace_seconds > ANSWER_SECONDS, "after that the log itself gives up"
 
 
 class CoordinatorReplica(LedReplica, Generic[M]):

@@ -29,10 +29,10 @@ REASON: Final = "epochs.reason"
 TELL_SECONDS: Final = 1.0
 """Time between two looks at the partitions led here; a value that rose goes to the others at once."""
 TELL_ALL_SECONDS: Final = 30.0
-"""Time between two broadcasts of everything known here, including other nodes' words: a node that missed a
+"""Time between two broadcasts of everything known here, including other nodes' reports: a node that missed a
 message has it then, also from a leader that it has no connection to."""
 SILENT_SECONDS: Final = 5.0
-"""A node that said nothing for so long is called unheard."""
+"""A node that sent nothing for this long is called unheard."""
 SLICE: Final = 128
 """Partitions looked at in one turn of the loop: about a millisecond, several with very many extents."""
 ROWS: Final = 2_000
@@ -40,12 +40,12 @@ ROWS: Final = 2_000
 REASON_SECONDS: Final = 2.0
 
 
-class Heard(NamedTuple):
-    """The highest M(p) that a leader of a partition was heard to say."""
+class ReportedEpoch(NamedTuple):
+    """The highest M(p) that a leader of a partition has reported."""
 
     value: int
     term: int
-    """Of the leader that said it, the newest one if several said the same."""
+    """Of the leader that reported it, the newest one if several reported the same."""
     at: float
     """When it rose to this, by the loop's clock."""
 
@@ -60,8 +60,8 @@ class Maximum(NamedTuple):
     """The partition that holds it back, the first of several; None when only the cluster epoch does."""
     topic: str | None
     partition: int | None
-    heard: Heard | None
-    """Its leader's last word; None if none was heard since this process started, or since it was created."""
+    reported: ReportedEpoch | None
+    """Its leader's last report; None if there was none since this process started, or it was created."""
 
 
 class HeldBack(NamedTuple):
@@ -96,7 +96,7 @@ class CollectableEpochs:
         self._leaders = leaders
         self._clock = clock
         self._loop = loop
-        self._table: dict[int, Heard] = {}
+        self._table: dict[int, ReportedEpoch] = {}
         """By group, whose id stands for one partition for ever."""
         self._raised: dict[int, None] = {}
         """Groups led here whose value rose since it was last told."""
@@ -165,7 +165,7 @@ class CollectableEpochs:
         group, name, number = holder
         return Maximum(lowest, cluster_epoch, group, name, number, table.get(group))
 
-    def heard(self, group: int) -> Heard | None:
+    def reported(self, group: int) -> ReportedEpoch | None:
         """The highest M(p) known of a group, from here or from others."""
         return self._table.get(group)
 
@@ -198,7 +198,7 @@ class CollectableEpochs:
         """Keep a value if it is higher than the known one; returns whether it is."""
         known = self._table.get(group)
         if known is None or value > known.value:
-            self._table[group] = Heard(value, term, self._loop.time())
+            self._table[group] = ReportedEpoch(value, term, self._loop.time())
             return True
         if value == known.value and term > known.term:
             self._table[group] = known._replace(term=term)
@@ -286,7 +286,7 @@ class CollectableEpochs:
         match payload:
             case [int(wall_ms), [*rows]] if all(map(_is_row, rows)):
                 self._heard_from[peer] = self._loop.time()
-                self._clock.heard(peer, wall_ms)
+                self._clock.observe(peer, wall_ms)
                 for group, term, value in rows:
                     self._note(group, term, value)
             case _:

@@ -210,7 +210,7 @@ class Collector:
                 log.critical("the collector stops: %s", error)
                 return
             except Exception as error:
-                # What deleting relies on may not hold: rather an object too many than one too few.
+                # An invariant of deletion may be broken: leak objects rather than delete live ones.
                 self.broken = f"{type(error).__name__}: {error}"
                 self._loop.call_exception_handler({"message": "the collector stops", "exception": error})
                 return

@@ -81,7 +81,7 @@ class GoneTopics:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look, every so many seconds."""
+        """Begin to look, every this many seconds."""
         self._task = self._loop.create_task(self._run())
 
     async def close(self) -> None:

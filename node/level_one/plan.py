@@ -75,7 +75,7 @@ class Candidate(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A partition's part of a job: up to so many bytes, from the oldest on."""
+    """A partition's part of a job: up to this many bytes, from the oldest on."""
 
     group: int
     bytes: int
@@ -116,7 +116,7 @@ def choose(candidates: Iterable[Candidate], config: LevelOneSection) -> list[Sha
 
 
 def page(extents: Extents, at: int, max_bytes: int, max_count: int) -> Sequence[Extent]:
-    """Up to so many extents that begin at offset `at`, as long as they fit; the first whatever its length.
+    """Up to this many extents that begin at offset `at`, as long as they fit; the first whatever its length.
 
     Empty when no extent begins there (any more). A batch has a record at least, so offsets bound the count.
     """

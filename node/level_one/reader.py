@@ -36,7 +36,7 @@ class LevelOneReaderConfig:
     """A quarter of it for indexes, the rest for batches."""
 
     chunk_bytes: int = MIB
-    """One get: so many blocks as fit, or one larger block. Objects up to this size are read whole."""
+    """Bytes of one get: all blocks that fit, or one larger block. Objects up to this size are read whole."""
 
     ahead_bytes: int = 4 * MIB
     """Bytes that are read ahead for a reader that continues from a block's start."""
@@ -122,7 +122,7 @@ class LevelOneReader:
         return runs
 
     def bytes_from(self, extent: LevelOneExtent, offset: int) -> int:
-        """At most so many bytes of batches lie in an object from an offset of it on.
+        """Upper bound on the bytes of batches in an object from an offset of it on.
 
         Without a look at the store: exact to a block once the index is known, of the whole object before.
         """

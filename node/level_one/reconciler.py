@@ -164,7 +164,7 @@ class Reconciler:
         return [each for each in self._filled if each[1].leads]
 
     def _behind(self) -> bool:
-        """Whether batches wait for so long that resting would let level zero grow."""
+        """Whether batches wait so long that resting would let level zero grow."""
         now, limit = self._context.loop.time(), BEHIND * self._context.config.level_one.reconcile_seconds
         return any(
             progress.age(replica, now) > limit and progress.backoff.error is None

@@ -53,7 +53,7 @@ class Sweeper:
         self._pending = pending
         self._measures = measures
         self._sweepings: dict[int, Sweeping] = {}
-        self._said = False
+        self._logged = False
         """Whether it was said that the store fails; once, until something works."""
 
     def sweeping(self, replica: Replica) -> Sweeping | None:
@@ -173,10 +173,10 @@ class Sweeper:
         except StoreError as error:
             self._measures.store_errors += 1
             backoff.failed(self._context.loop.time(), str(error), MOST_RETRY_SECONDS)
-            if not self._said:
-                self._said = True
+            if not self._logged:
+                self._logged = True
                 log.warning("%s: unreferenced objects are kept for now: %s", label(replica), error)
             return False
         backoff.over()
-        self._said = False
+        self._logged = False
         return True

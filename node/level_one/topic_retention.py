@@ -96,7 +96,7 @@ class TopicRetention:
         self._measures = measures
         self._due: dict[int, tuple[int, float]] = {}
         """By group: term of the leadership, and when its retention is looked at next."""
-        self._said = False
+        self._logged = False
         """Whether it was said that nothing goes by time; once, until the clocks agree again."""
 
     @property
@@ -152,9 +152,9 @@ class TopicRetention:
     def _now_ms(self) -> int | None:
         """The time; None while it is not known well enough to delete by it."""
         if self.by_time:
-            self._said = False
+            self._logged = False
             return self._context.wall_ms()
-        if not self._said:
-            self._said = True
+        if not self._logged:
+            self._logged = True
             log.warning("retention.ms is suspended: too few nodes agree on the time")
         return None

@@ -197,9 +197,13 @@ class Batcher:
             if after is None:
                 break
             why = after
-        # With all uploads taken the next to return lets it leave, and no timer could.
+        # While all uploads are in use a timer could flush nothing: the next upload that ends does it.
         if self._pending and self.uploads < config.max_uploads and self._flush_reason() is None:
             self._linger = self._loop.call_at(self._lingers_until(), self._flush, FlushReason.LINGER)
+        # Also where nothing left: the callers of all that waited for a put may be gone.
+        if self._idle is not None and not self._tasks and not self._pending:
+            self._idle.set_result(None)
+            self._idle = None
 
     def _flush_reason(self) -> FlushReason | None:
         """The reason to upload the gathered batches now; None if they may gather on."""
@@ -299,9 +303,6 @@ class Batcher:
             if not item.future.done():
                 item.future.set_result(failure or result)
         self._flush(FlushReason.RETURNED)
-        if self._idle is not None and not self._tasks and not self._pending:
-            self._idle.set_result(None)
-            self._idle = None
 
     def _release(self, staged: _Staged) -> None:
         self.staged_bytes -= staged.size

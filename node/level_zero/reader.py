@@ -37,7 +37,7 @@ class ReaderConfig:
     """Bound on gets in progress; more wait their turn."""
 
     max_ahead_bytes: int = 16 * MIB
-    """Nothing is read ahead while so much is being fetched."""
+    """Nothing is read ahead while this much is being fetched."""
 
     def __post_init__(self) -> None:
         if self.join_gap_bytes < 0 or self.max_get_bytes < 1 or self.max_gets < 1 or self.max_ahead_bytes < 0:

@@ -18,9 +18,9 @@ from strandline.node.objectstore.store import StoreError
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 5.0
-"""Attempts that fail for so long without a success are trouble, although no operation was given up."""
+"""Attempts that fail for this long without a success are trouble, although no operation was given up."""
 QUIET_SECONDS: Final = 3.0
-"""Trouble is over after a success, and so long after the last failure: some may still be on their way."""
+"""Trouble is over after a success, and this long after the last failure: some may still be on their way."""
 REPEAT_SECONDS: Final = 60.0
 """Time between two lines of the log about the same trouble."""
 
@@ -34,11 +34,11 @@ class Kind(StrEnum):
     DELETE = "delete"
 
 
-_SAID: Final = {
+_TEXTS: Final = {
     Kind.PUT: ("puts fail, and producers are refused", "takes puts"),
     Kind.READ: ("reads fail, and consumers wait", "can be read"),
     Kind.LIST: ("listings fail, and nothing is collected", "can be listed"),
-    Kind.DELETE: ("deletions fail, and what nobody needs stays", "deletes"),
+    Kind.DELETE: ("deletions fail, and unreferenced objects stay", "deletes"),
 }
 _ANY_CURE: Final = "see that the store runs and that this node reaches it; the node goes on by itself"
 
@@ -59,8 +59,8 @@ class Trouble:
     """Whether it has been told of."""
     answered: bool = False
     """Whether an operation has succeeded since the last failure."""
-    told_at: float = 0.0
-    told_given_up: int = 0
+    logged_at: float = 0.0
+    logged_given_up: int = 0
 
 
 class StoreHealth:
@@ -83,7 +83,7 @@ class StoreHealth:
         """Half a line: the store, what fails, why, since when, and the cure."""
         seconds = self._loop.time() - trouble.since
         return (
-            f"{self.place}: {_SAID[trouble.kind][0]}, since {seconds:.0f} s, {trouble.given_up} so far: "
+            f"{self.place}: {_TEXTS[trouble.kind][0]}, since {seconds:.0f} s, {trouble.given_up} so far: "
             f"{trouble.error.reason} ({trouble.error.operation} {trouble.error.key}): "
             f"{trouble.error.cure or _ANY_CURE}"
         )
@@ -113,7 +113,7 @@ class StoreHealth:
             self._look(trouble)
         elif given_up or now - trouble.since >= PATIENCE_SECONDS:
             trouble.certain = True
-            self._told(trouble)
+            self._note_logged(trouble)
             log.error("object storage %s", self.describe(trouble))
 
     def look(self) -> None:
@@ -127,12 +127,12 @@ class StoreHealth:
             del self._failing[trouble.kind]
             log.warning(
                 "object storage %s: it %s again, after %.0f s in which %d operations failed",
-                self.place, _SAID[trouble.kind][1], now - trouble.since, trouble.given_up,
+                self.place, _TEXTS[trouble.kind][1], now - trouble.since, trouble.given_up,
             )  # fmt: skip
-        elif now - trouble.told_at >= REPEAT_SECONDS:
-            more = trouble.given_up - trouble.told_given_up
-            self._told(trouble)
+        elif now - trouble.logged_at >= REPEAT_SECONDS:
+            more = trouble.given_up - trouble.logged_given_up
+            self._note_logged(trouble)
             log.error("object storage %s; %d of them in the last minute", self.describe(trouble), more)
 
-    def _told(self, trouble: Trouble) -> None:
-        trouble.told_at, trouble.told_given_up = self._loop.time(), trouble.given_up
+    def _note_logged(self, trouble: Trouble) -> None:
+        trouble.logged_at, trouble.logged_given_up = self._loop.time(), trouble.given_up

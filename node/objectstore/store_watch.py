@@ -11,12 +11,12 @@ import contextlib
 from typing import Final
 
 from strandline.node.objectstore.retries import RetryingStore
-from strandline.node.objectstore.store import StoreError
+from strandline.node.objectstore.store import ObjectStore, StoreError
 from strandline.node.objectstore.store_health import Kind
 
 LOOK_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 30.0
-"""After so long without an operation the store is probed with an empty listing; it costs as much as a put."""
+"""An idle store is probed after this long with an empty listing, which costs as much as a put."""
 TRIAL_SECONDS: Final = 5.0
 """Time between two trials of what fails."""
 TRIAL_BYTES: Final = 64 * 1024
@@ -26,10 +26,16 @@ PREFIX: Final = "health/"
 
 
 class StoreWatch:
-    """One node's look at its store. Belongs to `loop`; `start`, and `close` before the store's."""
+    """One node's look at its store. Belongs to `loop`; `start`, and `close` before the store's.
 
-    def __init__(self, store: RetryingStore, node: int, *, loop: asyncio.AbstractEventLoop) -> None:
+    `owned` is the same store once its owner was seen: until then nothing is put or deleted.
+    """
+
+    def __init__(
+        self, store: RetryingStore, owned: ObjectStore, node: int, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._store = store
+        self._owned = owned
         self._key = f"{PREFIX}node-{node}"
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
@@ -62,14 +68,14 @@ class StoreWatch:
                     await self._try(kind)
 
     async def _try(self, kind: Kind) -> None:
-        store = self._store
+        store, owned = self._store, self._owned
         match kind:
             case Kind.PUT:
-                await store.put(self._key, [bytes(TRIAL_BYTES)])
-                await store.delete_many([self._key])
+                await owned.put(self._key, [bytes(TRIAL_BYTES)])
+                await owned.delete_many([self._key])
             case Kind.READ:
                 await store.size(self._key)
             case Kind.LIST:
                 await store.list(PREFIX, "", 1)
             case Kind.DELETE:
-                await store.delete_many([self._key])
+                await owned.delete_many([self._key])

@@ -75,7 +75,7 @@ class _Term:
 
     def grant(self, status: EpochStatus, epoch: int) -> Hold:
         if status is EpochStatus.NEW:
-            assert not self.holds, "the window slides under nobody"
+            assert not self.holds, "the window slides under no hold"
             before, self.window = self.window, self.window.slide(epoch)
             self.slid(before, self.window)
         self.holds += 1

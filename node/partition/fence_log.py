@@ -20,8 +20,8 @@ class FenceLog:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._untold = 0
-        self._told_at = float("-inf")
+        self._unlogged = 0
+        self._logged_at = float("-inf")
 
     def slid(self, partition: str, before: EpochWindow, after: EpochWindow) -> None:
         """A leader's window moved up."""
@@ -31,15 +31,15 @@ class FenceLog:
         """A request's epoch was below the window; its batch is uploaded once more."""
         what = (refusal.epoch, refusal.gap, refusal.oldest, refusal.newest)
         log.debug("%s: epoch %d is refused, %d below the window [%d, %d]", partition, *what)
-        self._untold += 1
+        self._unlogged += 1
         now = self._loop.time()
-        if now - self._told_at >= TELL_SECONDS:
+        if now - self._logged_at >= TELL_SECONDS:
             log.info(
                 "%d batches since the last such line came below the epoch window and are uploaded again; the "
                 "last: %s, epoch %d is %d below the window [%d, %d]",
-                self._untold, partition, *what,
+                self._unlogged, partition, *what,
             )  # fmt: skip
-            self._untold, self._told_at = 0, now
+            self._unlogged, self._logged_at = 0, now
 
 
 def _shown(window: EpochWindow) -> str:

@@ -35,6 +35,7 @@ EARLY_IN_TRANSACTION_SECONDS = 10.0
 """As EARLY_SECONDS, in a transaction. A client that gets "out of order" there aborts, and nothing is in the
 log twice; while one that waits beyond its transaction's timeout (1 minute unless it sets another) is fenced.
 And it may wait in vain: of a producer that was forgotten, the log may have a marker only."""
+assert EARLY_IN_TRANSACTION_SECONDS < EARLY_SECONDS < KEPT_SECONDS
 
 
 class _Gap(NamedTuple):

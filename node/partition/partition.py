@@ -27,6 +27,7 @@ from strandline.node.partition.batch import (
 )
 from strandline.node.partition.fence import Fence
 from strandline.node.partition.fence_log import FenceLog
+from strandline.node.partition.producer_expiry import producer_expiry_ms
 from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
 from strandline.node.partition.writer import EpochSource, Writer
@@ -55,12 +56,6 @@ from strandline.statemachine.partition.rejection import Rejected, Rejection
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 600.0
-PRODUCER_EXPIRY_MS = 7 * 24 * 3600 * 1000
-"""A producer that wrote nothing for so long is forgotten, as by Kafka's transactional.id.expiration.ms."""
-MAX_PRODUCERS = 32_768
-"""Beyond so many those that are idle for longest are forgotten sooner. A client that makes a producer for
-each message would fill memory otherwise, and a snapshot of all of them is read in one go when it is restored,
-which would take seconds (Kafka: KIP-854)."""
 MAX_ABORTED = 4 * 1024 * 1024
 """Aborted transactions whose records a partition still has; 50 days of one a second. If one were forgotten
 while its records are there, a read-committed consumer would take it for committed."""
@@ -68,8 +63,6 @@ MAX_ABORTED_BYTES = 32 * 1024 * 1024
 """Bound on their size in bytes, in memory and in each snapshot of each replica."""
 WARN_SECONDS = 600.0
 """Seconds between two warnings that a partition begins no transaction."""
-LEAST_EXPIRY_MS = 15 * 60 * 1000
-"""No producer is forgotten sooner: longer than any client tries to send a batch again."""
 
 _NOT_LEADING = Refusal(Reason.NOT_LEADER, "this node does not lead the partition, or not yet")
 
@@ -312,15 +305,13 @@ class Partition(LedReplica):
     def _on_tick(self) -> None:
         self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
         window, now = self.fence.window, self._agreed_ms()
-        if window is not None and now is not None and len(self.machine.producers):
+        counts = len(self.machine.producers) or len(self.machine.holds)
+        if window is not None and now is not None and counts:
             # Unanswered: should it be lost, the next one does the same.
-            self._replicate(Tick(self._producer_expiry(now), now), window.term)
+            self._replicate(self._tick_at(now), window.term)
 
-    def _producer_expiry(self, now: int) -> int:
-        since = self.machine.producers.newest_since(MAX_PRODUCERS)
-        if since is None:
-            return PRODUCER_EXPIRY_MS
-        return min(max(now - since, LEAST_EXPIRY_MS), PRODUCER_EXPIRY_MS)
+    def _tick_at(self, now: int) -> Tick:
+        return Tick(producer_expiry_ms(self.machine.producers, now), now)
 
     # Commands.
 
@@ -347,8 +338,7 @@ class Partition(LedReplica):
         now = self._agreed_ms()
         if now is None:
             return Refusal(Reason.NOT_NOW, "the nodes do not agree on the time")
-        tick = Tick(self._producer_expiry(now), now)
-        return _result(await self.group.replicate(encode(term, now, [tick, command]), term))
+        return _result(await self.group.replicate(encode(term, now, [self._tick_at(now), command]), term))
 
 
 def _result(outcome: Outcome) -> CommandResult | Refusal:

@@ -15,6 +15,7 @@ from strandline.node.partition.gaps import Gaps
 from strandline.node.partition.lanes import Pending
 from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.verifications import Verifications
+from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.outcome import Applied, Outcome
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.partition_commands import Appended
@@ -25,6 +26,7 @@ ANSWER_SECONDS = 0.1
 """Time after the loss of leadership before a batch with a producer id, in the log, is answered without its
 outcome. A leader that handed over learns the outcome well within it. One that was cut off does not; its
 producer may send the batch again without harm, and must not wait here while another node leads."""
+assert RaftConfig().command_grace_seconds > ANSWER_SECONDS, "after that the log itself gives up"
 
 HELD_SECONDS = 30.0
 """Time that a committed batch waits for more replicas than a commit needs (`min.insync.replicas`) before it

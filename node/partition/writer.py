@@ -25,8 +25,8 @@ from strandline.node.raft.outcome import Applied
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Append, encode
-from strandline.statemachine.partition.producers import NO_PRODUCER
+from strandline.statemachine.partition.partition_commands import Append, Appended, encode
+from strandline.statemachine.partition.producers import NO_PRODUCER, Duplicate
 
 MAX_BATCHES = 16_384
 MAX_BYTES = 64 * 1024 * 1024
@@ -68,6 +68,8 @@ class Writer:
         wall_ms: Callable[[], int],
     ) -> None:
         self.acks = PendingAcks(loop, lambda index, count: self.group.when_held(index, count))
+        self.duplicates = 0
+        """Batches that were in the log already and not uploaded again."""
         self.restaged = 0
         """Batches that were uploaded a second time, because the window had passed their epoch."""
         self._topic_id = topic_id
@@ -98,10 +100,14 @@ class Writer:
         The result is never an exception. Cancelling it gives up the answer and not the batch: later batches
         were sent in the belief that it comes first.
         """
-        refusal = self._refusal(batch)
-        if refusal is not None:
+        there = self._duplicate(batch, verification)
+        if there is None and (refusal := self._refusal(batch)) is not None:
             return self.refuse(batch, refusal)
         result: asyncio.Future[AppendResult] = self._loop.create_future()
+        if there is not None:
+            self.duplicates += 1
+            result.set_result(Appended(there.base_offset, duplicate=True))
+            return result
         key = batch.producer_id if batch.producer_id != NO_PRODUCER else -1 - batch.connection
         lane = self._lanes.get(key)
         if lane is None:
@@ -149,6 +155,21 @@ class Writer:
         """Do `lost`, and answer the entries in the log too: their outcome will not be known here."""
         self.lost(reason)
         self.acks.close(reason)
+
+    def _duplicate(self, batch: ProducedBatch, verification: Verification | None) -> Duplicate | None:
+        """The batch as it is in the log already, if its answer was lost or late, and this state knows.
+
+        An upload only to be told so takes longer than a producer waits where the store is slower than its
+        request.timeout.ms: it would never hear of any batch, and each attempt would leave an object.
+        """
+        if batch.producer_id == NO_PRODUCER or batch.replicas or verification is not None:
+            # What min.insync.replicas or a coordinator has to say, it says behind the log.
+            return None
+        if self._fence.window is None:
+            return None
+        return self._machine.producers.duplicate(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
+        )
 
     def _refusal(self, batch: ProducedBatch) -> Refusal | None:
         if self._fence.window is None:

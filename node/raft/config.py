@@ -51,7 +51,7 @@ class RaftConfig:
 
     snapshot_entries: int = 20_000
     snapshot_bytes: int = 32 * MIB
-    """A snapshot is taken once so many entries, or bytes of entries, were applied since the last."""
+    """A snapshot is taken once this many entries, or bytes of entries, were applied since the last."""
 
     trailing_entries: int = 1_000
     """Entries kept in memory behind a snapshot, so that a follower slightly behind needs no snapshot."""

@@ -13,33 +13,23 @@ generation takes the place of an earlier one.
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
-from zlib import crc32
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
 
 from strandline.node.raft.disk import Disk
+from strandline.node.raft.folder_file import FolderError, FolderFields, FolderFile, FolderKey
 from strandline.node.raft.wal.format import REPLACE
 
-NAME: Final = "identity"
-FORMAT: Final = 1
-NOBODY: Final = 0
+NO_FOLDER: Final = 0
 """No folder has this identity."""
 
-
-class FolderError(Exception):
-    """The folder's identity cannot be trusted; one line with file, cause and cure."""
-
-
-class FolderKey(NamedTuple):
-    """One folder of a node: its generation, which the controller counts, and its identity.
-
-    Generation 0 is that of a folder the controller has not registered.
-    """
-
-    generation: int
-    folder: int
+Stored = Callable[[Exception | None], None]
+"""Called with the error of a write, or with None once all that was asked for is durable."""
+RunBlocking = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
+"""Runs a job off the loop, in order, and calls back on the loop with its result or error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,57 +44,84 @@ class Standing:
 
 
 class Folder:
-    """The identity of one node's data folder. Every change is durable when the call returns.
+    """The identity of one node's data folder, and the identities of the other nodes' folders.
 
-    Changes are a few in a folder's life (a peer met for the first time, a registration), so they are written
-    where they happen, on the loop. They raise OSError when the disk does not take them.
+    `meet`, `learn` and `settle` change what the folder is to hold, in memory, and `store` writes it off the
+    loop. What refuses a folder holds at once: see `reason_to_refuse`. What lets a folder in or gives this one
+    a vote holds once it is durable: `has_stored`, `votes`, `generation`, `incarnation`.
     """
 
-    def __init__(self, disk: Disk, path: str, node: int, cluster: str, fields: dict[str, Any]) -> None:
-        self._disk = disk
-        self._path = path
-        self._node = node
-        self._cluster = cluster
-        self.id: int = fields["folder"]
-        self.generation: int = fields["generation"]
-        self.incarnation: str = fields["incarnation"]
-        self.votes: bool = fields["votes"]
-        """Whether this folder has ever been given a vote: it took part in founding the cluster, or the
-        controller registered it."""
+    def __init__(self, file: FolderFile, fields: FolderFields, run_blocking: RunBlocking) -> None:
         self.newcomer = False
         """Volatile: this process neither votes nor counts, as the folder may have had a predecessor."""
-        self.known: dict[int, FolderKey] = {
-            int(peer): FolderKey(*key) for peer, key in fields["peers"].items()
-        }
-        """The folder of every other node, as it was met or as the controller says."""
-        self._unnoted: set[int] = set()
-        """Nodes for which the controller names another folder, until that is written to the disk."""
+        self._file = file
+        self._run_blocking = run_blocking
+        self._stored = fields
+        """The content of the file."""
+        self._wanted = fields
+        """The content that the file is to have."""
+        self._waiting: list[Stored] = []
+        """Calls of `store` that the next write answers."""
+        self._writing = False
 
     @classmethod
     def open(
-        cls, disk: Disk, folder: str, node: int, cluster: str, rng: random.Random, *, logged: bool
+        cls,
+        disk: Disk,
+        folder: str,
+        node: int,
+        cluster: str,
+        rng: random.Random,
+        run_blocking: RunBlocking,
+        *,
+        logged: bool,
     ) -> Folder:
         """Read the identity, or draw one for a new folder; blocking.
 
         `logged` says whether the write-ahead log holds anything. Raises FolderError, and OSError.
         """
-        path = f"{folder}/{NAME}"
-        if disk.exists(path):
-            return cls(disk, path, node, cluster, _read(path, disk.read(path), node, cluster))
+        file = FolderFile(disk, folder, node, cluster)
+        if file.exists():
+            return cls(file, file.read(), run_blocking)
         if logged:
             raise FolderError(
-                f"{path} is missing while the write-ahead log is there: bring it back, or {REPLACE}"
+                f"{file.path} is missing while the write-ahead log is there: bring it back, or {REPLACE}"
             )
-        fresh = {"folder": rng.getrandbits(63) | 1, "generation": 0, "incarnation": "", "votes": False}
-        made = cls(disk, path, node, cluster, {**fresh, "peers": {}})
-        made._write()
-        return made
+        fields = FolderFields(rng.getrandbits(63) | 1, 0, "", False, {})
+        file.write(fields)
+        return cls(file, fields, run_blocking)
+
+    @property
+    def id(self) -> int:
+        """The identity that the folder drew when it was made."""
+        return self._stored.folder
+
+    @property
+    def generation(self) -> int:
+        """The controller's count of this node's folders up to this one; 0 before it is registered."""
+        return self._stored.generation
+
+    @property
+    def incarnation(self) -> str:
+        """Id of the cluster's incarnation that the folder has taken part in; "" before the first."""
+        return self._stored.incarnation
+
+    @property
+    def votes(self) -> bool:
+        """Whether this folder has ever been given a vote: it took part in founding the cluster, or the
+        controller registered it."""
+        return self._stored.votes
+
+    @property
+    def known(self) -> dict[int, FolderKey]:
+        """The folder of every other node, as it was met or as the controller says; not durable yet, maybe."""
+        return self._wanted.peers
 
     def is_foreign(self, claim: Standing) -> bool:
         """Whether a folder took part in another incarnation of the cluster: it is never let in here."""
         return bool(self.incarnation and claim.incarnation) and self.incarnation != claim.incarnation
 
-    def judges(self, peer: int, claim: Standing) -> str | None:
+    def reason_to_refuse(self, peer: int, claim: Standing) -> str | None:
         """Reason to refuse a peer with this folder; None if the peer is accepted.
 
         A peer's folder is the one that was met first, until the controller names one of a higher generation.
@@ -114,12 +131,10 @@ class Folder:
                 f"its data folder is of another incarnation of this cluster ({claim.incarnation}, here"
                 f" {self.incarnation}): start it with the folder that belongs here"
             )
-        if peer in self._unnoted:
-            return f"which data folder node {peer} has now cannot be noted here: mend this node's disk"
         known = self.known.get(peer)
         if known is None or known.folder == claim.key.folder or claim.key.generation > known.generation:
             return None
-        if known.folder == NOBODY:
+        if known.folder == NO_FOLDER:
             return (
                 f"node {peer} is being replaced, and its groups have not left its folder before out yet: wait"
             )
@@ -128,109 +143,73 @@ class Folder:
             f" bring that one back, or let the new one in with `strandline node replace {peer}`"
         )
 
+    def has_stored(self, peer: int, claim: Standing) -> bool:
+        """Whether the disk of this node holds that the peer has this folder."""
+        stored = self._stored.peers.get(peer)
+        return stored is not None and stored.folder == claim.key.folder
+
     def meet(self, peer: int, claim: Standing) -> None:
-        """Keep the folder of a peer that `judges` accepted. Raises OSError."""
+        """Keep the folder of a peer that is not refused."""
         known = self.known.get(peer)
         if known is None or claim.key.generation > known.generation:
-            self.set_known({**self.known, peer: claim.key})
+            self._know({**self.known, peer: claim.key})
 
-    def learn(self, said: dict[int, FolderKey]) -> None:
-        """Take the folders in force from the controller; they replace what it said of a node before.
+    def learn(self, named: dict[int, FolderKey]) -> None:
+        """Take the folders in force from the controller; they replace those that it named before.
 
         That state may be an old one, as it is after a start. So generations only grow, and within one
-        generation an accepted folder stays accepted. Raises OSError.
+        generation an accepted folder stays accepted.
         """
         known = dict(self.known)
-        for peer, key in said.items():
-            present = known.get(peer, FolderKey(-1, NOBODY))
+        for peer, key in named.items():
+            present = known.get(peer, FolderKey(-1, NO_FOLDER))
             if key.generation > present.generation or (
-                key.generation == present.generation and present.folder == NOBODY
+                key.generation == present.generation and present.folder == NO_FOLDER
             ):
                 known[peer] = key
-        # A disk may be full for hours. The earlier folder is no longer valid, and the new one is only valid
-        # once it is written.
-        self._unnoted = {peer for peer, key in self.known.items() if key.folder != known[peer].folder}
-        self.set_known(known)
-        self._unnoted = set()
+        self._know(known)
 
-    def set_known(self, known: dict[int, FolderKey]) -> None:
-        """Take these for the folders of the other nodes. Raises OSError."""
-        if known != self.known:
-            before, self.known = self.known, dict(sorted(known.items()))
-            try:
-                self._write()
-            except BaseException:
-                self.known = before
-                raise
+    def _know(self, peers: dict[int, FolderKey]) -> None:
+        self._wanted = replace(self._wanted, peers=peers)
 
     def settle(self, *, votes: bool, generation: int = 0, incarnation: str = "") -> None:
-        """Record the folder's vote, and its generation and incarnation by the controller. Raises OSError."""
-        before = self.votes, self.generation, self.incarnation
-        after = (
-            self.votes or votes,
-            max(self.generation, generation),
-            self.incarnation or incarnation,
+        """Record the folder's vote, and its generation and incarnation by the controller."""
+        wanted = self._wanted
+        self._wanted = replace(
+            wanted,
+            votes=wanted.votes or votes,
+            generation=max(wanted.generation, generation),
+            incarnation=wanted.incarnation or incarnation,
         )
-        if after != before:
-            self.votes, self.generation, self.incarnation = after
-            try:
+
+    def store(self, stored: Stored) -> None:
+        """Write what has changed off the loop: `stored(error)` is called at once if nothing has.
+
+        One write is under way at a time, and the next takes all changes since. After an error the changes
+        stay, and the next call tries again.
+        """
+        if not self._writing and self._wanted == self._stored:
+            stored(None)
+            return
+        self._waiting.append(stored)
+        if not self._writing:
+            self._write()
+
+    def _write(self) -> None:
+        fields, waiting = self._wanted, self._waiting
+        self._waiting, self._writing = [], True
+
+        def written(_: None, error: Exception | None) -> None:
+            self._writing = False
+            if error is None:
+                self._stored = fields
+            for stored in waiting:
+                stored(error)
+            if self._waiting and not self._writing:
                 self._write()
-            except BaseException:
-                self.votes, self.generation, self.incarnation = before
-                raise
+
+        self._run_blocking(partial(self._file.write, fields), written)
 
     def standing(self) -> Standing:
         """The description of this folder for a peer."""
         return Standing(FolderKey(self.generation, self.id), self.incarnation, self.newcomer)
-
-    def _write(self) -> None:
-        """Write the file atomically: a new file, synced, takes the old one's name."""
-        body = {
-            "format": FORMAT,
-            "node": self._node,
-            "cluster": self._cluster,
-            "folder": self.id,
-            "generation": self.generation,
-            "incarnation": self.incarnation,
-            "votes": self.votes,
-            "peers": {str(peer): list(key) for peer, key in self.known.items()},
-        }
-        text = json.dumps(body)
-        data = json.dumps({"crc32": crc32(text.encode()), "identity": text}).encode()
-        temporary = f"{self._path}.new"
-        if self._disk.exists(temporary):
-            self._disk.unlink(temporary)
-        file = self._disk.open(temporary, create=True)
-        try:
-            file.pwrite(data, 0)
-            file.datasync()
-        finally:
-            file.close()
-        self._disk.rename(temporary, self._path)
-        self._disk.sync_dir(self._path.rpartition("/")[0])
-
-
-def has_served(disk: Disk, folder: str, node: int, cluster: str) -> bool:
-    """Whether a node's data folder has been part of a cluster; blocking. Raises FolderError, and OSError."""
-    path = f"{folder}/{NAME}"
-    return disk.exists(path) and bool(_read(path, disk.read(path), node, cluster)["incarnation"])
-
-
-def _read(path: str, data: bytes, node: int, cluster: str) -> dict[str, Any]:
-    try:
-        outer = json.loads(data)
-        text = outer["identity"]
-        if crc32(text.encode()) != outer["crc32"]:
-            raise ValueError("its checksum does not match")
-        fields: dict[str, Any] = json.loads(text)
-        version, owner = fields["format"], (fields["node"], fields["cluster"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FolderError(f"{path} is damaged ({error}): bring it back, or {REPLACE}") from None
-    if version != FORMAT:
-        raise FolderError(f"{path} has format {version}, this release reads {FORMAT}: start the newer one")
-    if owner != (node, cluster):
-        raise FolderError(
-            f"{path} belongs to node {owner[0]} of cluster {owner[1]!r}, this is node {node} of cluster"
-            f" {cluster!r}: start with the data folder, node id and cluster id that belong together"
-        )
-    return fields

@@ -17,19 +17,19 @@ class GapLog:
     """One line at once, then one for each interval in which there were more. Times are in seconds."""
 
     def __init__(self) -> None:
-        self._told_at: float | None = None
-        self._untold: list[float] = []
+        self._logged_at: float | None = None
+        self._unlogged: list[float] = []
 
     def add(self, now: float, gap: float) -> None:
-        """The loop did not run for so long before `now`."""
-        if self._told_at is not None and now - self._told_at < INTERVAL_SECONDS:
-            self._untold.append(gap)
+        """The loop did not run for this long before `now`."""
+        if self._logged_at is not None and now - self._logged_at < INTERVAL_SECONDS:
+            self._unlogged.append(gap)
             return
         more = ""
-        if self._untold:
+        if self._unlogged:
             more = (
-                f" ({len(self._untold)} more since the last report, {sum(self._untold):.2f} s together,"
-                f" the longest {max(self._untold):.2f} s)"
+                f" ({len(self._unlogged)} more since the last report, {sum(self._unlogged):.2f} s together,"
+                f" the longest {max(self._unlogged):.2f} s)"
             )
         log.warning("the event loop did not run for %.2f s, or the clock jumped%s", gap, more)
-        self._told_at, self._untold = now, []
+        self._logged_at, self._unlogged = now, []

@@ -173,7 +173,7 @@ class RaftGroup(ReplicaState):
         return future
 
     def overloaded(self, size: int = 0) -> bool:
-        """Whether a command of so many bytes would be refused now: too much waits, or the disk is full."""
+        """Whether a command of this many bytes would be refused now: too much waits, or the disk is full."""
         return (
             len(self.waiting) >= self.settings.max_pending_commands
             or self.waiting_bytes + size > self.settings.max_pending_bytes

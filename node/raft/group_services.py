@@ -227,7 +227,7 @@ class GroupServices:
         self.schedule()
 
     def appended(self, group: RaftGroup, size: int) -> None:
-        """A leader's log has a new entry of so many bytes. One call, because each command makes it."""
+        """A leader's log has a new entry of this many bytes. One call, because each command makes it."""
         self.records.unwritten_bytes += size
         self.ticker.active[group.id] = group
         self._dirty[group.id] = group

@@ -15,9 +15,10 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from strandline.node.raft.data_folder import NAME as FOLDER_FILE
-from strandline.node.raft.data_folder import Folder, FolderKey
+from strandline.node.raft.data_folder import Folder, Stored
 from strandline.node.raft.disk import Disk
+from strandline.node.raft.folder_file import NAME as FOLDER_FILE
+from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.group_services import GroupServices
 from strandline.node.raft.host_settings import HostSettings
@@ -94,7 +95,13 @@ class RaftHost(GroupServices):
         except RaftLogDamaged as error:
             raise RaftLogDamaged(f"{folder}/wal: {error}; {REPLACE}") from error
         self.folder = self.mesh.folder = Folder.open(
-            self.disk, folder, self.node_id, self.cluster_id, self.rng, logged=self.stored.replayed
+            self.disk,
+            folder,
+            self.node_id,
+            self.cluster_id,
+            self.rng,
+            self.run_blocking,
+            logged=self.stored.replayed,
         )
         self.snapshots = SnapshotStore(self.disk, snapshots, self.cluster_id)
         self.stored.find_snapshots(self.snapshots)
@@ -140,10 +147,12 @@ class RaftHost(GroupServices):
             group.stop(None, "the node is stopping")
         self.turn()
         await self.mesh.close()
+        # The log's lock goes with it, and the next process finds no write of this one under way.
+        await self.loop.run_in_executor(self._snapshot_executor, _after_the_others)
         await self.wal.close()
 
     async def hand_over(self, seconds: float) -> None:
-        """Transfer this node's leaderships, for up to so many seconds; it may be elected again afterwards.
+        """Transfer this node's leaderships, for up to this many seconds; it may be elected again afterwards.
 
         A part at a time: thousands of elections at once would take the other nodes' leaders down with them.
         """
@@ -168,21 +177,31 @@ class RaftHost(GroupServices):
     # Folders.
 
     def give_vote(self, generation: int = 0, incarnation: str = "") -> None:
-        """This node's folder has a vote from now on; keep what the controller says of it. Raises OSError."""
+        """This node's folder is to have a vote, with what the controller says of it.
+
+        It has the vote once `store_folder` has written that.
+        """
         self.folder.settle(votes=True, generation=generation, incarnation=incarnation)
-        if self.folder.newcomer:
-            self.folder.newcomer = False
-            self.mesh.reconnect()
 
     def know_folders(self, known: dict[int, FolderKey]) -> None:
         """The controller says which folder each of these nodes has.
 
-        Raises OSError when that cannot be noted; folders that are in force no more are let go of anyway.
+        Folders out of force are disconnected at once. Those in force connect once `store_folder` has written
+        them.
         """
-        try:
-            self.folder.learn(known)
-        finally:
-            self.mesh.judge_again()
+        self.folder.learn(known)
+        self.mesh.check_again()
+
+    def store_folder(self, stored: Stored) -> None:
+        """Write what this node was told of folders, off the loop; see `Folder.store`."""
+
+        def written(error: Exception | None) -> None:
+            if error is None and self.folder.newcomer and self.folder.votes:
+                self.folder.newcomer = False
+                self.mesh.reconnect()
+            stored(error)
+
+        self.folder.store(written)
 
     # Peers and groups.
 
@@ -267,6 +286,10 @@ class RaftHost(GroupServices):
             group_id: self.node_id if group.role == LEADER else group.leader
             for group_id, group in self.groups.items()
         }
+
+
+def _after_the_others() -> None:
+    """A job that ends when all earlier jobs of its thread have ended."""
 
 
 def _log_error(_: Any, error: Exception | None) -> None:

@@ -17,7 +17,7 @@ CAME: Final = 128
 """Number of new groups that makes it worth setting all objects aside again."""
 GONE: Final = 256
 GONE_SHARE: Final = 0.25
-"""Groups that went since, at least so many and as many of all that are left, whose memory is wanted back."""
+"""Groups that went since, whose memory is wanted back: this many, and this share of those that are left."""
 
 
 class Garbage:

@@ -19,7 +19,7 @@ SLICE: Final = 256
 
 
 def look_seconds(least: float, partitions: int) -> float:
-    """Seconds until the next look at so many partitions; `least` where they are few."""
+    """Seconds until the next look at this many partitions; `least` where they are few."""
     return least * max(1.0, partitions / LOOKED_AT)
 
 

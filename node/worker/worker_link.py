@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 END_SECONDS: Final = 5.0
 """Seconds that a process has to end after it was asked to."""
 MAX_SAID_BYTES: Final = 64 * 1024
-"""Of what one process writes to its standard error, so much gets into the log."""
+"""Most of one process's standard error that gets into the log."""
 STOPPING: Final = "the node is stopping"
 
 
@@ -136,7 +137,7 @@ class WorkerLink:
         elif isinstance(error, _Ended | BadFrame):
             reason = str(error)
         else:
-            reason = f"it ended with code {code}"
+            reason = _how(code)
         log.warning("the %s failed: %s", self._name, reason)
         return f"the {self._name} failed: {reason}"
 
@@ -216,6 +217,15 @@ class WorkerLink:
         # asyncio closes a pipe only after it was read to its end, and these pipes have no reader any more.
         cast(Any, process)._transport.close()
         return code
+
+
+def _how(code: int | None) -> str:
+    """An exit code as the end of a process; the kernel takes workers first when memory runs out."""
+    if code is None or code >= 0:
+        return f"it ended with code {code}"
+    known = {one.value: one.name for one in signal.Signals}
+    memory = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
+    return f"it was ended by {known.get(-code, f'signal {-code}')}{memory}"
 
 
 async def _listen(name: str, process: asyncio.subprocess.Process) -> None:

@@ -154,10 +154,15 @@ class _Worker(asyncio.Protocol):
 
     async def _do(self, job: Coroutine[Any, Any, list[Any]]) -> None:
         try:
-            answer = await job
-        except ValueError as error:
-            answer = ["invalid", str(error)]
-        self._answer(answer)
+            try:
+                answer = await job
+            except ValueError as error:
+                answer = ["invalid", str(error)]
+            self._answer(answer)
+        except Exception:
+            # The node would wait for an answer for as long as any job may take.
+            log.exception("a job failed in a way that was not foreseen")
+            _end(4)
 
     def _answer(self, message: list[Any]) -> None:
         try:

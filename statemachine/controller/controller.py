@@ -267,6 +267,10 @@ class Controller:
         """The data folder that is on its way into a node's place, if there is one."""
         return self._state.replacement
 
+    def stuck_topics(self) -> list[str]:
+        """Topics without which the replacement cannot end: see `node_folders.stuck_topics`."""
+        return node_folders.stuck_topics(self._state)
+
     @property
     def cluster_epoch(self) -> int:
         """At least 1; only grows. It does not count in `version`."""

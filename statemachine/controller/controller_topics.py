@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from strandline.statemachine.controller import topic_config
+from strandline.statemachine.controller import node_folders, topic_config
 from strandline.statemachine.controller.assignment import place
 from strandline.statemachine.controller.controller_commands import (
     DERIVED,
@@ -80,7 +80,8 @@ def plan(state: ControllerState, index: int, command: TopicCommand) -> Topic | R
 def existing(
     state: ControllerState, command: CreatePartitions | DeleteTopic | AlterTopicConfigs | ReplaceTopicConfigs
 ) -> Topic | Refused:
-    """The topic of a change, which may be any but an internal one.
+    """The topic of a change, which may be any but an internal one; that is deleted only if a node's
+    replacement waits for a partition that it has lost.
 
     The number of an internal topic's partitions decides the place of each key: with one more, every key would
     be elsewhere, and with the topic all groups and transactions would be forgotten.
@@ -88,7 +89,8 @@ def existing(
     topic = state.topics.get(command.topic_id)
     if topic is None:
         return Refused(KafkaError.UNKNOWN_TOPIC_ID, f"There is no topic with id {command.topic_id.hex()}.")
-    if topic.name in INTERNAL_TOPICS:
+    lost = isinstance(command, DeleteTopic) and node_folders.is_stuck(state, topic)
+    if topic.name in INTERNAL_TOPICS and not lost:
         reason = f"Topic '{topic.name}' is internal: it has no records, and only the broker changes it."
         return Refused(KafkaError.INVALID_TOPIC_EXCEPTION, reason)
     return topic

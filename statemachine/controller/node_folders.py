@@ -4,7 +4,8 @@ A node's promises (its votes, the entries it acknowledged) lie in its folder, so
 id is another voter (Raft §6; KIP-853 tells voters apart by id and directory). While a folder is replaced,
 every group of the node first leaves it out of its members, and only when all have done so the new folder is
 let in and joins them again as a learner. One node is replaced at a time; docs/raft.md, "Folders", says why
-that is safe.
+that is safe. If a second folder is lost meanwhile, groups of both nodes may have no majority left, and the
+replacement would wait for them for ever: the operator may delete their topics, internal ones too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from strandline.statemachine.controller.controller_state import (
     ControllerState,
     NodeFolder,
     Replacement,
+    Topic,
 )
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
@@ -28,7 +30,7 @@ def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | R
     """Begin to put another folder in the place of a node's; how many groups have still to leave it out."""
     node, present = command.node, state.replacement
     if present is not None and present.node != node:
-        return _invalid(f"Node {present.node} is being replaced: wait until that is over.")
+        return _invalid(_wait_for(state, present))
     if present is not None and present.folder == command.folder:
         return len(present.leaving)
     known, folder = state.nodes.get(node), state.folders.get(node)
@@ -38,11 +40,9 @@ def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | R
         return _invalid(f"Node {node} is alive with its data folder: stop that process first.")
     few = sorted({_topic(state, group) for group in state.hosted.get(node, ()) if _has_few(state, group)})
     if few:
-        more = f" and {len(few) - _NAMED} more" if len(few) > _NAMED else ""
         return _invalid(
-            f"Node {node} had one of only one or two replicas of partitions of {', '.join(few[:_NAMED])}"
-            f"{more}, which have no majority without it: bring its data folder back, or delete these topics"
-            " first."
+            f"Node {node} had one of only one or two replicas of partitions of {_named(few)}, which have no"
+            " majority without it: bring its data folder back, or delete these topics first."
         )
     state.folders[node] = NodeFolder((folder.generation if folder else 0) + 1, command.folder)
     groups = {CONTROLLER_GROUP, *state.hosted.get(node, ())}
@@ -78,6 +78,44 @@ def joined(state: ControllerState, index: int, command: ReplicasJoined) -> int |
     return len(joining)
 
 
+def stuck_topics(state: ControllerState) -> list[str]:
+    """Topics with partitions that the replacement waits for and that have no majority of live replicas."""
+    present = state.replacement
+    if present is None:
+        return []
+    waiting = (present.leaving | present.joining) - {CONTROLLER_GROUP}
+    return sorted({_topic(state, group) for group in waiting if _is_stuck(state, present, group)})
+
+
+def is_stuck(state: ControllerState, topic: Topic) -> bool:
+    """Whether this is one of the `stuck_topics`."""
+    present = state.replacement
+    return present is not None and any(
+        _is_stuck(state, present, partition.group) for partition in topic.partitions
+    )
+
+
+def _is_stuck(state: ControllerState, present: Replacement, group: int) -> bool:
+    """Whether a group cannot commit its next change of members. The replaced node does not count."""
+    replicas = _replicas(state, group)
+    others = [node for node in replicas if node != present.node]
+    alive = sum(1 for node in others if not state.nodes[node].fenced)
+    if group in present.leaving:
+        return alive <= len(replicas) // 2
+    return group in present.joining and alive <= len(others) // 2
+
+
+def _wait_for(state: ControllerState, present: Replacement) -> str:
+    stuck = stuck_topics(state)
+    if not stuck:
+        return f"Node {present.node} is being replaced: wait until that is over."
+    return (
+        f"Node {present.node} is being replaced, and that cannot end while partitions of {_named(stuck)} have"
+        " no majority of live replicas: start the nodes that have their data folders, or, if those are lost,"
+        " delete these topics."
+    )
+
+
 def forget_groups(state: ControllerState, groups: Sequence[int]) -> None:
     """Forget the groups of a deleted topic: the replacement does not wait for them."""
     present = state.replacement
@@ -103,12 +141,21 @@ def _present(state: ControllerState, command: ReplicasLeft | ReplicasJoined) -> 
 def _has_few(state: ControllerState, group: int) -> bool:
     """Whether the other members are no majority: they can never leave the node out, and once the replacement
     has begun not even the folder before would be let in again."""
+    return len(_replicas(state, group)) <= 2
+
+
+def _replicas(state: ControllerState, group: int) -> tuple[int, ...]:
     topic_id, number = state.places[group]
-    return len(state.topics[topic_id].partitions[number].replicas) <= 2
+    return state.topics[topic_id].partitions[number].replicas
 
 
 def _topic(state: ControllerState, group: int) -> str:
     return state.topics[state.places[group].topic_id].name
+
+
+def _named(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
+    return ", ".join(topics[:_NAMED]) + more
 
 
 def _invalid(reason: str) -> Refused:

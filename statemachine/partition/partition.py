@@ -19,6 +19,7 @@ import msgpack
 from strandline.statemachine.machine import Captured, Corruption
 from strandline.statemachine.partition import partition_invariants
 from strandline.statemachine.partition.checkpoints import RetainedCheckpoint
+from strandline.statemachine.partition.holds import MAX_HOLDS, Hold
 from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
 from strandline.statemachine.partition.partition_commands import (
     NO_CLOCK,
@@ -29,6 +30,8 @@ from strandline.statemachine.partition.partition_commands import (
     CommandResult,
     EntryResult,
     EpochAdvanced,
+    HoldReleased,
+    HoldRenewed,
     Kind,
     LevelOneReplaced,
     Reconciled,
@@ -94,6 +97,7 @@ class PartitionStateMachine(PartitionState):
                 raise Corruption("a checkpoint is not alone in its entry")
             if time > self.time:
                 self.time = time
+                self.holds.expire(time)
             results = []
             for kind, *fields in commands:
                 handler = _HANDLERS.get(kind)
@@ -220,6 +224,7 @@ class PartitionStateMachine(PartitionState):
             self.checkpoints.go_back(self.time, now)
             self.producers.not_after(now)
             self.removals.not_after(now)
+            self.holds.not_after(now)
             self.time = now
         return Ticked(self.time, self.producers.expire(self.time - producer_expiry))
 
@@ -284,6 +289,7 @@ class PartitionStateMachine(PartitionState):
         if publishes:
             self.removals.published(clean, settled)
             partition_invariants.removal_waits_for_level_one(self)
+            partition_invariants.nothing_held_is_cleaned(self)
         return LevelOneReplaced(len(replaced))
 
     def _advance_removal(self, index: int, mtro: int, mxro: int, retention: int) -> CommandResult:
@@ -296,6 +302,21 @@ class PartitionStateMachine(PartitionState):
         partition_invariants.removal_waits_for_level_one(self)
         partition_invariants.removals_rise(self)
         return RemovalAdvanced(removals.mtro, removals.mxro, removals.ripe_tombstones, removals.ripe_markers)
+
+    def _renew_hold(self, index: int, reader: str, offset: int, lease: int) -> CommandResult:
+        lowest = self.lowest_holdable
+        if offset < lowest:
+            return Rejected(Rejection.HOLD_TOO_LOW, lowest)
+        if offset > self.next_offset:
+            return Rejected(Rejection.HOLD_ABOVE_THE_END, self.next_offset)
+        if len(self.holds) >= MAX_HOLDS and self.holds.get(reader) is None:
+            return Rejected(Rejection.TOO_MANY_HOLDS, len(self.holds))
+        hold = Hold(reader, offset, self.time + lease)
+        self.holds.put(hold)
+        return HoldRenewed(hold.offset, hold.until)
+
+    def _release_hold(self, index: int, reader: str) -> CommandResult:
+        return HoldReleased(self.holds.release(reader))
 
     def _are_of_an_earlier_term(self, objects: Sequence[LevelOneExtent]) -> bool:
         """Whether an object is of an earlier term: this term's leader may have deleted it as unnamed."""
@@ -328,4 +349,6 @@ _HANDLERS: dict[int, Callable[..., CommandResult]] = {
     Kind.FORGET_REMOVED: PartitionStateMachine._forget_removed,
     Kind.END_TRANSACTION: PartitionStateMachine._end_transaction,
     Kind.ADVANCE_REMOVAL: PartitionStateMachine._advance_removal,
+    Kind.RENEW_HOLD: PartitionStateMachine._renew_hold,
+    Kind.RELEASE_HOLD: PartitionStateMachine._release_hold,
 }

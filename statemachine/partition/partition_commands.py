@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.holds import MAX_HOLD_MS, MAX_READER_BYTES
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 from strandline.statemachine.partition.rejection import Rejected
@@ -36,6 +37,8 @@ class Kind(IntEnum):
     FORGET_REMOVED = 11
     END_TRANSACTION = 12
     ADVANCE_REMOVAL = 13
+    RENEW_HOLD = 14
+    RELEASE_HOLD = 15
 
 
 NOT_PUBLISHED: Final = -1
@@ -176,7 +179,7 @@ class AdvanceRemoval:
     """All replicas and level one are clean up to `mtro` and settled up to `mxro`.
 
     `retention` is the topic's `delete.retention.ms`: it travels in the command, so nodes that know of another
-    value stay replicas. With the present offsets it lets ripen what has waited for so long.
+    value stay replicas. With the present offsets it lets ripen what has waited for this long.
     """
 
     mtro: int
@@ -185,6 +188,31 @@ class AdvanceRemoval:
 
     def fields(self) -> list[Any]:
         return [Kind.ADVANCE_REMOVAL, self.mtro, self.mxro, self.retention]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewHold:
+    """A reader holds the records from an offset on against cleaning, for `lease` ms from the entry's time.
+
+    It is also how a reader lets go of what lies below a higher offset.
+    """
+
+    reader: str
+    offset: int
+    lease: int
+
+    def fields(self) -> list[Any]:
+        return [Kind.RENEW_HOLD, self.reader, self.offset, self.lease]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseHold:
+    """A reader holds nothing any more."""
+
+    reader: str
+
+    def fields(self) -> list[Any]:
+        return [Kind.RELEASE_HOLD, self.reader]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +273,8 @@ Command = (
     | ForgetRemoved
     | EndTransaction
     | AdvanceRemoval
+    | RenewHold
+    | ReleaseHold
 )
 
 
@@ -315,6 +345,19 @@ class RemovalAdvanced(NamedTuple):
     ripe_markers: int
 
 
+class HoldRenewed(NamedTuple):
+    """The reader holds this offset until this time of the state machine, in ms."""
+
+    offset: int
+    until: int
+
+
+class HoldReleased(NamedTuple):
+    """Whether the reader had a hold."""
+
+    had_one: bool
+
+
 class RemovedForgotten(NamedTuple):
     """Number of removed objects that were forgotten."""
 
@@ -332,6 +375,8 @@ CommandResult = (
     | LevelOneReplaced
     | RemovedForgotten
     | RemovalAdvanced
+    | HoldRenewed
+    | HoldReleased
     | TransactionEnded
     | Rejected
 )
@@ -344,8 +389,8 @@ def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
     """One entry of the log; `term` is also the one to propose it in.
 
     Raises ValueError for what no replica would survive: a Checkpoint in company, a fence of another term or
-    with an empty window, level-one objects of a later term or none, a marker of no transaction, no command at
-    all.
+    with an empty window, level-one objects of a later term or none, a marker of no transaction, a hold out of
+    its bounds, no command at all.
     """
     if not commands:
         raise ValueError("an entry needs a command")
@@ -365,6 +410,12 @@ def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
                 raise ValueError("no objects to replace, or none to put there")
         if isinstance(command, AdvanceRemoval) and min(command.mtro, command.mxro, command.retention) < 0:
             raise ValueError(f"offsets and times are not negative: {command}")
+        if isinstance(command, (RenewHold, ReleaseHold)):
+            length = len(command.reader.encode())
+            if not 0 < length <= MAX_READER_BYTES:
+                raise ValueError(f"a reader's name has 1 to {MAX_READER_BYTES} bytes, not {length}")
+        if isinstance(command, RenewHold) and not (command.offset >= 0 < command.lease <= MAX_HOLD_MS):
+            raise ValueError(f"a hold is for an offset of at least 0, and 1 to {MAX_HOLD_MS} ms: {command}")
         if isinstance(command, EndTransaction):
             numbers = (command.producer_id, command.producer_epoch, command.transaction - 1)
             if min(numbers) < 0 or not command.batch:

@@ -1,6 +1,6 @@
 """Invariants of a partition, one function each; docs/partition.md has the reasons why they hold.
 
-The first seven check a state, and a restored state must pass them before it replaces another. The others
+The first eight check a state, and a restored state must pass them before it replaces another. The others
 check a command against the state that it meets. Each raises Corruption: no log that correct leaders wrote
 leads there.
 """
@@ -91,12 +91,19 @@ def removal_waits_for_level_one(state: PartitionState) -> None:
             f"markers may go below {one.ripe_markers}, soon below {one.mxro}, and level one is settled below "
             f"{one.level_one_settled}"
         )
-    end = min(max(state.last_reconciled_offset + 1, state.start_offset), state.last_stable_offset)
+    end = state.level_one_decided_end
     if not one.level_one_clean <= one.level_one_settled <= end:
         raise Corruption(
             f"level one is clean below {one.level_one_clean}, settled below {one.level_one_settled}, and "
             f"cannot be above {end}"
         )
+
+
+def nothing_held_is_cleaned(state: PartitionState) -> None:
+    """Level one is not clean beyond what a reader holds, unless that was deleted."""
+    lowest, clean = state.holds.lowest, state.removals.level_one_clean
+    if lowest is not None and clean > max(lowest, state.start_offset):
+        raise Corruption(f"level one is clean below {clean}, and a reader holds what lies from {lowest} on")
 
 
 def removals_rise(state: PartitionState) -> None:
@@ -122,6 +129,7 @@ def check(state: PartitionState) -> None:
     removed_objects_are_not_named(state)
     transactions_lie_in_the_log(state)
     removal_waits_for_level_one(state)
+    nothing_held_is_cleaned(state)
     removals_rise(state)
 
 

@@ -18,13 +18,16 @@ from strandline.statemachine.partition.aborted_transactions import AbortedTransa
 from strandline.statemachine.partition.checkpoints import Checkpoints, RetainedCheckpoint
 from strandline.statemachine.partition.collectable_epoch import max_collectable_epoch
 from strandline.statemachine.partition.extents import Extent, Extents
+from strandline.statemachine.partition.holds import Holds
 from strandline.statemachine.partition.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from strandline.statemachine.partition.level_one import LevelOne, RemovedObject
 from strandline.statemachine.partition.producers import OpenTransaction, Producers
 from strandline.statemachine.partition.removal import Removals
 from strandline.statemachine.partition.watermarks import high_watermark, last_stable_offset
 
-SNAPSHOT_FORMAT = 5
+SNAPSHOT_FORMAT = 6
+WITHOUT_HOLDS = 5
+"""Format of a release that did not know of holds: it is read, and nothing is held in it."""
 WITHOUT_REMOVALS = 4
 """Format of a release that did not know of compaction: it is read, and nothing is removed in it."""
 SNAPSHOT_FIELDS = (
@@ -44,6 +47,7 @@ SNAPSHOT_FIELDS = (
     "checkpoints",
     "removed",
     "removals",
+    "holds",
     "level_one",
     "inline",
     "extents",
@@ -88,6 +92,8 @@ class PartitionState:
         """Up to the last reconciled offset."""
         self.removals = Removals()
         """Offsets below which compaction may remove tombstones and markers for good."""
+        self.holds = Holds()
+        """Readers whose records cleaning must leave alone."""
         self.extents = Extents()
         """Level zero: the batches after the last reconciled offset."""
 
@@ -138,6 +144,33 @@ class PartitionState:
         return max_collectable_epoch(
             self.previous_applied_epoch, self.extents.oldest_epoch, self.checkpoints.oldest_epoch(self.time)
         )
+
+    @property
+    def level_one_decided_end(self) -> int:
+        """Offset up to which level one has the records, and all of their transactions have ended.
+
+        No local log goes beyond it, and neither do compaction's statements on level one.
+        """
+        return min(max(self.last_reconciled_offset + 1, self.start_offset), self.last_stable_offset)
+
+    @property
+    def cleanable_end(self) -> int:
+        """Offset up to which a replica may clean its log by this state: its end, and the lowest hold.
+
+        The end is in it for a replica that replays its log after a restart: it does not know yet of holds
+        that were given behind, and each of those was given at or above the end of then.
+        """
+        end, held = self.level_one_decided_end, self.holds.lowest
+        return end if held is None else min(end, held)
+
+    @property
+    def lowest_holdable(self) -> int:
+        """The lowest offset that a reader can hold: no replica has cleaned beyond it, and none will.
+
+        While a hold stands they stop there. Without one, level one's end is what they cannot be beyond.
+        """
+        held = self.holds.lowest
+        return self.level_one_decided_end if held is None else max(held, self.start_offset)
 
     def removable(self) -> list[RemovedObject]:
         """The removed objects that no leased checkpoint can name: they may be deleted.
@@ -193,6 +226,7 @@ class PartitionState:
             list(self.checkpoints.retained),
             list(self.removed),
             self.removals.fields(),
+            list(self.holds.rows()),
             bytes(self.level_one.rows()),
             self.extents.inline(),
         )
@@ -220,13 +254,14 @@ class PartitionState:
         loaded.checkpoints = Checkpoints([RetainedCheckpoint(*entry) for entry in fields["checkpoints"]])
         loaded.removed = [RemovedObject(*entry) for entry in fields["removed"]]
         loaded.removals = Removals.restored(fields["removals"])
+        loaded.holds = Holds(fields["holds"])
         loaded.level_one = LevelOne.restored(fields["level_one"])
         loaded.extents = Extents.restored(fields["extents"], fields["inline"], fields["next_offset"])
         return loaded
 
 
 def _packed(fields: Mapping[str, Any], extents: Sequence[bytes | bytearray]) -> bytes:
-    # The extents' rows are megabytes: joined behind the rest they are copied once, packed with it thrice.
+    # The extents' rows are megabytes: joined behind the rest they are copied once, otherwise three times.
     head = packed({**fields, SNAPSHOT_FIELDS[-1]: b""})[: -len(_EMPTY_BIN)]
     return b"".join([head, _BIN_32.pack(_BIN_32_MARK, sum(map(len, extents))), *extents])
 
@@ -239,10 +274,11 @@ def snapshot_fields(state: bytes) -> dict[str, Any]:
         raise ValueError(
             f"it has format {version}, this release reads up to {SNAPSHOT_FORMAT}: upgrade this node"
         )
-    if version == WITHOUT_REMOVALS:
+    if version in (WITHOUT_HOLDS, WITHOUT_REMOVALS):
         start = fields["start_offset"]
         removals = {**Removals().fields(), "level_one_clean": start, "level_one_settled": start}
-        fields = {name: removals if name == "removals" else fields[name] for name in SNAPSHOT_FIELDS}
+        fields = {"removals": removals, **fields, "holds": []}
+        fields = {name: fields[name] for name in SNAPSHOT_FIELDS}
     elif version < SNAPSHOT_FORMAT:
         raise ValueError(f"it has format {version} of an earlier release, this one reads {SNAPSHOT_FORMAT}")
     if tuple(fields) != SNAPSHOT_FIELDS:

@@ -172,11 +172,8 @@ class Producers:
             batches = known.batches
             if batches:
                 expected = (batches[-1].last_sequence + 1) & MAX_SEQUENCE
-            if base_sequence != expected:
-                last = last_sequence(base_sequence, record_count)
-                for batch in batches:
-                    if batch.first_sequence == base_sequence and batch.last_sequence == last:
-                        return Duplicate(batch.base_offset)
+            if base_sequence != expected and (there := _remembered(batches, base_sequence, record_count)):
+                return Duplicate(there.base_offset)
         elif epoch < known.epoch:
             return Rejected(Rejection.INVALID_PRODUCER_EPOCH, known.epoch)
         if transaction != NO_TRANSACTION and transaction <= known.ended:
@@ -188,6 +185,17 @@ class Producers:
         if base_sequence != expected:
             return Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
         return None
+
+    def duplicate(
+        self, producer_id: int, epoch: int, base_sequence: int, record_count: int
+    ) -> Duplicate | None:
+        """The batch as it was appended, if it is remembered: what `check` says of it then, whatever its
+        transaction. None for one that is not remembered, whose end only the log can tell."""
+        known = self._producers.get(producer_id)
+        if known is None or known.epoch != epoch:
+            return None
+        there = _remembered(known.batches, base_sequence, record_count)
+        return None if there is None else Duplicate(there.base_offset)
 
     def appended(
         self,
@@ -327,6 +335,14 @@ class Producers:
         restored._open = {producer_id: one for _, producer_id, one in sorted(opened)}
         restored._find_first_open()
         return restored
+
+
+def _remembered(batches: list[ProducerBatch], base_sequence: int, record_count: int) -> ProducerBatch | None:
+    last = last_sequence(base_sequence, record_count)
+    for batch in batches:
+        if batch.first_sequence == base_sequence and batch.last_sequence == last:
+            return batch
+    return None
 
 
 def _rows(held: Mapping[int, Producer], opened: Mapping[int, OpenTransaction]) -> Iterator[tuple[Any, ...]]:

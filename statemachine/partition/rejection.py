@@ -37,6 +37,14 @@ class Rejection(Enum):
     REMOVAL_NOT_NEWER = "removal_not_newer"
     """Nothing is higher than before, and nothing has become ripe; `current` is the present `mtro`."""
 
+    HOLD_TOO_LOW = "hold_too_low"
+    """Below `current`, the lowest offset that can be held, records may have been superseded and removed, or
+    deleted: a hold that was there has run out."""
+    HOLD_ABOVE_THE_END = "hold_above_the_end"
+    """`current` is the partition's next offset."""
+    TOO_MANY_HOLDS = "too_many_holds"
+    """`current` is the number of readers that hold the partition."""
+
 
 class Rejected(NamedTuple):
     """A command without effect, and the value that stood against it."""

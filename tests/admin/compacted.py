@@ -12,20 +12,26 @@ from strandline.node.raft.configuration import Configuration
 from tests.admin.small_node import FakePartition, SmallNode
 
 
+class PlayedLog(SimpleNamespace):
+    """What the HTTP API reads of a replica's log."""
+
+    def __str__(self) -> str:
+        return f"{self.replica.topic}-{self.replica.number}"
+
+
 def local_log(replica: FakePartition, *, opened: bool = True, problem: str | None = None) -> Any:
     """A replica's log of one segment."""
     identity = LogIdentity("c", b"t" * 16, replica.number)
     segment = Segment(3, 10, 60, 500, 7, -1, -1, 0)
     ends = Ends(40, 60) if opened else None
     manifest = Manifest(identity, 1, 0, 0, 10, 60, 4, (segment,))
-    return SimpleNamespace(
+    return PlayedLog(
         replica=replica,
         ends=lambda machine: ends,
         log=SimpleNamespace(manifest=manifest) if opened else None,
         resets=2,
         reset_for="a file has 3 bytes in place of 4",
-        problem=problem,
-        fails=problem is not None,
+        problems=SimpleNamespace(first=problem, lasting=problem is not None),
     )
 
 

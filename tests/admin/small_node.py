@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,11 +19,12 @@ from strandline.node.checkpoints.publisher import Publisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import CompactionStatus
-from strandline.node.compaction.compactor import CompactorMeasures
+from strandline.node.compaction.compactor import CompactorMeasures, JobFailed, Shared, ShareJob
+from strandline.node.compaction.holding import PartitionHold
 from strandline.node.compaction.removal_leader import Copies, Led
 from strandline.node.controller.client import Unavailable
-from strandline.node.controller.cluster_clock import Verdict
-from strandline.node.gc.collectable_epochs import Heard, HeldBack, Maximum
+from strandline.node.controller.cluster_clock import ClockEstimate
+from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer
@@ -53,6 +54,7 @@ from strandline.statemachine.controller.controller_commands import (
     RegisterNode,
     encode,
 )
+from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_KIND, coordinator_kind
 from strandline.statemachine.partition.epoch_window import EpochWindow, WindowCounters
@@ -113,6 +115,9 @@ class FakeCompaction:
     def error(self, group: int) -> str | None:
         return self.publication_error
 
+    def due(self, group: int) -> bool:
+        return False
+
     def states(self) -> dict[str, int]:
         return {"open": 1, "closed": 1, "stuck": 0}
 
@@ -121,6 +126,27 @@ class FakeCompaction:
 
     def copies(self, replica: Any) -> Copies:
         return self.known[replica.group.id]
+
+
+@dataclass
+class FakeHolding:
+    """Holds what it is asked for; `asked` is that, and `lost` the partitions whose hold is not there."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)
+
+    async def hold(
+        self, topic: Topic, reader: str, offsets: Mapping[int, int | None], lease_ms: int, /
+    ) -> list[PartitionHold]:
+        self.asked.append((topic.name, reader, dict(offsets), lease_ms))
+        return [
+            PartitionHold(number, None, None, 99) if number in self.lost else PartitionHold(number, 7, 1_000)
+            for number in offsets
+        ]
+
+    async def release(self, topic: Topic, reader: str, partitions: Sequence[int], /) -> list[PartitionHold]:
+        self.asked.append((topic.name, reader, list(partitions)))
+        return [PartitionHold(number, None, None) for number in partitions]
 
 
 class FakePlace(NamedTuple):
@@ -218,9 +244,9 @@ class FakeKeeper:
 class FakeCollection:
     """What knows M, what collects by it, the clock and level one's upkeep; a test sets what they say."""
 
-    top: Maximum = field(default_factory=lambda: Maximum(3, 5, 1, "orders", 0, Heard(3, 1, 0.0)))
+    top: Maximum = field(default_factory=lambda: Maximum(3, 5, 1, "orders", 0, ReportedEpoch(3, 1, 0.0)))
     reason: tuple[str, int | None] = ("unreconciled", 1_700_000_000_000)
-    table: dict[int, Heard] = field(default_factory=dict)
+    table: dict[int, ReportedEpoch] = field(default_factory=dict)
     measures: CollectorMeasures = field(default_factory=CollectorMeasures)
     broken: str | None = None
     bound: int = 2
@@ -231,12 +257,12 @@ class FakeCollection:
     dry: DryRun | Exception = field(default_factory=lambda: DryRun(2, {1: 2, 4: 0}, ["l0/a", "l0/b"], False))
     gate: asyncio.Event | None = None
     deleted: int = 0
-    agreed: Verdict = field(default_factory=lambda: Verdict(0, trusted=True))
+    agreed: ClockEstimate = field(default_factory=lambda: ClockEstimate(0, trusted=True))
 
     def maximum(self) -> Maximum:
         return self.top
 
-    def heard(self, group: int) -> Heard | None:
+    def reported(self, group: int) -> ReportedEpoch | None:
         return self.table.get(group)
 
     async def held_back(self) -> HeldBack:
@@ -259,13 +285,16 @@ class FakeCollection:
             raise self.dry
         return self.dry._replace(names=self.dry.names[:limit])
 
-    def verdict(self) -> Verdict:
+    def estimate(self) -> ClockEstimate:
         return self.agreed
 
 
 @dataclass
 class FakeCompactor:
     measures: CompactorMeasures = field(default_factory=CompactorMeasures)
+
+    async def share(self, job: ShareJob) -> Shared | JobFailed:
+        raise AssertionError("no log is told beside a checkpoint")
 
 
 @dataclass
@@ -320,6 +349,7 @@ class SmallNode:
         self.partitions = FakePartitions()
         self.compaction = self.reports = self.removal = FakeCompaction()
         self.compaction_status = CompactionStatus(cast(Any, self))
+        self.holding = FakeHolding()
         self.coordinators = FakeCoordinators()
         self.leaders = self
         self.epoch = self
@@ -351,7 +381,14 @@ class SmallNode:
         self.checkpoints = FakeCheckpoints()
         self.publisher = Publisher(local, NODE, loop=loop, executor=self.executor, rng=random.Random(5))
         self.local_documents = LocalDocuments(
-            CLUSTER, NODE, self.publisher, lambda group: None, loop=loop, executor=None, share_bits=6
+            CLUSTER,
+            NODE,
+            self.publisher,
+            lambda group: None,
+            self.compactor,
+            loop=loop,
+            executor=None,
+            share_bits=6,
         )
 
     # What the controller's client, the table of leaders and the cluster epoch are to a broker.

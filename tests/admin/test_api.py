@@ -245,8 +245,8 @@ async def test_a_node_that_does_its_part_in_a_cluster_that_lacks_something_is_de
         node.compaction.logs = {
             one.group.id: local_log(one, problem=full if one.number else None) for one in node.partitions
         }
-        groups = sorted(one.group.id for one in node.partitions if one.number)
-        assert await found() == {"local_logs_failing": (len(groups), f"group {groups[0]}: {full}")}
+        failing = sorted((one.group.id, f"{one.topic}-{one.number}") for one in node.partitions if one.number)
+        assert await found() == {"local_logs_failing": (len(failing), f"{failing[0][1]}: {full}")}
         node.compaction.logs = {}
         state = node.machine._state
         state.put_node(node.machine.nodes[1]._replace(node=2, fenced=True))
@@ -302,9 +302,17 @@ async def test_a_data_folder_is_let_in_while_its_process_comes_to_another_node(t
         mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time(), foreign=True)
         for asked in ({"node": 2}, {"node": 2, "folder": f"{0xAB:016x}"}):
             assert "is of another incarnation of this cluster" in await ask(asked, 409)
+        mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time(), replaced=True)
+        told = await ask({"node": 2}, 409)
+        assert told.startswith(
+            f"data folder {0xAB:016x} was node 2's until another took its place, and lacks"
+        )
+        assert "start node 2 with that other folder, or with an empty one" in told
         assert (await client.get("/api/nodes"))["replacement"] is None
         mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time())
         assert (await client.get("/api/nodes"))["strangers"] == [{"node": 2, "folder": f"{0xAB:016x}"}]
+        told = await ask({"node": 2, "folder": f"{0xAC:016x}"}, 409)
+        assert f"no process comes to this node as node 2 with data folder {0xAC:016x}" in told
         answer = await client.ask("POST", "/api/nodes/replace", b'{"node": 2}')
         assert answer.status == 200
         assert answer.json()["folder"] == f"{0xAB:016x}"

@@ -9,8 +9,8 @@ import pytest
 
 from strandline.node.admin.collection import FAILING
 from strandline.node.controller.client import Unavailable
-from strandline.node.controller.cluster_clock import Verdict
-from strandline.node.gc.collectable_epochs import Heard, Maximum
+from strandline.node.controller.cluster_clock import ClockEstimate
+from strandline.node.gc.collectable_epochs import Maximum, ReportedEpoch
 from strandline.node.gc.collector import DryRun
 from strandline.node.level_one.level_one_upkeep import PartitionUpkeep
 from strandline.node.objectstore.store import NotDone
@@ -40,7 +40,7 @@ async def test_status_tells_m_and_who_holds_it_back(tmp_path: Path) -> None:
         }  # fmt: skip
         assert (answer["collector"]["bound"], answer["collector"]["shards"]) == (2, [1, 4])
         node.collectable.top = Maximum(4, 5, None, None, None, None)
-        node.collectable.agreed = Verdict(-20_000, trusted=False)
+        node.collectable.agreed = ClockEstimate(-20_000, trusted=False)
         answer = await client.get("/api/gc")
         check(answer, schema_of("/api/gc"))
         assert answer["held_back"] is None
@@ -70,7 +70,7 @@ async def test_status_tells_where_level_one_fails_the_longest_first_and_no_more_
 @on_loop
 async def test_partitions_come_in_pages_with_what_was_heard_of_each(tmp_path: Path) -> None:
     async with small_node(tmp_path, {"a": 3, "b": 2}) as (node, _, client):
-        node.collectable.table = {2: Heard(7, 4, 0.0), 3: Heard(-5, 4, 0.0)}
+        node.collectable.table = {2: ReportedEpoch(7, 4, 0.0), 3: ReportedEpoch(-5, 4, 0.0)}
         seen = []
         after = ""
         while True:
@@ -213,7 +213,7 @@ def test_metrics_of_the_collector_are_its_own_numbers(tmp_path: Path, broken: st
             node.level_one.measures.removed_deleted = 24
             node.level_one_builder.measures.bytes_read = 25
             node.level_one_reader.measures.bytes_given = 26
-            node.clock.agreed = Verdict(1500, trusted=True)
+            node.clock.agreed = ClockEstimate(1500, trusted=True)
             found = samples((await client.ask("GET", "/metrics")).body.decode())
             told = {
                 name.removeprefix("strandline_"): value

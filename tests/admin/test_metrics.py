@@ -142,7 +142,7 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         assert found["strandline_epoch_window_slides_total", (("partition", "2"), ("topic", "orders"))] == 1
         assert ("strandline_epoch_window_size", (("partition", "1"), ("topic", "orders"))) not in found
         assert found["process_resident_memory_bytes", ()] > 10_000_000
-        assert abs(found["process_start_time_seconds", ()] - time.time()) < 600
+        assert abs(found["process_start_time_seconds", ()] - time.time()) < 7_200
 
 
 @on_loop

@@ -32,6 +32,7 @@ ABSENT = {
     # Of the partitions of compacted topics.
     "strandline_removal_clean_end",
     "strandline_removal_held_seconds",
+    "strandline_removal_holds",
     "strandline_removal_log_bytes",
     "strandline_removal_log_end",
     "strandline_removal_mtro",

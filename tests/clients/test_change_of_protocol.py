@@ -59,8 +59,11 @@ class Member:
             message = self._consumer.poll(0.05)
             if message is None:
                 continue
-            if message.error() is not None:
-                self.errors.append(message.error())
+            if (error := message.error()) is not None:
+                # A join that waits while its group becomes a consumer group is told to come again, by Kafka
+                # too. librdkafka does so, and lets its user know.
+                if error.code() != confluent_kafka.KafkaError.REBALANCE_IN_PROGRESS:
+                    self.errors.append(error)
                 continue
             partition, offset = message.partition(), message.offset()
             assert partition is not None

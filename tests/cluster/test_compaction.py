@@ -1,4 +1,4 @@
-"""`strandline compaction status` against nodes that are played: what is made of their answers."""
+"""`strandline compaction` against nodes that are played: what is made of their answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.cluster.commands.compaction import WORST
-from strandline.cluster.compaction import MAX_PROBLEMS, held_by, partitions, problems
+from strandline.cluster.compaction import MAX_PROBLEMS, partitions, problems, span
 from strandline.cluster.node_answers import NodeAnswers
 from tests.cluster.command import Done, strandline
 from tests.cluster.played_node import PlayedNode
@@ -28,7 +28,7 @@ def status(node: int, *, clock: bool = True) -> dict[str, Any]:
 def local(mcco: int | None, problem: str | None = None) -> dict[str, Any]:
     return {
         "start_offset": 0, "clean_end": mcco, "log_end": mcco, "mcco": mcco, "mxfo": mcco, "segments": 1,
-        "bytes": 12_345, "resets": 1, "reset_for": None, "problem": problem,
+        "bytes": 12_345, "resets": 0, "reset_for": None, "problem": problem,
     }  # fmt: skip
 
 
@@ -48,12 +48,18 @@ def leader(
 
 
 def row(
-    number: int, view: dict[str, Any] | None, mtro: int = 1_030, log: dict[str, Any] | None = None
+    number: int,
+    view: dict[str, Any] | None,
+    mtro: int = 1_030,
+    log: dict[str, Any] | None = None,
+    *,
+    due: bool = True,
 ) -> dict[str, Any]:
     return {
-        "group": number + 1, "topic": "users", "partition": number, "local": log or local(50), "mtro": mtro,
+        "group": number + 1, "topic": "users", "partition": number, "local": log or local(50), "due": due,
+        "mtro": mtro,
         "mxro": mtro + 5, "ripe_tombstones": 20, "ripe_markers": 25, "waiting_removals": 1,
-        "ripens_at_ms": 5, "leader": view,
+        "ripens_at_ms": 5, "holds": [], "leader": view,
     }  # fmt: skip
 
 
@@ -74,9 +80,9 @@ class Nodes:
         }  # fmt: skip
         self.nodes.append(self._stack.enter_context(PlayedNode(answers)))
 
-    def run(self, *arguments: str, also: str = "") -> Done:
+    def run(self, *arguments: str, also: str = "", command: str = "status") -> Done:
         where = ",".join([node.address for node in self.nodes] + ([also] if also else []))
-        return strandline(self._capfd, self._patch, "compaction", "status", *arguments, "--admin", where)
+        return strandline(self._capfd, self._patch, "compaction", command, *arguments, "--admin", where)
 
 
 @pytest.fixture
@@ -89,24 +95,49 @@ def test_a_copy_that_holds_deletions_back_is_named(nodes: Nodes) -> None:
     nodes.add(row(0, leader(held(3, level_one=True, seconds=7_380))))
     nodes.add(row(0, None, log=local(40)))
     done = nodes.run()
-    assert done.status == 0, done.err
-    header, line = (re.split(r" {2,}", line.strip()) for line in done.out.splitlines())
+    assert done.status == 1
+    assert "node 3 does not report to the leaders of 1 partition, whose deletions wait for it" in done.out
+    assert "`strandline node replace 3`" in done.out
+    header, line = (re.split(r" {2,}", line.strip()) for line in done.out.splitlines()[:2])
     assert header[-2:] == ["TOMBSTONES HELD BY", "MARKERS HELD BY"]
     assert line == [
-        "users-0", "1", "1,030", "20", "1,035", "25", "level one, node 3 (no report), 2 h 3 min", "-"
+        "users-0", "1", "1,030", "20", "1,035", "25", "0", "level one, node 3 (no report), 2 h 3 min", "-"
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("copies", "due", "clean_end", "told"),
+    [
+        (held(2), False, 30, "node 2, not due"),
+        (held(2), True, 30, "node 2, 7 s"),
+        (held(2, level_one=True), False, 30, "level one, node 2, not due"),
+        (held(level_one=True), False, 50, "level one, 7 s"),
+        (held(3), False, 30, "node 3 (no report), 7 s"),
+    ],
+)
+def test_copies_that_have_nothing_to_do_hold_nothing_back_in_vain(
+    nodes: Nodes, copies: dict[str, Any], due: bool, clean_end: int, told: str
+) -> None:
+    """By min.cleanable.dirty.ratio a log of an idle topic may stay as it is for ever."""
+    nodes.add(row(0, leader(copies), log={**local(50), "clean_end": clean_end}, due=False))
+    nodes.add(row(0, None, log=local(40), due=due))
+    nodes.add(row(0, None, log=local(40), due=False))
+    done = nodes.run()
+    assert told in done.out
+    assert done.status == 0
+
+
 def test_a_topic_is_shown_with_every_copy(nodes: Nodes) -> None:
-    nodes.add(row(0, leader(held(2)), log={**local(50), "resets": 2, "reset_for": "a file is cut"}))
+    nodes.add(row(0, leader(held(2)), log={**local(50), "resets": 1, "reset_for": "a file is cut"}))
     nodes.add(row(0, None, log=local(40, "the local log cannot be changed: No space left on device")))
     done = nodes.run("users")
     assert done.status == 1
     lines = [line.split() for line in done.out.splitlines()]
-    assert ["users-0", "level", "one", "-", "-", "30", "35", "-", "-", "-"] in lines
-    assert ["users-0", "node", "2", "40", "40", "40", "40", "12,345", "1", "-"] in lines
-    assert ["users-0", "node", "1", "50", "50", "50", "50", "12,345", "2", "a", "file", "is", "cut"] in lines
-    assert ["users-0", "node", "3", *["-"] * 7] in lines, "it did not report, and its node did not answer"
+    assert ["users-0", "level", "one", "-", "-", "30", "35", "-", "-"] in lines
+    assert ["users-0", "node", "2", "40", "40", "40", "40", "12,345", "0"] in lines
+    assert ["users-0", "node", "1", "50", "50", "50", "50", "12,345", "1"] in lines
+    assert "node 1: the local log of users-0 was reset: a file is cut" in done.out
+    assert ["users-0", "node", "3", *["-"] * 6] in lines, "it did not report, and its node did not answer"
     assert "node 2: local log of users-0: the local log cannot be changed: No space left" in done.out
 
 
@@ -117,7 +148,7 @@ def test_json_has_it_all(nodes: Nodes) -> None:
     first, second = found["partitions"]
     assert (first["partition"], first["leader"]) == (1, None), "that has no leader comes first"
     assert (second["leading_node"], second["leader"]["tombstones_held"]["nodes"]) == (1, [3])
-    assert second["local_logs"] == [{"node": 1, **local(50)}]
+    assert second["local_logs"] == [{"node": 1, "due": True, **local(50)}]
     assert [node["node"] for node in found["nodes"]] == [1]
 
 
@@ -186,4 +217,61 @@ def test_problems_are_bounded_and_an_entry_that_fails_is_one() -> None:
     ("seconds", "said"), [(59.4, "59 s"), (61, "1 min 1 s"), (7_380, "2 h 3 min"), (180_000, "2 d 2 h")]
 )
 def test_durations_have_their_two_largest_units(seconds: float, said: str) -> None:
-    assert held_by(held(1, seconds=seconds), [{"node": 1, "mcco": 5}]) == f"node 1, {said}"
+    assert span(seconds) == said
+
+
+# Holds.
+
+HOLDS = "/api/compaction/holds"
+
+
+def answer(*partitions: tuple[Any, ...]) -> tuple[int, dict[str, Any]]:
+    names = ("partition", "offset", "until_ms", "lowest", "error")
+    rows = [dict(zip(names, one, strict=True)) for one in partitions]
+    complete = all(one["lowest"] is None and one["error"] is None for one in rows)
+    return 200, {"complete": complete, "topic": "users", "reader": "table", "partitions": rows}
+
+
+def test_a_hold_is_asked_for_as_it_was_given_and_told(nodes: Nodes) -> None:
+    nodes.add()
+    [node] = nodes.nodes
+    node.answers[HOLDS] = answer((0, 1_200, 1_700_000_000_000, None, None))
+    done = nodes.run("users", "table", "--offset", "0=1200", "--for", "60", command="hold")
+    assert done.status == 0, done.err
+    assert "users-0" in done.out
+    assert "1,200" in done.out
+    assert "2023-11-14 22:13:20 UTC" in done.out
+    body = {"topic": "users", "reader": "table", "lease_seconds": 60.0, "offsets": {"0": 1200}}
+    assert node.asked[-1] == ("POST", HOLDS, body)
+    nodes.run("users", "table", command="hold")
+    assert node.asked[-1][2] == {"topic": "users", "reader": "table", "lease_seconds": 3600.0}
+
+
+def test_a_hold_that_was_lost_is_told_and_fails(nodes: Nodes) -> None:
+    nodes.add()
+    nodes.nodes[0].answers[HOLDS] = answer((0, None, None, 1_500, None), (1, None, None, None, "no leader"))
+    done = nodes.run("users", "table", command="hold")
+    assert done.status == 1
+    assert "lost: below 1,500 records may be gone" in " ".join(done.out.split())
+    assert "no leader" in done.out
+
+
+def test_an_offset_that_is_none_is_refused_before_anything_is_asked(nodes: Nodes) -> None:
+    nodes.add()
+    for text in ("7", "a=7", "0=-7", "0="):
+        done = nodes.run("users", "table", "--offset", text, command="hold")
+        assert done.status == 2
+        assert "PARTITION=OFFSET" in done.err
+    assert nodes.nodes[0].asked == []
+
+
+def test_holds_are_released_and_shown(nodes: Nodes) -> None:
+    held_row = row(0, leader(None))
+    held_row["holds"] = [{"reader": "table", "offset": 1_200, "until_ms": 1_700_000_000_000}]
+    nodes.add(held_row)
+    nodes.nodes[0].answers[f"{HOLDS}/release"] = answer((0, None, None, None, None))
+    done = nodes.run("users", "table", command="release")
+    assert done.status == 0, done.err
+    assert nodes.nodes[0].asked[-1] == ("POST", f"{HOLDS}/release", {"topic": "users", "reader": "table"})
+    shown = " ".join(nodes.run("users").out.split())
+    assert "users-0 table 1,200 2023-11-14 22:13:20 UTC" in shown

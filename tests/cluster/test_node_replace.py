@@ -16,6 +16,13 @@ FOLDER = "00000000000000ab"
 @pytest.mark.parametrize(
     ("replacement", "fenced", "folder", "text"),
     [
+        (
+            (2, 1, ["a", "b"]),
+            True,
+            FOLDER,
+            "2 groups have still to leave the lost folder out, 1 to take the new in; without a majority of"
+            " live replicas, so that they cannot: a, b",
+        ),
         ((2, 1), True, FOLDER, "2 groups have still to leave the lost folder out, 1 to take the new in"),
         (
             (0, 3),
@@ -31,9 +38,16 @@ FOLDER = "00000000000000ab"
     ],
 )
 def test_what_is_left_is_told_and_whether_the_node_is_there(
-    *, replacement: tuple[int, int] | None, fenced: bool, folder: str, text: str | None
+    *,
+    replacement: tuple[int, int] | tuple[int, int, list[str]] | None,
+    fenced: bool,
+    folder: str,
+    text: str | None,
 ) -> None:
-    present = None if replacement is None else dict(zip(("leaving", "joining"), replacement, strict=True))
+    names = "leaving", "joining", "stuck_topics"
+    present: dict[str, object] | None = None
+    if replacement is not None:
+        present = {"stuck_topics": [], **dict(zip(names, replacement, strict=False))}
     body = {"replacement": present, "nodes": [{"node": 3, "folder": folder, "fenced": fenced}]}
 
     def request(client: AdminClient, *_: Any) -> Answer:

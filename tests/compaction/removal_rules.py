@@ -44,13 +44,13 @@ def break_rules(node: RemovalNode, broken: Collection[str]) -> None:
         lost, found = heard._on_disconnect, heard._on_connect
 
         def disconnect(peer: int) -> None:
-            kept[peer] = heard._heard.get(peer, {})
+            kept[peer] = heard._received.get(peer, {})
             lost(peer)
-            heard._heard[peer] = kept[peer]
+            heard._received[peer] = kept[peer]
 
         def connect(peer: int) -> None:
             found(peer)
-            heard._heard[peer] = kept.get(peer, {})
+            heard._received[peer] = kept.get(peer, {})
 
         node.on_disconnect, node.on_connect = disconnect, connect
     copies = node.leader.copies
@@ -66,7 +66,7 @@ def break_rules(node: RemovalNode, broken: Collection[str]) -> None:
             spoken = {
                 one: found.ends
                 for one in seen.configuration.members
-                if (found := heard._heard.get(one, {}).get(GROUP)) is not None and found.ends is not None
+                if (found := heard._received.get(one, {}).get(GROUP)) is not None and found.ends is not None
             }
             seen = seen._replace(known={**spoken, **seen.known})
         return seen

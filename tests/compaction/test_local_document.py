@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strandline.node.compaction.shared_rows import SharedRows
+from strandline.node.checkpoints.document_rows import DocumentRows
+from strandline.node.compaction.shared_rows import shared_rows
 from strandline.snapshot.local_document import (
     LocalDocument,
     LocalDocumentDamaged,
@@ -18,10 +19,8 @@ from tests.compaction.logs import Plan, log_of
 
 
 def test_a_document_is_read_back_and_damage_is_told() -> None:
-    rows = SharedRows(0)
     log = log_of([Plan(((b"a", b"1", 0), (None, b"no key", 0), (b"b", None, 0))), Plan(())])
-    rows.add(b"".join(log))
-    document = LocalDocument("harbour", 7, 30, 5, 1, 2, 0, 0, 4, rows.share_bits, rows.packed())
+    document = LocalDocument("harbour", 7, 30, 5, 1, 2, 0, 0, 4, 0, shared_rows(b"".join(log), 0))
     data = document.encode()
     assert decode_local(data) == document
     assert rows_of(document).tolist() == [(key_hash(b"a"), 0, False), (key_hash(b"b"), 2, True)]
@@ -41,9 +40,9 @@ def test_a_share_that_has_too_many_rows_is_halved_and_every_replica_has_the_same
     plans = [Plan(tuple((b"key %d" % n, b"", 0) for n in range(at, at + 50))) for at in (0, 50)]
     every = {key_hash(b"key %d" % number) for number in range(100)}
     for most, fewest_bits in ((100, 0), (99, 1), (20, 3)):
-        shared = SharedRows(0, most)
+        shared = DocumentRows(0, most)
         for plan in plans:
-            shared.add(log_of([plan])[0])
+            shared.add(shared_rows(log_of([plan])[0], shared.share_bits))
         found = {row[0] for row in np.frombuffer(shared.packed(), LOCAL_ROWS).tolist()}
         assert len(found) <= most
         assert found == {key for key in every if key < bound(shared.share_bits)}

@@ -264,7 +264,7 @@ def test_an_error_of_the_disk_changes_nothing_or_is_told_to_be_unknown(operation
             assert left >= named
         if unknown:
             with pytest.raises(LocalLogUnknown):
-                run.log.empty(10, Floors(0, 0))
+                run.log.empty(10, Floors(0, 0), 9)
         run.log.close()
         assert judged(run, disk) is None
 

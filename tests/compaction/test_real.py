@@ -9,42 +9,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from strandline.node.compaction.local_log import MANIFEST, LocalLog, open_log, stored_logs
-from strandline.node.compaction.manifest import LogIdentity, Manifest, parsed
+from strandline.node.compaction.local_log import open_log, stored_logs
+from strandline.node.compaction.manifest import LogIdentity
 from strandline.node.raft.disk import RealDisk
-from tests.cluster.real_cluster import RealCluster, running_cluster, wait
-from tests.compaction.logs import Written, read
+from tests.cluster.real_cluster import running_cluster, wait
+from tests.compaction.real_logs import SETTINGS, contents, manifests
 
-SETTINGS = (
-    "level_one.reconcile_seconds=1",
-    "compaction.ingest_seconds=1",
-    "compaction.ingest_bytes=64KiB",
-)
 KEYS, RECORDS = 20, 2000
 LAST_BATCH = 200
 """More records than a batch has, as `batch.size` is: the last one is not cleaned."""
-
-
-def contents(log: LocalLog) -> list[Written]:
-    """Everything in a log."""
-    batches = []
-    for one in log.view.segments:
-        for block in one.footer.blocks:
-            data, spans = one.batches(block)
-            batches += [data[at.position - block.position :][: at.length] for at in spans]
-    return read(batches)
-
-
-def manifests(cluster: RealCluster) -> dict[int, Manifest]:
-    """The manifest of partition 0's local log on each node, as far as there is one; it is only looked at."""
-    found = {}
-    for node, described in cluster.description.nodes.items():
-        for (topic_id, number), folder in stored_logs(RealDisk(), str(described.data)).items():
-            path = Path(folder) / MANIFEST
-            if number == 0 and path.exists():
-                identity = LogIdentity(cluster.description.cluster, topic_id, number)
-                found[node] = parsed(path.read_bytes(), identity)
-    return found
 
 
 def test_every_replica_keeps_a_clean_log_of_its_own(tmp_path: Path) -> None:

@@ -208,6 +208,21 @@ def test_after_an_outcome_that_is_none_it_is_computed_again_soon(result: Any, to
         assert led.error is None
 
 
+def test_an_entry_that_came_into_force_after_all_leaves_no_error() -> None:
+    with World(1) as world:
+        site = Site(world)
+        site.results = [Refusal(Reason.UNDECIDED, "the leadership was lost")]
+        site.report()
+        site.run(DELAY_SECONDS + 2)
+        led = site.node.leader.led(1)
+        assert led is not None
+        assert "the leadership was lost" in (led.error or "")
+        site.replica.machine.removals.advance(10, 20, RETENTION, 0)
+        site.run(2)
+        assert led.error is None
+        assert len(site.executed) == 1
+
+
 def test_a_log_that_does_not_answer_is_not_waited_for() -> None:
     with World(1) as world:
         site = Site(world)

@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from strandline.node.compaction.manifest import NONE
 from tests.cluster.command import strandline
 from tests.cluster.real_cluster import RealCluster, running_cluster, wait
-from tests.compaction.test_real import manifests
+from tests.compaction.real_logs import manifests
 
 SETTINGS = ("level_one.reconcile_seconds=500ms", "compaction.ingest_seconds=500ms")
 CONFIGS = {
@@ -108,3 +108,26 @@ def test_deletions_go_from_all_copies_and_a_stopped_replica_holds_them(
         wait(lambda: (status()["leader"] or {}).get("tombstones_held", held) is None)
         del left[keys[-1]]
         assert dict(read(cluster)) == {**left, "other": "2"}
+
+        def holds(command: str, *more: str) -> list[dict[str, Any]]:
+            done = strandline(capfd, monkeypatch, "compaction", command, "table", "view", "--json", *more,
+                              "--admin", ",".join(reversed(cluster.admin)))  # fmt: skip
+            assert done.status == 0, done
+            return list(json.loads(done.out)["partitions"])
+
+        (held_here,) = holds("hold", "--for", "60")
+        at = held_here["offset"]
+        for number in range(3):
+            write(cluster, [("other", f"held {number}")])
+        wait(lambda: all(one.log_end >= at + 3 for one in manifests(cluster).values()), 30.0)
+        told = status()
+        assert [(one["reader"], one["offset"]) for one in told["holds"]] == [("view", at)]
+        assert {one.clean_end for one in manifests(cluster).values()} <= {at - 1, at}
+        assert [value for key, value in read(cluster) if key == "other"][-3:] == [
+            "held 0",
+            "held 1",
+            "held 2",
+        ]
+        holds("release")
+        wait(lambda: all(one.clean_end > at for one in manifests(cluster).values()), 30.0)
+        assert dict(read(cluster)) == {**left, "other": "held 2"}

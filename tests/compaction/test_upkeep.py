@@ -11,46 +11,27 @@ import pytest
 from crc32c import crc32c
 
 from strandline.node.compaction.compaction_measures import Reset
-from strandline.node.compaction.compactor import Filtered, FilterJob, IngestJob, JobFailed
+from strandline.node.compaction.compactor import Filtered, FilterJob, IngestJob, JobFailed, MapJob, Why
 from strandline.node.compaction.local_log import MANIFEST
-from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.compaction.segment_files import LocalLogDamaged, write_made
 from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne, SetStartOffset
+from tests.compaction.filling import ends_of, fill, manifest_of
 from tests.compaction.logs import TIME, Plan
 from tests.compaction.upkeep_harness import (
     CONFIG,
     EAGER,
     KIB,
-    Replica,
     check,
     compaction_node,
     contents,
 )
 
 
-def fill(replica: Replica, count: int, keys: int = 5, start: int = 0) -> None:
-    """Batches of one record each, in objects of ten."""
-    for each in range(start, start + count):
-        replica.put(Plan(((b"key %d" % (each % keys), b"value %d" % each, each),)))
-        if each % 10 == 9:
-            replica.lift()
-    replica.lift()
-
-
 def offsets(log: ReplicaLog) -> list[int]:
     return [one.offset for one in contents(log)]
-
-
-def manifest_of(log: ReplicaLog) -> Manifest:
-    assert log.log is not None, "it is open"
-    return log.log.manifest
-
-
-def ends_of(log: ReplicaLog) -> Ends | None:
-    return log.ends(log.replica.machine)
 
 
 # Filling and cleaning.
@@ -66,7 +47,7 @@ def test_a_log_is_filled_and_cleaned_up_to_its_last_batch() -> None:
         check(log)
         # The last batch is not cleaned: its key's record before it stays.
         assert offsets(log) == [94, 95, 96, 97, 98, 99]
-        assert node.upkeep.measures.resets[Reset.NEW] == log.resets == 1
+        assert (node.upkeep.measures.resets[Reset.NEW], log.resets) == (1, 0)
         fill(replica, 7)
         node.settle()
         assert ends_of(log) == Ends(106, 107)
@@ -135,7 +116,7 @@ def test_small_amounts_wait_and_large_ones_do_not() -> None:
     [
         ({"min.cleanable.dirty.ratio": "0.9"}, [1, 1, 1]),
         ({"min.cleanable.dirty.ratio": "0.2"}, [1, 2, 2]),
-        ({"min.cleanable.dirty.ratio": "1.0", "max.compaction.lag.ms": "60000"}, [1, 1, 2]),
+        ({"min.cleanable.dirty.ratio": "1.0", "max.compaction.lag.ms": "60000"}, [0, 0, 1]),
     ],
 )
 def test_a_round_is_due_by_ratio_or_by_age(configs: dict[str, str], rounds: list[int]) -> None:
@@ -404,7 +385,7 @@ def test_an_object_that_is_gone_when_it_is_read_is_planned_anew() -> None:
         node.settle()
         assert ends_of(node.log(replica)) == Ends(19, 20)
         check(node.log(replica))
-        assert node.log(replica).backoff.error is None
+        assert node.log(replica).problems.first is None
 
 
 def test_the_start_moves_through_a_log_and_past_its_end() -> None:
@@ -502,13 +483,13 @@ def test_a_full_disk_stops_the_work_and_loses_nothing() -> None:
         for _ in range(10):
             node.step()
         assert offsets(log) == before
-        assert "No space left" in str(log.backoff.error)
+        assert "No space left" in str(log.problems.first)
         assert log.readable() is not None
         node.disk.empty()
         for _ in range(10):
             node.step(60.0)
         assert ends_of(log) == Ends(119, 120)
-        assert log.backoff.error is None
+        assert log.problems.first is None
         check(log)
 
 
@@ -549,6 +530,44 @@ def test_a_store_that_is_gone_for_an_hour_costs_the_hour() -> None:
         assert ends_of(node.log(other)) == Ends(19, 20)
 
 
+def test_a_failed_round_is_told_until_one_works_also_where_nothing_else_is_to_do() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 20)
+        compactor = node.compactor
+
+        async def died(job: MapJob) -> JobFailed:
+            return JobFailed(Why.LOST, "the compaction worker failed: it was killed")
+
+        with patch.object(compactor, "map", died):
+            node.step()
+            node.step()
+            log = node.log(replica)
+            assert log.problems.first == (
+                "the local log cannot be cleaned: the compaction worker failed: it was killed"
+            )
+        node.settle()
+        assert ends_of(log) == Ends(19, 20)
+        assert log.problems.first is None, "the idle topic has no ingest that would say so"
+
+
+def test_a_log_that_cannot_be_filled_is_cleaned_and_what_fails_is_told() -> None:
+    with compaction_node() as node:
+        replica = node.add(0, {**EAGER, "min.compaction.lag.ms": "600000"})
+        node.now_ms = TIME
+        fill(replica, 20)
+        node.settle()
+        assert ends_of(node.log(replica)) == Ends(0, 20), "all are too young"
+        node.bucket.refused = 1.0
+        fill(replica, 20, start=20)
+        node.now_ms += 700_000
+        for _ in range(6):
+            node.step(10.0)
+        assert ends_of(node.log(replica)) == Ends(19, 20)
+        assert "level one cannot be read into the local log: " in (node.log(replica).problems.first or "")
+        assert node.log(replica).problems.lasting
+
+
 # Records that are hard.
 
 
@@ -565,12 +584,33 @@ def test_a_batch_that_cannot_be_read_ends_the_rounds_below_it_and_is_told() -> N
         node.settle()
         log = node.log(replica)
         assert ends_of(log) == Ends(base, 21)
-        assert log.stuck is not None
-        assert f"the batch of offset {base} cannot be read" in log.stuck
+        assert log.problems.stuck is not None
+        assert f"the batch of offset {base} cannot be read" in log.problems.stuck
         assert node.upkeep.states() == {"open": 0, "closed": 0, "stuck": 1}
         done = node.upkeep.measures.rounds
         node.settle()
         assert node.upkeep.measures.rounds == done
+
+
+@pytest.mark.parametrize("delta", [1, 0x7E])
+def test_a_record_that_claims_an_offset_outside_of_its_batch_ends_the_rounds_below_it(delta: int) -> None:
+    """As zigzag: before the batch, and behind later records of its key, which it would outlive."""
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 10)
+        base = replica.put(Plan(((b"key 1", b"v", 0),)))
+        bad = bytearray(replica.written[-1][1])
+        assert bad[64] == 0
+        bad[64] = delta
+        bad[17:21] = crc32c(memoryview(bad)[21:]).to_bytes(4, "big")
+        replica.written[-1] = (base, bytes(bad), None)
+        fill(replica, 10, start=11)
+        node.settle()
+        log = node.log(replica)
+        assert ends_of(log) == Ends(base, 21)
+        assert log.problems.stuck is not None
+        assert f"the batch of offset {base} cannot be read" in log.problems.stuck
+        assert "the offsets of its records do not rise" in log.problems.stuck
 
 
 def test_a_batch_with_more_keys_than_the_map_is_told() -> None:
@@ -583,9 +623,9 @@ def test_a_batch_with_more_keys_than_the_map_is_told() -> None:
         node.settle()
         log = node.log(replica)
         assert ends_of(log) == Ends(10, 70)
-        assert log.stuck is not None
-        assert "has 50 records" in log.stuck
-        assert "compaction.map_bytes" in log.stuck
+        assert log.problems.stuck is not None
+        assert "has 50 records" in log.problems.stuck
+        assert "compaction.map_bytes" in log.problems.stuck
 
 
 def test_a_key_of_ten_megabytes() -> None:

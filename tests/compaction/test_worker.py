@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.node.compaction.compactor import (
+    BEGAN_ANEW,
     Filtered,
     FilterJob,
     Ingested,
@@ -22,9 +24,12 @@ from strandline.node.compaction.compactor import (
     LogPlace,
     MapJob,
     Mapped,
+    Shared,
+    ShareJob,
     Why,
 )
 from strandline.node.compaction.job_frames import (
+    BATCHES_BYTES,
     ROWS_BYTES,
     filter_of,
     ingest_messages,
@@ -32,20 +37,23 @@ from strandline.node.compaction.job_frames import (
     map_of,
     plain,
     result_of,
+    share_messages,
 )
 from strandline.node.compaction.local_log import Floors, log_folder, open_log, reset_log
 from strandline.node.compaction.manifest import LogIdentity, Segment
 from strandline.node.compaction.segment_files import write_made
+from strandline.node.compaction.shared_rows import shared_rows
 from strandline.node.compaction.worker import NICENESS
 from strandline.node.compaction.worker_compactor import WorkerCompactor
 from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.raft.disk import RealDisk
 from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, message_of
+from strandline.node.worker.worker_link import WorkerLimits
 from strandline.snapshot.level_one_format import LevelOneWriter
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.compaction.logs import Plan, bytes_of, read
-from tests.level_one.test_worker import gone, run
+from tests.level_one.workers import gone, run
 
 TOPIC = bytes(range(16))
 WHOSE = LogIdentity("harbour", TOPIC, 0)
@@ -66,14 +74,27 @@ ingests = st.builds(
     st.integers(0, 3 * ROWS_BYTES // 24).map(lambda rows: bytes(24 * rows)),
     *[numbers] * 3,
 )
-maps = st.builds(MapJob, places, numbers, segments, st.booleans(), st.none() | numbers, numbers)
+maps = st.builds(
+    MapJob,
+    places,
+    numbers,
+    segments,
+    st.booleans(),
+    st.booleans(),
+    st.none() | numbers,
+    numbers,
+    numbers,
+    numbers,
+)
 filters = st.builds(
     FilterJob, places, numbers, st.lists(segments, max_size=4), st.tuples(numbers, numbers), *[numbers] * 4
 )
+shares = st.builds(ShareJob, st.integers(0, 3 * BATCHES_BYTES).map(bytes), st.integers(0, 64))
 results = st.one_of(
     st.builds(Ingested, segments, numbers),
     st.builds(Mapped, numbers, st.none() | numbers, st.none() | numbers, st.none() | st.text()),
     st.builds(Filtered, st.lists(segments).map(tuple), numbers, numbers, numbers),
+    st.builds(Shared, st.binary()),
     st.builds(JobFailed, st.sampled_from(Why), st.text()),
 )
 
@@ -82,14 +103,16 @@ def sent(message: list[Any]) -> list[Any]:
     return message_of(framed(message)[LENGTH.size :])
 
 
-@given(ingests, maps, filters, results)
+@given(ingests, maps, filters, shares, results)
 def test_jobs_and_results_come_out_as_they_went_in(
-    ingest: IngestJob, map_job: MapJob, filter_job: FilterJob, result: Any
+    ingest: IngestJob, map_job: MapJob, filter_job: FilterJob, share: ShareJob, result: Any
 ) -> None:
     *rows, last = [sent(message) for message in ingest_messages(ingest)]
     assert ingest_of(last, b"".join(one[1] for one in rows)) == ingest
     assert map_of(sent(["map", *map_job])) == map_job
     assert filter_of(sent(["filter", *filter_job])) == filter_job
+    *batches, last = [sent(message) for message in share_messages(share)]
+    assert ShareJob(b"".join(one[1] for one in batches), last[1]) == share
     assert result_of(sent(["done", plain(result)])[1]) == result
 
 
@@ -132,7 +155,7 @@ def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
             assert worker.process_id is not None
             own = os.getpriority(os.PRIO_PROCESS, 0)
             assert os.getpriority(os.PRIO_PROCESS, worker.process_id) == min(19, own + NICENESS)
-            mapped = await worker.map(MapJob(place, 1, made.segment, True, None, 1 << 16))
+            mapped = await worker.map(MapJob(place, 1, made.segment, True, True, None, 1 << 40, 1 << 16, 30))
             assert mapped == Mapped(4, 29)
             # The keys go with the process, and the round with them.
             first = worker.process_id
@@ -141,8 +164,10 @@ def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
             numbers = (log.next_number(), log.next_number())
             job_2 = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400)
             failed = [await worker.filter(job_2) for _ in range(2)][-1]
-            assert failed == JobFailed(Why.LOST, "round 1 is not known here")
-            assert await worker.map(MapJob(place, 2, made.segment, True, None, 1 << 16)) == Mapped(4, 29)
+            assert failed == JobFailed(Why.LOST, BEGAN_ANEW)
+            later = MapJob(place, 1, made.segment, False, True, None, 1 << 40, 1 << 16, 30)
+            assert await worker.map(later) == JobFailed(Why.LOST, BEGAN_ANEW)
+            assert await worker.map(later._replace(round=2, is_first=True)) == Mapped(4, 29)
             filtered = await worker.filter(job_2._replace(round=2))
             assert isinstance(filtered, Filtered), filtered
             assert filtered.removed_records == 25
@@ -151,8 +176,14 @@ def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
             gone_object = await worker.ingest(missing)
             assert isinstance(gone_object, JobFailed)
             assert gone_object.why is Why.GONE
+            log_bytes = b"".join(batches)
+            assert await worker.share(ShareJob(log_bytes, 1)) == Shared(shared_rows(log_bytes, 1))
+            cut = await worker.share(ShareJob(log_bytes[:-1], 1))
+            assert isinstance(cut, JobFailed)
+            assert cut.why is Why.SOURCE
             assert worker.measures.starts == 2
-            assert 0 < worker.measures.cpu_seconds < 30
+            assert all(0 < worker.measures.cpu_seconds[work] < 30 for work in ("ingest", "clean"))
+            assert worker.measures.cpu_seconds["publish"] == 0
         finally:
             await worker.close()
         assert (await worker.ingest(job)) == JobFailed(Why.LOST, "the node is stopping")
@@ -168,6 +199,41 @@ def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
         again.close()
 
     run(scenario())
+
+
+FAILS = """
+from strandline.node.compaction.worker import CompactorJobs
+from strandline.node.worker.worker_process import serve
+
+class Fails(CompactorJobs):
+    async def _done(self, job):
+        job.close()
+        raise MemoryError("the job is too large")
+
+serve(Fails, 0)
+"""
+
+
+def test_a_job_that_fails_in_a_way_that_was_not_foreseen_does_not_keep_the_node_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        (tmp_path / "objects" / PARTIAL).mkdir(parents=True)
+        worker = WorkerCompactor(
+            StorePlace(str(tmp_path / "objects"), {}, "worker"),
+            loop=asyncio.get_running_loop(),
+            limits=WorkerLimits(job_seconds=20.0),
+            program=(sys.executable, "-P", "-c", FAILS),
+        )
+        try:
+            place = LogPlace(WHOSE, str(tmp_path), "1-1")
+            told = await worker.ingest(IngestJob(place, 1, None, 0, True, 30, [], b"", 9, 1 << 20, 400))
+            assert told == JobFailed(Why.LOST, "the compaction worker failed: it ended with code 4")
+        finally:
+            await worker.close()
+
+    run(scenario())
+    assert "MemoryError: the job is too large" in caplog.text
 
 
 def test_what_a_late_worker_writes_is_no_part_of_the_next_nodes_log(tmp_path: Path) -> None:

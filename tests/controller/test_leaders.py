@@ -154,7 +154,7 @@ def test_what_was_missed_is_made_good_within_seconds() -> None:
         topic = brokers.create_topic(1, "t", 6, 1)
         brokers.wait(lambda: agreed(brokers, topic))
         for broker in brokers.brokers.values():
-            broker.leaders._told.clear()
+            broker.leaders._reported.clear()
         assert not agreed(brokers, topic)
         brokers.wait(lambda: agreed(brokers, topic), TELL_ALL_SECONDS + 1)
 
@@ -165,4 +165,4 @@ def test_the_table_forgets_groups_that_are_gone() -> None:
         brokers.wait(lambda: agreed(brokers, topic))
         brokers.submit(1, DeleteTopic(topic.topic_id))
         brokers.world.run(brokers.world.now + TELL_ALL_SECONDS + 1)
-        assert not any(broker.leaders._told for broker in brokers.brokers.values())
+        assert not any(broker.leaders._reported for broker in brokers.brokers.values())

@@ -17,12 +17,19 @@ from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.replacements import Replacements
 from strandline.node.objectstore.storage_owner import KEY, ForeignStorage, Owner
 from strandline.node.objectstore.store import NotDone
-from strandline.node.raft.data_folder import NOBODY, FolderKey
+from strandline.node.raft.data_folder import NO_FOLDER, Standing
+from strandline.node.raft.folder_file import FolderFile, FolderKey
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.outcome import Applied
-from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasJoined
+from strandline.statemachine.controller.controller_commands import (
+    CreateInternalTopic,
+    DeleteTopic,
+    ReplaceNode,
+    ReplicasJoined,
+)
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, NodeFolder, Replacement
+from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import Refused
 from tests.controller.brokers import Brokers
 from tests.simulation.store import SimStoreClient
@@ -147,7 +154,7 @@ def test_neither_folder_is_let_in_while_a_group_has_still_to_leave_the_node_out(
             brokers.world.run(brokers.world.now + 5)
             for node in (1, 2):
                 host = brokers.brokers[node].host
-                assert host.folder.known[3] == FolderKey(2, NOBODY)
+                assert host.folder.known[3] == FolderKey(2, NO_FOLDER)
                 assert not host.connected(3)
         brokers.wait(lambda: replaced(brokers, by) and brokers.registered(3), 60.0)
 
@@ -187,6 +194,49 @@ def test_new_folder_hosts_a_group_without_members_until_its_leader_adds_the_node
                 assert hosted[group].voters == ()
                 assert not hosted[group].election.has_vote()
         brokers.wait(lambda: replaced(brokers, by), 60.0)
+
+
+def test_second_folder_that_is_lost_during_a_replacement_does_not_hold_it_up_for_ever() -> None:
+    """Partitions with both nodes have no majority: their topics are deleted, and all the rest comes back."""
+    with Brokers() as brokers:
+        orders = brokers.create_topic(1, "orders", partitions=2)
+        groups = brokers.submit(1, CreateInternalTopic(b"i" * 16, GROUPS_TOPIC, 2, 3))
+        wipe(brokers, 3)
+        brokers.start(3)
+        by = 1
+        with patch.object(
+            Replacements, "_may_join", lambda _, present: present.joining & frozenset([CONTROLLER_GROUP])
+        ):
+            let_in(brokers, 3, by)
+            brokers.wait(lambda: brokers.registered(3), 60.0)
+            brokers.wait(lambda: brokers.brokers[by].host.groups[0].voters == (1, 2, 3), 60.0)
+            machine = brokers.brokers[by].controller.machine
+            brokers.wait(lambda: machine.replacement is not None and len(machine.replacement.joining) == 4)
+            wipe(brokers, 2)
+            brokers.start(2)
+        brokers.wait(lambda: 2 in brokers.brokers[by].host.mesh.strangers.known)
+        brokers.wait(lambda: brokers.brokers[by].controller.machine.nodes[2].fenced)
+        brokers.world.run(brokers.world.now + 60)
+        assert not replaced(brokers, by), "it waits"
+        folder = brokers.brokers[2].host.folder.id
+        refused = brokers.submit(by, ReplaceNode(2, folder))
+        assert isinstance(refused, Refused)
+        assert "while partitions of __consumer_offsets, orders have no majority" in refused.message
+        for topic in (orders, groups):
+            assert not isinstance(brokers.submit(by, DeleteTopic(topic.topic_id)), Refused)
+        brokers.wait(lambda: replaced(brokers, by), 60.0)
+        let_in(brokers, 2, by)
+        brokers.wait(lambda: replaced(brokers, by) and brokers.registered(2), 60.0)
+        again = brokers.submit(by, CreateInternalTopic(b"j" * 16, GROUPS_TOPIC, 2, 3))
+        new = [*brokers.create_topic(by, "orders").partitions, *again.partitions]
+        for partition in new:
+            brokers.wait(
+                lambda group=partition.group: any(
+                    group in broker.host.groups and broker.host.groups[group].is_leader
+                    for broker in brokers.brokers.values()
+                )
+            )
+        assert not brokers.fatal
 
 
 def test_change_of_members_is_reported_once_it_is_committed() -> None:
@@ -337,7 +387,9 @@ def test_folder_that_was_replaced_is_refused_when_it_comes_back() -> None:
         brokers.start(3)
         brokers.world.run(brokers.world.now + 20)
         assert not brokers.registered(3)
-        assert 3 in brokers.brokers[by].host.mesh.strangers.known
+        stranger = brokers.brokers[by].host.mesh.strangers.known[3]
+        assert stranger.folder == brokers.brokers[3].host.folder.id
+        assert stranger.replaced, "`node replace` does not let it in either"
 
 
 def test_process_stops_when_it_learns_that_another_folder_took_the_place_of_its_own() -> None:
@@ -510,16 +562,26 @@ def test_full_disk_is_asked_to_note_the_folders_once_a_second_and_told_of_once(
 ) -> None:
     with Brokers() as brokers:
         broker, tries = brokers.brokers[1], []
+        broker.controller.machine._state.folders[3] = NodeFolder(7, 0xD)
 
-        def full(_: object) -> None:
+        def full(*_: object) -> None:
             tries.append(brokers.world.now)
             raise OSError(28, "No space left on device")
 
-        with patch.object(broker.host, "know_folders", full):
+        with patch.object(FolderFile, "write", full):
             for _ in range(20):
                 brokers.world.nodes[1].call(broker.keeper._follow)
             brokers.world.run(brokers.world.now + 10)
-        assert 25 < len(tries) <= 32
+        assert 8 < len(tries) <= 13
+        disk = brokers.world.nodes[1].disk
+        disk.stall()
+        for generation in range(8, 60):
+            broker.controller.machine._state.folders[3] = NodeFolder(generation, 0xD)
+            brokers.world.nodes[1].call(broker.keeper._follow)
+        brokers.world.run(brokers.world.now + 0.1)
+        assert len(broker.host.folder._waiting) <= 1, "a disk that hangs costs no memory"
+        disk.unstall()
+        brokers.wait(lambda: broker.host.folder.has_stored(3, Standing(FolderKey(59, 0xD))))
         told = [line for line in caplog.messages if "cannot store the controller's list" in line]
         assert told == [
             "cannot store the controller's list of data folders: [Errno 28] No space left on device: repair"
@@ -540,7 +602,11 @@ def test_founders_whose_disks_are_full_say_so_and_found_the_cluster_once_there_i
         brokers.store.unstall()
         brokers.world.run(brokers.world.now + 40)
         for broker in brokers.brokers.values():
-            assert "No space left" in str(broker.keeper.waits_for())
+            said = str(broker.keeper.waits_for())
+            assert "its disk does not take the node's vote: " in said
+            assert "No space left" in said
+            assert "free space, or mend the disk" in said
+            assert broker.owned.trouble is None, "the storage answers"
             assert not broker.host.groups[0].is_leader
         for disk in disks:
             disk.empty()

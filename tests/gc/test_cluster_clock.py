@@ -26,7 +26,7 @@ class Node:
     def hear(self, node: int, off: int = 0, late: float = 0.0) -> None:
         said = self.true() + off
         self.loop.advance(late)
-        self.clock.heard(node, said)
+        self.clock.observe(node, said)
 
     def trusted(self) -> bool:
         return self.clock.trusted
@@ -45,7 +45,7 @@ def test_until_others_are_heard_a_node_has_only_its_own_and_does_not_trust_it() 
     node = Node(3, off=HOUR)
     assert not node.trusted()
     assert node.error() == HOUR
-    node.clock.heard(1, node.clock.own_ms())
+    node.clock.observe(1, node.clock.own_ms())
     assert not node.trusted(), "its own word proves nothing"
 
 
@@ -65,7 +65,7 @@ def test_a_clock_far_from_the_others_follows_them() -> None:
         node.hear(3, off=500)
         assert node.trusted()
         assert abs(node.error()) <= 500
-        assert node.clock.verdict().offset_ms == node.error() - off
+        assert node.clock.estimate().offset_ms == node.error() - off
         node.loop.advance(1_000)
         assert abs(node.error()) <= 500
 

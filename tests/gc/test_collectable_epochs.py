@@ -17,7 +17,7 @@ from strandline.node.gc.collectable_epochs import (
     TELL,
     TELL_ALL_SECONDS,
     CollectableEpochs,
-    Heard,
+    ReportedEpoch,
 )
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller_commands import (
@@ -56,12 +56,12 @@ def test_m_is_the_lowest_of_all_partitions_and_of_the_epoch_before_the_present()
     small = Small()
     one = small.nodes[1].epochs
     assert one.maximum().epoch == 9, "nobody was heard: the creation epoch less one"
-    assert one.maximum().heard is None
+    assert one.maximum().reported is None
     small.replicas[0].collectable_epoch, small.replicas[1].collectable_epoch = 30, 20
     small.nodes[1].look()
     held = one.maximum()
     assert held[:5] == (20, 50, small.groups[1], "t1", 1)
-    assert held.heard == Heard(20, 1, small.loop.time())
+    assert held.reported == ReportedEpoch(20, 1, small.loop.time())
     for replica in small.replicas:
         replica.collectable_epoch = 80
     small.nodes[1].look()
@@ -89,7 +89,7 @@ def test_a_new_topic_changes_nothing_and_then_holds_m_at_its_creation() -> None:
     assert node.epochs.maximum().epoch == 49
     small.log.do(AdvanceClusterEpoch(70))
     held = node.epochs.maximum()
-    assert (held.epoch, held.topic, held.heard) == (49, "t2", None)
+    assert (held.epoch, held.topic, held.reported) == (49, "t2", None)
     small.log.do(DeleteTopic(topic.topic_id))
     assert node.epochs.maximum().epoch == 60
     small.log.do(DeleteTopic(small.topic.topic_id))

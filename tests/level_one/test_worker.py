@@ -10,10 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
@@ -22,7 +21,6 @@ from strandline.node.level_one.worker import NICENESS
 from strandline.node.level_one.worker_builder import PROGRAM, WorkerBuilder
 from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
-from strandline.node.runtime.disk_threads import NodeLoop
 from strandline.node.worker.worker_link import WorkerLimits
 from strandline.node.worker.worker_process import OOM_SCORE_ADJ
 from strandline.snapshot.level_one_format import batches_of, parse
@@ -31,15 +29,13 @@ from strandline.statemachine.object_names import object_id, object_name
 from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_one.stamped import sent, stamped
+from tests.level_one.workers import MADE, alive, gone, run, until
 from tests.level_zero.samples import TOPIC
 
-T = TypeVar("T")
 IDENTITY = object_id(1, 2, bytes(range(16)))
 CONFIG = BuilderConfig(block_bytes=1000)
 SENT = [sent(b"%d " % n * 20, 1 + n % 3) for n in range(2500)]
 SECRET = "not-for-everybody-to-see"
-_MADE: list[WorkerBuilder] = []
-"""Of the test that runs."""
 
 
 def unique(number: int) -> bytes:
@@ -72,32 +68,8 @@ def builder(folder: Path, *program: str, **limits: float) -> WorkerBuilder:
 def builder_at(place: StorePlace, *program: str, **limits: float) -> WorkerBuilder:
     loop = asyncio.get_running_loop()
     made = WorkerBuilder(place, CONFIG, loop=loop, limits=WorkerLimits(**limits), program=program or PROGRAM)
-    _MADE.append(made)
+    MADE.append(made)
     return made
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """On a loop like a node's; workers are ended whatever happens, as the loop would wait for them."""
-
-    async def bounded() -> T:
-        try:
-            return await asyncio.wait_for(coroutine, 50)
-        finally:
-            while _MADE:
-                await _MADE.pop().close()
-
-    with asyncio.Runner(loop_factory=NodeLoop) as runner:
-        return runner.run(bounded())
-
-
-def alive(process_id: int | None) -> bool:
-    if process_id is None:
-        return False
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def command_line(process_id: int) -> str:
@@ -106,15 +78,6 @@ def command_line(process_id: int) -> str:
 
 def oom_score_adj(process_id: int) -> int:
     return int(Path(f"/proc/{process_id}/oom_score_adj").read_text())
-
-
-async def gone(process_id: int) -> None:
-    await until(lambda: not alive(process_id))
-
-
-async def until(true: Callable[[], object]) -> None:
-    while not true():  # noqa: ASYNC110, what it waits for tells nobody
-        await asyncio.sleep(0.02)
 
 
 def batches_in(folder: Path, extent: LevelOneExtent) -> list[bytes]:
@@ -221,7 +184,8 @@ def test_a_worker_that_dies_is_a_failed_job_and_the_next_one_has_a_new_worker(tm
         first = worker.process_id
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        died = BuildFailed("the level-one worker failed: it ended with code -9", retriable=True)
+        killed = "it was ended by SIGKILL, as the kernel does when memory runs out"
+        died = BuildFailed(f"the level-one worker failed: {killed}", retriable=True)
         assert await under_way == [died, died]
         assert worker.measures.failed == 2
         [built] = await worker.build([output(4)])

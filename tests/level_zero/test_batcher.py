@@ -394,6 +394,24 @@ def test_closing_with_nothing_staged_ends_at_once(case: Case) -> None:
     assert closing.done()
 
 
+def test_closing_ends_when_the_callers_of_all_that_waits_for_the_budget_are_gone() -> None:
+    """Their batches are dropped when the budget has a put again, and no upload then comes back."""
+    case = Case(BUDGETED)
+    case.stage_many(*[3000] * 2)
+    case.turn()
+    waiting = case.stage(100)
+    closing = case.node.loop.create_task(case.batcher.close())
+    for put in case.store.under_way:
+        put.succeed()
+    case.turn()
+    assert len(case.sizes()) == 2, "the budget is spent"
+    waiting.cancel()
+    case.turn(5.0)
+    assert closing.done()
+    assert case.batcher.staged_batches == 0
+    case.world.close()
+
+
 def test_measures_add_up(case: Case) -> None:
     case.stage_many(100, 200)
     case.turn(0.5)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.objectstore.storage_owner import KEY, OwnedStore, Owner
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore, StoreError
 from strandline.node.objectstore.store_health import Kind
 from strandline.node.objectstore.store_watch import IDLE_SECONDS, StoreWatch
@@ -17,6 +18,7 @@ from tests.level_zero.samples import run, started
 from tests.simulation.world import World
 
 BUCKET = "s3://orders/prefix"
+OWNER = Owner("orders", "first")
 
 
 class Switched(ObjectStore):
@@ -41,6 +43,8 @@ class Switched(ObjectStore):
 
     async def get(self, key: str) -> Buffer:
         await self._answer("get")
+        if key == KEY:
+            return OWNER.document().encode()
         raise ObjectNotFound("get", key)
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
@@ -70,7 +74,7 @@ def gone(operation: str) -> NotDone:
 
 
 class Case:
-    def __init__(self, *, watched: bool = True) -> None:
+    def __init__(self, *, watched: bool = True, owned: bool = True) -> None:
         self.world = World(1)
         self.node = started(self.world)
         self.switched = Switched()
@@ -79,7 +83,10 @@ class Case:
         )
         self.health = self.store.health
         if watched:
-            StoreWatch(self.store, 1, loop=self.node.loop).start()
+            self.owned = OwnedStore(self.store)
+            if owned:
+                self.owned.open_for(OWNER)
+            StoreWatch(self.store, self.owned, 1, loop=self.node.loop).start()
 
     def put(self) -> bool:
         """Whether the store took it."""
@@ -125,6 +132,25 @@ def test_puts_that_fail_are_told_with_store_cause_and_cure_once_a_minute_until_t
     told = len(lines(caplog))
     case.pass_time(200.0)
     assert len(lines(caplog)) == told
+
+
+@pytest.mark.parametrize("operation", ["put", "delete"])
+def test_nothing_is_put_or_deleted_before_the_stores_owner_was_seen(operation: str) -> None:
+    """The node may have been given another cluster's bucket."""
+    case = Case(owned=False)
+    case.switched.wrong[operation] = full(operation)
+    call = case.store.put(KEY, [b""]) if operation == "put" else case.store.delete_many(["l0/x"])
+    with pytest.raises(NotDone):
+        run(case.world, case.node, call)
+    case.pass_time(6.0)
+    assert case.failing
+    case.switched.wrong.clear()
+    case.switched.asked.clear()
+    case.pass_time(60.0)
+    assert set(case.switched.asked) <= {"get", "size", "list"}
+    case.owned.open_for(OWNER)
+    case.pass_time(20.0)
+    assert not case.failing
 
 
 def test_an_idle_node_notices_that_its_bucket_is_gone_and_is_back() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.node.partition import partition
+from strandline.node.partition import producer_expiry
 from strandline.node.partition.fence import Hold
 from strandline.node.partition.partition import TICK_SECONDS
 from strandline.node.raft.outcome import NotLeader
@@ -260,7 +260,7 @@ def test_too_many_producers_are_not_remembered_for_a_week(
     monkeypatch: pytest.MonkeyPatch, quiet_minutes: int, left: int
 ) -> None:
     """A client with a producer for each message: those idle for longest go, but none that may try again."""
-    monkeypatch.setattr(partition, "MAX_PRODUCERS", 3)
+    monkeypatch.setattr(producer_expiry, "MAX_PRODUCERS", 3)
     with Lone() as lone:
         for number in range(6):
             lone.append(str(number), producer=number, sequence=0)

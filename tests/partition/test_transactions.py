@@ -490,13 +490,24 @@ def test_a_retry_of_a_batch_that_is_there_gets_its_offset_again_open_or_ended() 
     with Lone() as lone:
         begun(lone, 1)
         lone.append("open", producer=P, sequence=0, transaction=1)
-        lone.append("ended", producer=P, sequence=0, transaction=1)
-        lone.stored("open")
         lone.end(1)
-        lone.stored("ended")
         lone.group.commit()
+        lone.append("ended", producer=P, sequence=0, transaction=1)
         assert (lone.codes()["open"], lone.codes()["ended"]) == ("0", "0")
         assert lone.partition.high_watermark == 2
+
+
+def test_a_retry_that_overtakes_its_batch_gets_its_offset_from_the_log() -> None:
+    with Lone() as lone:
+        begun(lone, 1)
+        lone.append("1", producer=P, sequence=1, transaction=1)
+        lone.append("1 again", producer=P, sequence=1, transaction=1)
+        lone.stored("1")
+        lone.end(1)
+        lone.stored("1 again")
+        lone.group.commit()
+        assert (lone.codes()["1"], lone.codes()["1 again"]) == ("1", "1")
+        assert lone.partition.high_watermark == 3
 
 
 def test_a_marker_of_a_raised_epoch_fences_and_starts_sequences_anew() -> None:
@@ -571,8 +582,6 @@ def test_a_batch_in_the_log_when_leadership_is_lost_is_answered_as_unknown_and_c
         lone.group.lead(2)
         assert lone.partition.transaction_of(P, 0) == 1, "it was committed, and opened the transaction"
         lone.append("0 again", producer=P, sequence=0, transaction=1)
-        lone.stored("0 again")
-        lone.group.commit()
         assert lone.codes()["0 again"] == "0"
         assert len(lone.partition.writer.acks.verifications) == 0
 

@@ -263,6 +263,31 @@ def test_a_gap_is_not_kept_for_ever() -> None:
         assert lone.codes()["1"] == "0"
 
 
+def test_a_retry_of_what_is_in_the_log_is_answered_without_an_upload() -> None:
+    """With a store slower than its producer waits, each attempt would be uploaded, and none be answered."""
+    with Lone() as lone:
+        lone.append("0", producer=7, sequence=0, count=3)
+        lone.stored("0")
+        lone.append("before it is applied", producer=7, sequence=0, count=3)
+        assert len(lone.batcher.staged) == 2, "only what is applied is known to be in the log"
+        lone.group.commit()
+        lone.append("again", producer=7, sequence=0, count=3)
+        assert lone.answers[-1] == ("again", Appended(0, duplicate=True))
+        assert len(lone.batcher.staged) == 2
+        assert lone.partition.writer.duplicates == 1
+        others = (
+            {"sequence": 0, "count": 2}, {"sequence": 1, "count": 2}, {"sequence": 3, "count": 3},
+            {"sequence": 0, "count": 3, "producer_epoch": 1}, {"sequence": 0, "count": 3, "replicas": 3},
+        )  # fmt: skip
+        for number, other in enumerate(others):
+            lone.append(f"another {number}", producer=7, **other)  # type: ignore[arg-type]
+        assert len(lone.batcher.staged) == 2 + len(others)
+        lone.group.is_leader = False
+        lone.group.lose()
+        lone.append("to a node that does not lead", producer=7, sequence=0, count=3)
+        assert lone.codes()["to a node that does not lead"] == "not_leader_or_follower"
+
+
 def test_a_batch_that_was_faster_than_those_before_it_is_asked_to_come_again() -> None:
     """Those are under way to the former leader still: out of order, librdkafka would take another epoch and
     send under it what is in the log already."""
@@ -274,7 +299,8 @@ def test_a_batch_that_was_faster_than_those_before_it_is_asked_to_come_again() -
         assert lone.codes() == {"0": "0", "3": NOT_NOW}
         lone.append("4", producer=7, sequence=4)
         assert lone.codes()["4"] == NOT_NOW, "refused at once: not uploaded, not in the log"
-        for sequence in (0, 1, 2, 3, 4):
+        lone.append("0 again", producer=7, sequence=0)
+        for sequence in (1, 2, 3, 4):
             lone.append(f"{sequence} again", producer=7, sequence=sequence)
             lone.stored(f"{sequence} again")
         lone.group.commit()

@@ -1,9 +1,11 @@
-"""The first words of docstrings, as CONTRIBUTING.md asks for them."""
+"""The first words of docstrings, and words that no text of the product has (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 
 from tests import ROOT
@@ -11,8 +13,8 @@ from tests import ROOT
 PACKAGES = ("cluster", "node", "snapshot", "statemachine", "strandline")
 OPENING = re.compile(r"(Who|Whoever|What|Which|Whose|How|Where|Why)\b")
 """A docstring that opens so is a clause and no statement."""
-NAMELESS = re.compile(r"\b(anew|nobody|whoever|somebody)\b", re.IGNORECASE)
-"""The actor has a name."""
+NAMELESS = re.compile(r"\b(anew|nobody|whoever|somebody|thrice)\b", re.IGNORECASE)
+"""The actor has a name, and a word is a plain one: in docstrings, comments, log lines, errors and help."""
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
@@ -25,8 +27,18 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
                     yield statement.lineno, text
 
 
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every string and comment."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.STRING, tokenize.COMMENT):
+            yield token.start[0], token.string
+
+
 def faults(source: str) -> list[tuple[int, str]]:
-    return [(line, text) for line, text in docstrings(source) if OPENING.match(text) or NAMELESS.search(text)]
+    found = [(line, text) for line, text in docstrings(source) if OPENING.match(text)]
+    if NAMELESS.search(source):  # Few files have such a word, and only these are taken apart.
+        found += [(line, text) for line, text in texts(source) if NAMELESS.search(text)]
+    return found
 
 
 def test_docstrings_begin_with_a_statement_and_name_the_actor() -> None:
@@ -42,6 +54,8 @@ def test_docstrings_begin_with_a_statement_and_name_the_actor() -> None:
 
 def test_a_clause_and_an_actor_without_a_name_are_found() -> None:
     assert faults('"""What a node keeps."""\n') == [(1, "What a node keeps.")]
-    assert faults('def f():\n    """Whoever asks gets it."""\n') == [(2, "Whoever asks gets it.")]
-    assert faults('LIMIT = 1\n"""Rows that nobody reads."""\n') == [(2, "Rows that nobody reads.")]
+    assert faults('def f():\n    """Which of them it is."""\n') == [(2, "Which of them it is.")]
+    assert faults('LIMIT = 1\n"""Rows that nobody reads."""\n') == [(2, '"""Rows that nobody reads."""')]
+    assert faults('log.info("begin %s anew", name)  # Fine.\n') == [(1, '"begin %s anew"')]
+    assert faults("NOBODY = 0  # Not that of anybody\n# but nobody's\n") == [(2, "# but nobody's")]
     assert faults('"""Whatever is left: the state of a node."""\nx = lambda: 1\n') == []

@@ -1,4 +1,4 @@
-"""Which libraries `statemachine` may import, and that no imports form a circle: import-linter says neither.
+"""What import-linter does not say: libraries of `statemachine`, circles, tests that import one another.
 
 The contract in pyproject.toml forbids libraries one by one; here every library that is not allowed fails. The
 contracts hold the order of packages; here the modules of one package may form no circle either.
@@ -7,6 +7,7 @@ contracts hold the order of packages; here the modules of one package may form n
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 
@@ -96,3 +97,15 @@ def test_a_circle_is_found_for_the_type_checker_too() -> None:
     sources = {"strandline.node.a": "from strandline.node import b\n", "strandline.node.b": checking}
     assert in_circles(import_graph(sources)) == {"strandline.node.a", "strandline.node.b"}
     assert in_circles(import_graph(sources | {"strandline.node.b": ""})) == set()
+
+
+def test_no_test_imports_another_test_s_module() -> None:
+    """What several share lies beside them, under the name of what it is (docs/testing.md)."""
+    foreign = re.compile(r"^ *(?:from|import) (tests\.(?:\w+\.)*test_\w+)", re.MULTILINE)
+    found = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in sorted((ROOT / "tests").glob("**/*.py"))
+        for module in foreign.findall(path.read_text())
+        if module != ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    ]
+    assert found == []

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import UserDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
@@ -41,6 +41,23 @@ REMEMBERED_SECONDS = 10.0
 
 Moment = Literal["ended", "answered"]
 """When a request has had its effect, or what became of it is told to the node."""
+
+
+class Objects(UserDict[str, bytes]):
+    """Objects by name, and their names in order, whoever changes them: the store, or a test by hand."""
+
+    def __init__(self, objects: Mapping[str, bytes]) -> None:
+        self.names: list[str] = []
+        super().__init__(objects)
+
+    def __setitem__(self, name: str, data: bytes) -> None:
+        if name not in self.data:
+            insort(self.names, name)
+        self.data[name] = data
+
+    def __delitem__(self, name: str) -> None:
+        del self.data[name]
+        del self.names[bisect_left(self.names, name)]
 
 
 class SimStore:
@@ -74,13 +91,11 @@ class SimStore:
         self.on_delete: Callable[[str], None] = lambda name: None
         self.on_step: Callable[[SimNode, str, str, Moment], None] = lambda *_: None
         self.max_object_bytes = 256 * 1024 * 1024
-        self.objects: dict[str, bytes] = {}
+        self._objects = Objects({})
         self.requests: dict[str, int] = {}
         self.ended: dict[str, int] = {}
         self.stored: list[str] = []
         self.deleted: dict[str, float] = {}
-        self._names: list[str] = []
-        """Of `objects`, in order."""
         self._marks: dict[str, int] = {}
         """Checksums of everything that was ever put."""
         self._changed: deque[tuple[float, str, bool]] = deque()
@@ -88,6 +103,14 @@ class SimStore:
         self._lags = world.rng("lists that lag")
         self._late: dict[int, tuple[Call, Callable[[], Any]]] = {}
         self._latecomers = 0
+
+    @property
+    def objects(self) -> Objects:
+        return self._objects
+
+    @objects.setter
+    def objects(self, objects: Mapping[str, bytes]) -> None:
+        self._objects = Objects(objects)
 
     def client(self, node: SimNode) -> SimStoreClient:
         return SimStoreClient(self, node)
@@ -123,9 +146,8 @@ class SimStore:
         self.objects[key] = bytes(data)
 
     def keys(self, prefix: str = "") -> list[str]:
-        if len(self._names) != len(self.objects):
-            self._names = sorted(self.objects)  # a test has put them there, or taken them, by hand
-        return self._names[bisect_left(self._names, prefix) : bisect_left(self._names, _behind(prefix))]
+        names = self._objects.names
+        return names[bisect_left(names, prefix) : bisect_left(names, _behind(prefix))]
 
     # What a client's requests do.
 
@@ -246,8 +268,6 @@ class SimStore:
         if self._marks.setdefault(key, mark) != mark:
             self._world.fail(None, f"object {key} was overwritten with other bytes")
         if key not in self.objects:
-            self.keys()
-            insort(self._names, key)
             self._note_change(key, True)
         self.objects[key] = data
         self.stored.append(key)
@@ -270,11 +290,9 @@ class SimStore:
         return keys[first : first + limit]
 
     def delete(self, keys: Sequence[str]) -> None:
-        self.keys()
         for key in keys:
             self.on_delete(key)
             if self.objects.pop(key, None) is not None:
-                del self._names[bisect_left(self._names, key)]
                 self._note_change(key, False)
                 self.deleted[key] = self._world.now
 

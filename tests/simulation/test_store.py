@@ -55,6 +55,24 @@ def test_each_fate_is_what_it_says() -> None:
     assert all_ends("silent") == {("nothing", False, False), ("nothing", True, True)}
 
 
+def test_names_are_those_of_the_objects_whoever_changed_them() -> None:
+    """Also when as many objects went as came, by hand."""
+    with World(1) as world:
+        node = started(world)
+        store = SimStore(world)
+        client = store.client(node)
+        run(world, node, client.put("l0/b", [b"x"]))
+        assert store.keys() == ["l0/b"]
+        del store.objects["l0/b"]
+        store.objects["l0/a"] = b"y"
+        assert store.keys() == ["l0/a"]
+        assert run(world, node, client.list("l0/", "", 10)) == ["l0/a"]
+        store.objects = {"l0/d": b"", "l0/c": b""}
+        assert store.keys("l0/") == ["l0/c", "l0/d"]
+        store.objects.clear()
+        assert store.keys() == []
+
+
 def test_a_put_may_fail_and_land_when_nobody_waits_for_it_any_more() -> None:
     with World(1) as world:
         node = started(world)

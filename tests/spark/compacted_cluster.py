@@ -20,7 +20,7 @@ from strandline.node.compaction.chunk import chunks
 from strandline.node.compaction.filter import Ripe, kept, map_keys
 from strandline.node.compaction.key_map import SLOT_BYTES, KeyHash, KeyMap
 from strandline.node.compaction.rewriting import Rewritten, rewritten, settled
-from strandline.node.compaction.shared_rows import SharedRows
+from strandline.node.compaction.shared_rows import shared_rows
 from strandline.snapshot.aborted import Aborted
 from strandline.snapshot.extent_rows import ABORTED_ROWS
 from strandline.snapshot.level_one_format import batches_of, parse
@@ -86,10 +86,9 @@ class Replica:
         self.clean_end = max(self.clean_end, bound)
 
     def document(self, index: int, share_bits: int = 0) -> LocalDocument:
-        rows = SharedRows(share_bits)
-        rows.add(_joined(self.batches, 0, self.log_end))
+        rows = shared_rows(_joined(self.batches, 0, self.log_end), share_bits)
         place = (CLUSTER, self.partition.group, index)
-        return LocalDocument(*place, 1, 0, 0, 0, self.clean_end, self.log_end, rows.share_bits, rows.packed())
+        return LocalDocument(*place, 1, 0, 0, 0, self.clean_end, self.log_end, share_bits, rows)
 
     def publish(self) -> None:
         """Put one object in the place of those that end where the log is clean."""

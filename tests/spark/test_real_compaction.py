@@ -15,7 +15,7 @@ from strandline.node.compaction.manifest import Manifest
 from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict
 from strandline.snapshot.storage import open_storage
 from tests.cluster.real_cluster import RealCluster, running_cluster, wait
-from tests.compaction.test_real import manifests
+from tests.compaction.real_logs import manifests
 from tests.spark.verdicts import result
 
 # The cluster is started, and all storages are audited, by the test that comes first.
@@ -113,6 +113,8 @@ def storages(root: Path) -> dict[str, ClusterStorage]:
         table.write(1)
         table.wait_for_logs(clean)
         table.checkpoint(2)
+        for pid in cluster.pids.values():
+            assert "/numpy/" not in Path(f"/proc/{pid}/maps").read_text(), "a worker's library"
         described = cluster.description
     return {"real": ClusterStorage(open_storage(described.storage), described.cluster)}
 

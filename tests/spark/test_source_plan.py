@@ -317,8 +317,8 @@ def test_damaged_documents_are_passed_over_while_one_is_whole(own: StoredCluster
 
 def test_a_newer_state_is_refused_by_name(own: StoredCluster) -> None:
     for path in documents(own, own.partitions["orders", 0].group):
-        rewrite(path, b"\xa6format\x05", b"\xa6format\x06")
-    refused(own, "snapshots/.*: it has format 6, this release reads up to 5: upgrade")
+        rewrite(path, b"\xa6format\x06", b"\xa6format\x07")
+    refused(own, "snapshots/.*: it has format 7, this release reads up to 6: upgrade")
     for path in documents(own, 0):
         rewrite(path, b"\xa6format\x04", b"\xa6format\x05")
     refused(own, "it has format 5, this release reads up to 4: upgrade")

@@ -409,7 +409,7 @@ DAMAGES = {
     "decision turned": Damage(
         _turn_decision, {MARKERS}, "says committed, its coordinator decided aborted"
     ),
-    "decided by nobody": Damage(_forget_decision, {MARKERS, REPLAY}, "was decided by nobody"),
+    "never decided": Damage(_forget_decision, {MARKERS, REPLAY}, "was never decided"),
     "no part of it": Damage(
         _forget_part, {WHOLE}, "has something here, and this is no part of it", {"topic": "receipts"}
     ),

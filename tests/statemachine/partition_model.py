@@ -25,12 +25,16 @@ from strandline.statemachine.partition.partition_commands import (
     EndTransaction,
     EpochAdvanced,
     ForgetRemoved,
+    HoldReleased,
+    HoldRenewed,
     LevelOneReplaced,
     Reconciled,
     ReleaseCheckpoints,
+    ReleaseHold,
     RemovalAdvanced,
     RemovedForgotten,
     RenewCheckpoint,
+    RenewHold,
     ReplaceLevelOne,
     SetStartOffset,
     StartOffsetSet,
@@ -89,6 +93,8 @@ class Model:
         self.told: list[tuple[int, int, int]] = [(0, 0, 0)]
         """All that was ever in force of removal, with its time."""
         self.ripe = (0, 0)
+        self.held: list[tuple[str, int, int]] = []
+        """Reader, offset and end of each hold that was given and not released, the newest last."""
         self.reconciled = 0
         """Offset after the last record that was moved to level one."""
         self.objects: list[LevelOneExtent] = []
@@ -111,6 +117,16 @@ class Model:
 
     def leased(self) -> list[Saved]:
         return [one for one in self.saved if one.until > self.time]
+
+    def holds(self) -> dict[str, int]:
+        """The offsets that are held now, by reader."""
+        newest = {reader: (offset, until) for reader, offset, until in self.held}
+        return {reader: offset for reader, (offset, until) in newest.items() if until > self.time}
+
+    def holdable(self) -> int:
+        held = self.holds().values()
+        end = min(self.first_unreconciled(), self.last_stable())
+        return max(self.start, min(held) if held else end)
 
     def removable(self) -> list[RemovedObject]:
         return [one for one in self.removed if all(saved.index > one.log_index for saved in self.leased())]
@@ -263,6 +279,17 @@ class Model:
             ]
             self.forgotten.update(dict.fromkeys(idle, len(self.written)))
             return Ticked(self.time, len(idle))
+        if isinstance(command, RenewHold):
+            if command.offset < self.holdable():
+                return Rejected(Rejection.HOLD_TOO_LOW, self.holdable())
+            if command.offset > self.end:
+                return Rejected(Rejection.HOLD_ABOVE_THE_END, self.end)
+            self.held.append((command.reader, command.offset, self.time + command.lease))
+            return HoldRenewed(command.offset, self.time + command.lease)
+        if isinstance(command, ReleaseHold):
+            had_one = command.reader in self.holds()
+            self.held = [one for one in self.held if one[0] != command.reader]
+            return HoldReleased(had_one)
         if isinstance(command, Checkpoint):
             self.saved.append(Saved(index, self.time + command.lease, self.epochs(), self.named()))
             return CheckpointTaken(index, self.time + command.lease)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.statemachine.controller.controller_commands import (
+    CreateInternalTopic,
     DeleteTopic,
     FenceNode,
     Heartbeat,
@@ -13,6 +14,7 @@ from strandline.statemachine.controller.controller_commands import (
     ReplicasLeft,
 )
 from strandline.statemachine.controller.controller_state import NodeFolder
+from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.statemachine.controller_harness import Log, registration, topic_id
 
@@ -82,7 +84,44 @@ def test_one_node_is_replaced_at_a_time() -> None:
     log = with_a_dead_node()
     log.do(FenceNode(2, log.machine.nodes[2].heard_index, 1_000))
     log.do(ReplaceNode(3, NEW))
+    assert log.refused(ReplaceNode(2, 902))[1].startswith("Node 3 is being replaced, and that cannot end")
+
+
+def test_a_replacement_that_a_second_lost_folder_holds_up_ends_once_its_topics_are_deleted() -> None:
+    """Groups that have left node 3 out have two members: without node 2's folder they have no majority."""
+    log = with_a_dead_node()
+    log.do(Heartbeat(3, 103, 2_000))
+    internal = log.topic(CreateInternalTopic(topic_id(3), GROUPS_TOPIC, 1, 3))
+    group = internal.partitions[0].group
+    assert "is internal" in log.refused(DeleteTopic(topic_id(3)))[1]
+    log.do(FenceNode(3, log.machine.nodes[3].heard_index, 3_000))
+    log.do(ReplaceNode(3, NEW))
+    log.do(ReplicasLeft(3, NEW, (0, 1, 2, 3, group)))
+    log.do(registration(3, 999, replaces=103, folder=NEW))
+    log.do(ReplicasJoined(3, NEW, (0, 3)))
+    assert log.machine.stuck_topics() == []
     assert log.refused(ReplaceNode(2, 902))[1] == "Node 3 is being replaced: wait until that is over."
+    assert "is internal" in log.refused(DeleteTopic(topic_id(3)))[1], "its partitions are not lost"
+    log.do(FenceNode(2, log.machine.nodes[2].heard_index, 1_000))
+    assert log.machine.stuck_topics() == [GROUPS_TOPIC, "a"], "all of b is back"
+    assert log.refused(ReplaceNode(2, 902))[1] == (
+        "Node 3 is being replaced, and that cannot end while partitions of __consumer_offsets, a have no"
+        " majority of live replicas: start the nodes that have their data folders, or, if those are lost,"
+        " delete these topics."
+    )
+    log.do(DeleteTopic(topic_id(1)))
+    log.do(DeleteTopic(topic_id(3)))
+    assert log.machine.replacement is None
+    assert log.do(ReplaceNode(2, 902)) == 2
+
+
+def test_group_that_still_has_both_lost_folders_is_stuck_too() -> None:
+    """Of three members the replaced one and the lost one are two."""
+    log = with_a_dead_node()
+    log.do(ReplaceNode(3, NEW))
+    assert log.machine.stuck_topics() == []
+    log.do(FenceNode(2, log.machine.nodes[2].heard_index, 1_000))
+    assert log.machine.stuck_topics() == ["a", "b"]
 
 
 def test_the_only_replica_of_a_partition_is_not_given_up() -> None:

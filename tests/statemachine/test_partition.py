@@ -549,8 +549,8 @@ def change(field: str, value: Any) -> Callable[[dict[str, Any]], bytes]:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (change("format", 6), "it has format 6, this release reads up to 5: upgrade this node"),
-        (change("format", 3), "it has format 3 of an earlier release, this one reads 5"),
+        (change("format", 7), "it has format 7, this release reads up to 6: upgrade this node"),
+        (change("format", 3), "it has format 3 of an earlier release, this one reads 6"),
         (change("previous_applied_epoch", 8), "epochs 5, 8, 7 are out of order"),
         (change("creation_epoch", 8), "epochs 8, 7, 7 are out of order"),
         (change("next_offset", 9), "extents end at offset 10"),

@@ -30,7 +30,9 @@ from strandline.statemachine.partition.partition_commands import (
     EndTransaction,
     ForgetRemoved,
     ReleaseCheckpoints,
+    ReleaseHold,
     RenewCheckpoint,
+    RenewHold,
     ReplaceLevelOne,
     SetStartOffset,
     Tick,
@@ -295,7 +297,7 @@ class PartitionHistory(RuleBasedStateMachine):
         """Level one is clean, and settled, up to some offset below its end; nothing is replaced for it."""
         removals = self.replica.removals
         end = min(self.replica.last_reconciled_offset + 1, self.replica.last_stable_offset)
-        clean = min(clean, end)
+        clean = min(clean, end, self.replica.cleanable_end)
         settled = min(max(clean + more, removals.level_one_settled), max(end, removals.level_one_settled))
         publisher = max(clean, removals.level_one_clean) - less
         self.propose(ReplaceLevelOne([], [], max(publisher, 0), clean, settled))
@@ -361,6 +363,15 @@ class PartitionHistory(RuleBasedStateMachine):
     def tend_checkpoints(self, which: int, lease: int, keep: int) -> None:
         index = self.model.saved[-which].index if len(self.model.saved) >= which else 0
         self.propose(RenewCheckpoint(index, lease), ReleaseCheckpoints(keep))
+
+    @rule(reader=st.sampled_from("ab"), distance=st.integers(-4, 6), lease=st.integers(1, 60))
+    def hold(self, reader: str, distance: int, lease: int) -> None:
+        self.propose(RenewHold(reader, max(0, self.model.holdable() + distance), lease))
+
+    @rule(reader=st.sampled_from("ab"), commits=st.integers(0, 3))
+    def release(self, reader: str, commits: int) -> None:
+        self.propose(ReleaseHold(reader))
+        self.commit(commits)
 
     @rule(milliseconds=st.integers(-10, 50))
     def pass_time(self, milliseconds: int) -> None:
@@ -441,6 +452,7 @@ class PartitionHistory(RuleBasedStateMachine):
                 (one.base_offset, one.end_offset, one.term, one.max_timestamp) for one in machine.extents
             ] == [(one.base, one.end, one.term, one.batch.max_timestamp) for one in self.model.live()]
             assert machine.max_collectable_epoch == self.model.collectable()
+            assert {one.reader: one.offset for one in machine.holds.rows()} == self.model.holds()
 
     @invariant()
     def the_collectable_epoch_never_goes_down(self) -> None:

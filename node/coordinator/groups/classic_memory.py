@@ -37,5 +37,5 @@ class GroupMemory:
         self.bytes = 0
 
     def has_room(self, size: int) -> bool:
-        """Whether the groups may grow by so many bytes and a member."""
+        """Whether the groups may grow by this many bytes and a member."""
         return self.bytes + MEMBER_BYTES + size <= MAX_BYTES

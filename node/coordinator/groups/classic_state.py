@@ -140,7 +140,7 @@ class Environment(Protocol):
         """Answer a waiting request; without effect if the client is gone."""
 
     def set_timer(self, what: str, member_id: str, seconds: float) -> None:
-        """Call the group's method of this timer in so many seconds from now; one for each key."""
+        """Call the group's method of this timer in this many seconds from now; one for each key."""
 
     def cancel_timer(self, what: str, member_id: str) -> None: ...
 
@@ -153,4 +153,4 @@ class Environment(Protocol):
         """The group's generation as far as the log is applied, 0 without one, and whether it has members."""
 
     def has_room(self, size: int) -> bool:
-        """Whether all groups here together may grow by so many bytes."""
+        """Whether all groups here together may grow by this many bytes."""

@@ -62,7 +62,7 @@ class MemberTimers:
             self.limit(group_id, member.member_id, REBALANCE, max(member.rebalance_timeout_ms, 0) / 1000)
 
     def limit(self, group_id: str, member_id: str, timer: str, seconds: float) -> None:
-        """Remove a member after so many seconds, unless the timer is cancelled or set again before."""
+        """Remove a member after this many seconds, unless the timer is cancelled or set again before."""
         expired = partial(self._expired, group_id, TimerExpired(member_id, timer))
         self._coordinator.timers.set((timer, group_id, member_id), seconds, expired)
 

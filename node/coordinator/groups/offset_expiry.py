@@ -29,7 +29,7 @@ TOPICS_SECONDS: Final = 30.0
 """Between two searches for deleted topics that still have offsets."""
 CATCH_UP_SECONDS: Final = 10.0
 PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
-"""A producer that ended no transaction here for so long is forgotten: transactional.id.expiration.ms."""
+"""A producer that ended no transaction here for this long is forgotten: transactional.id.expiration.ms."""
 MAX_PRODUCERS: Final = 32_768
 """Number of producers above which the longest idle are forgotten sooner. A client with a new producer for
 each transaction adds one here with each. All are in every snapshot, which is restored in one go."""

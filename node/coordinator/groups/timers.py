@@ -30,7 +30,7 @@ class Timers:
         self._timers: dict[Hashable, _Timer] = {}
 
     def set(self, key: Hashable, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back once, in so many seconds from now; replaces the key's former deadline."""
+        """Call back once, in this many seconds from now; replaces the key's former deadline."""
         deadline = self._loop.time() + seconds
         timer = self._timers.get(key)
         if timer is not None:

@@ -38,7 +38,7 @@ Place = TopicPartition | str
 """A partition, or the id of a consumer group."""
 
 
-class Decided(NamedTuple):
+class PreparedEnd(NamedTuple):
     """A prepared transaction, with the data that every partition and group in it gets."""
 
     producer_id: int
@@ -48,10 +48,10 @@ class Decided(NamedTuple):
     places: tuple[Place, ...]
 
 
-def decided(transaction: Transaction) -> Decided:
+def prepared_end(transaction: Transaction) -> PreparedEnd:
     """The data of a prepared transaction's markers: a copy, as its row in the state soon changes."""
     assert transaction.state in PREPARED
-    return Decided(
+    return PreparedEnd(
         transaction.marker_producer_id,
         transaction.marker_epoch,
         transaction.number,
@@ -89,7 +89,7 @@ class Markers:
         for outbox in self._outboxes.values():
             outbox.let_go()
 
-    async def deliver(self, decided: Decided) -> None:
+    async def deliver(self, end: PreparedEnd) -> None:
         """Return once every place has its marker, or is gone; until then, never.
 
         Each partition has rounds of its own: one that cannot be reached holds up no other. The groups have
@@ -100,7 +100,7 @@ class Markers:
         rounds: list[tuple[Place, ...]] = []
         groups: list[Place] = []
         unknown: list[Place] = []
-        for place in decided.places:
+        for place in end.places:
             if isinstance(place, str):
                 groups.append(place)
             elif machine.partition(*place) is None:
@@ -108,15 +108,15 @@ class Markers:
             else:
                 rounds.append((place,))
         rounds += [tuple(places) for places in (groups, unknown) if places]
-        await asyncio.gather(*(self._deliver(decided, places) for places in rounds))
+        await asyncio.gather(*(self._deliver(end, places) for places in rounds))
 
-    async def _deliver(self, decided: Decided, places: tuple[Place, ...]) -> None:
+    async def _deliver(self, end: PreparedEnd, places: tuple[Place, ...]) -> None:
         pause = FIRST_PAUSE_SECONDS
-        while places := await self._round(decided, places):
+        while places := await self._round(end, places):
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
 
-    async def _round(self, decided: Decided, places: tuple[Place, ...]) -> tuple[Place, ...]:
+    async def _round(self, end: PreparedEnd, places: tuple[Place, ...]) -> tuple[Place, ...]:
         """Send to each place once; those that are still without it.
 
         What is known is sent before anything is waited for: a topic that is gone holds up no other.
@@ -131,11 +131,11 @@ class Markers:
             elif (partition := machine.partition(*place)) is None:
                 unknown.append(place)
             else:
-                sent.append(([place], self._post(partition.group, decided)))
+                sent.append(([place], self._post(partition.group, end)))
         left: list[Place] = []
         coordinated, nowhere = await self._coordinators(groups)
         left += nowhere
-        sent += [(list(there), self._post(group, decided)) for group, there in coordinated.items()]
+        sent += [(list(there), self._post(group, end)) for group, there in coordinated.items()]
         if unknown:
             left += await self._not_gone(unknown)
         for there, answer in sent:
@@ -165,7 +165,7 @@ class Markers:
             return unknown
         return [place for place in unknown if controller.machine.partition(*place) is not None]
 
-    def _post(self, group: int, decided: Decided) -> asyncio.Future[int]:
+    def _post(self, group: int, end: PreparedEnd) -> asyncio.Future[int]:
         leader = self._context.leaders.leader_of(group)
         if leader is None:
             answer: asyncio.Future[int] = self._context.loop.create_future()
@@ -174,7 +174,7 @@ class Markers:
         outbox = self._outboxes.get(leader.node)
         if outbox is None:
             outbox = self._outboxes[leader.node] = _Outbox(self._context, leader.node)
-        return outbox.post(Marker(group, *decided[:4], self._term))
+        return outbox.post(Marker(group, *end[:4], self._term))
 
 
 _Posted = tuple[Marker, "asyncio.Future[int]"]

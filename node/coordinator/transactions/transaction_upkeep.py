@@ -16,7 +16,7 @@ from typing import Any, Final
 from strandline.node.controller.cluster_clock import FAR_MS
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.replica import CoordinatorReplica
-from strandline.node.coordinator.transactions.markers import Decided, Markers, decided
+from strandline.node.coordinator.transactions.markers import Markers, PreparedEnd, prepared_end
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.transactions.transaction_commands import Abort, Complete, ExpireIds, Prepared
@@ -30,9 +30,9 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms)."""
 EXPIRE_SECONDS: Final = 600.0
 """Interval of the search for transactional ids that are not used."""
 MAX_IDS: Final = 32_768
-"""Beyond so many those that are at rest for longest are forgotten sooner. Sinks that make an id for each
-checkpoint leave several hundred thousand in a week, and a snapshot of all ids is read in one go when it is
-restored: 0.1 s of CPU for so many."""
+"""Beyond this number the ids that are at rest for longest are forgotten sooner. Sinks that make an id for
+each checkpoint leave several hundred thousand in a week, and a snapshot of all ids is read in one go when
+it is restored: 0.1 s of CPU for this number."""
 LEAST_EXPIRATION_MS: Final = 3600 * 1000
 """No id is forgotten sooner for that, unless the configuration says so: a producer that pauses between two
 transactions, and one that is started again, find theirs."""
@@ -82,17 +82,17 @@ class TransactionUpkeep:
         """
         if self._markers is None:
             return
-        new: list[tuple[tuple[str, int], Decided]] = []
+        new: list[tuple[tuple[str, int], PreparedEnd]] = []
         for one in self._replica.machine.newest_prepared():
             key = (one.transactional_id, one.number)
             if key in self._delivering:
                 break
-            new.append((key, decided(one)))
+            new.append((key, prepared_end(one)))
         for key, what in reversed(new):
             self._delivering[key] = None
             self._spawn(self._carry_out(self._markers, key[0], what))
 
-    async def _carry_out(self, markers: Markers, transactional_id: str, what: Decided) -> None:
+    async def _carry_out(self, markers: Markers, transactional_id: str, what: PreparedEnd) -> None:
         """Deliver the markers of a prepared transaction, and say so in the log."""
         complete = Complete(transactional_id, what.number)
         delivered = told = False

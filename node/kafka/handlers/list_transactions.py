@@ -25,7 +25,7 @@ _KNOWN: Final = (*(state.value for state in State), "Dead", "PrepareEpochFence")
 async def list_transactions(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """List the transactions that pass every filter of the request.
 
-    Filters: state, producer id, running longer than so many ms (KIP-994), an id that matches a pattern as a
+    Filters: state, producer id, running longer than this many ms (KIP-994), an id that matches a pattern as a
     whole (KIP-1152). The list is complete or an error: an operator that looks for hanging transactions takes
     one that is missing from it for one that no coordinator will end.
     """

@@ -196,7 +196,7 @@ def _note_missed(context: BrokerContext, request: Request, topic: Topic, data: A
 async def _all_done(
     loop: asyncio.AbstractEventLoop, results: list[asyncio.Future[AppendResult]], seconds: float | None
 ) -> None:
-    """Wait for all results, at most so long; the others go on after that.
+    """Wait for all results, at most this long; the others go on after that.
 
     asyncio.wait does the same for three times the price, on the path of every produce request.
     """

@@ -14,13 +14,11 @@ from collections import Counter, deque
 from typing import Any, Final, Protocol, cast
 
 from strandline.node.kafka.wire.apis import (
-    Api,
     ApiKey,
     api_versions_response,
     unsupported_api_versions_response,
 )
 from strandline.node.kafka.wire.codec import (
-    RequestHeader,
     UnsupportedRequest,
     api_of,
     decode_request,
@@ -30,25 +28,11 @@ from strandline.node.kafka.wire.codec import (
 from strandline.node.kafka.wire.framing import NO_FRAME, FrameError, FrameParser
 from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Handler, Request
 from strandline.node.kafka.wire.request_check import MalformedFrame
+from strandline.node.kafka.wire.request_slot import RequestSlot
 from strandline.node.kafka.wire.response_encoder import Buffer, EncodingError
 from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 
 _NOTHING: Final[list[Buffer]] = []
-
-
-class _Slot:
-    """A request's place in the order of answers; `size` bytes of the server's budget are held for it."""
-
-    __slots__ = ("answer", "api", "end", "frame", "header", "size", "task")
-
-    def __init__(self, frame: memoryview, api: Api | None) -> None:
-        self.frame = frame
-        self.size = len(frame)
-        self.api = api
-        self.header: RequestHeader | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.answer: list[Buffer] | None = None
-        self.end: tuple[CloseReason, str] | None = None
 
 
 class Listener(Protocol):
@@ -87,9 +71,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._client = "a client"
         self._number = 0
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[RequestSlot] = deque()
         """Requests in the order of their answers: those that were started, then those that wait."""
-        self._waiting: deque[_Slot] = deque()
+        self._waiting: deque[RequestSlot] = deque()
         self._running = 0
         self._unsent_full = False
         self._reading = True
@@ -122,7 +106,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._no_more:
-            return  # Dropped, but read: closing over unread bytes is a reset, and may cost the peer answers.
+            # Read and dropped: closing with unread data sends a reset, which can destroy responses in flight.
+            return
         self._moved = self._server.loop.time()
         if not self._parser.waits_for_bytes:
             self._frame_since = self._moved
@@ -150,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._waiting.clear()
         for slot in self._slots:
-            if slot.task is not None and slot.api is not None and slot.api.overlaps:
+            if slot.task is not None and slot.overlaps:
                 continue  # what is in a log goes on, and is released when it ends
             if slot.task is not None:
                 slot.task.cancel()
@@ -217,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 frame = self._parser.next_frame(self._admit)
             except FrameError as error:
-                last = _Slot(NO_FRAME, None)
+                last = RequestSlot(NO_FRAME, None)
                 self._slots.append(last)
                 self._end_at(last, CloseReason.OVERSIZED, str(error))
                 break
@@ -225,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             taken = True
             self._frame_since = self._moved
-            slot = _Slot(frame, api_of(frame))
+            slot = RequestSlot(frame, api_of(frame))
             self._slots.append(slot)
             self._waiting.append(slot)
         return taken
@@ -238,12 +223,12 @@ class Connection(asyncio.BufferedProtocol):
         while self._waiting and not self._unsent_full and self._transport is not None:
             slot = self._waiting[0]
             # What was started and is not answered is all of one kind, so its first tells what may join.
-            if self._running and not (_overlaps(slot) and slot.api is self._slots[0].api):
+            if self._running and not (slot.overlaps and slot.api is self._slots[0].api):
                 return
             self._waiting.popleft()
             self._start(slot)
 
-    def _start(self, slot: _Slot) -> None:
+    def _start(self, slot: RequestSlot) -> None:
         frame, slot.frame = slot.frame, NO_FRAME
         self._server.counters["requests"] += 1
         try:
@@ -264,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             request = Request(slot.header, payload, self._client, slot.size, self._number)
             slot.task = self._server.loop.create_task(self._handle(slot, request))
 
-    async def _handle(self, slot: _Slot, request: Request) -> None:
+    async def _handle(self, slot: RequestSlot, request: Request) -> None:
         try:
             answer = await self._server.handler.handle(request)
         except CloseConnection as error:
@@ -282,24 +267,24 @@ class Connection(asyncio.BufferedProtocol):
             self._answer(slot, answer)
         self.take()
 
-    def _done(self, slot: _Slot) -> None:
+    def _done(self, slot: RequestSlot) -> None:
         self._running -= 1
         slot.task = None
 
     # Answers.
 
-    def _fail(self, slot: _Slot, reason: CloseReason, message: str) -> None:
+    def _fail(self, slot: RequestSlot, reason: CloseReason, message: str) -> None:
         """Close in the turn of a request that was started: those that wait come after it."""
         self._waiting.clear()
         self._end_at(slot, reason, message)
 
-    def _end_at(self, slot: _Slot, reason: CloseReason, message: str) -> None:
+    def _end_at(self, slot: RequestSlot, reason: CloseReason, message: str) -> None:
         """Answer the requests before this slot, then close."""
         slot.end = (reason, message)
         self._no_more = True
         self._flush(slot)
 
-    def _answer(self, slot: _Slot, answer: Any) -> None:
+    def _answer(self, slot: RequestSlot, answer: Any) -> None:
         assert slot.header is not None
         try:
             if answer is None:
@@ -313,14 +298,14 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._flush(slot)
 
-    def _flush(self, done: _Slot) -> None:
+    def _flush(self, done: RequestSlot) -> None:
         """Send every answer whose turn has come."""
         transport = self._transport
         if transport is None:
             self._release(done)
             return
         parts: list[Buffer] = []
-        sent: list[_Slot] = []
+        sent: list[RequestSlot] = []
         while self._slots and self._slots[0].answer is not None:
             slot = self._slots.popleft()
             assert slot.answer is not None
@@ -334,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         for slot in sent:
             self._release(slot)
 
-    def _release(self, slot: _Slot) -> None:
+    def _release(self, slot: RequestSlot) -> None:
         size, slot.size = slot.size, 0
         if size:
             self._server.release(size)
@@ -360,7 +345,3 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = True
             self._frame_since = self._server.loop.time()
             transport.resume_reading()
-
-
-def _overlaps(slot: _Slot) -> bool:
-    return slot.api is not None and slot.api.overlaps

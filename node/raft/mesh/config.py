@@ -33,13 +33,13 @@ class MeshConfig:
     """Pause between two dials of a peer: doubled from min to max, jittered down to half."""
 
     ping_seconds: float = 1.0
-    """A peer from which nothing came for so long is pinged, and again each time it passes."""
+    """A peer from which nothing came for this long is pinged, and again each time it passes."""
 
     max_unanswered_pings: int = 5
     """Unanswered pings after which a peer counts as gone: the connection is closed and dialled again."""
 
     alone_seconds: float = 3.0
-    """Without a single peer for so long, a node says that it is alone and what may be the cause."""
+    """Without a single peer for this long, a node says that it is alone and what may be the cause."""
 
     duplicate_probe_seconds: float = 1.0
     """Time for a live connection to answer when another process claims the same node id."""

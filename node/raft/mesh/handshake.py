@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from strandline.node.raft.data_folder import NOBODY, FolderKey, Standing
+from strandline.node.raft.data_folder import NO_FOLDER, Standing
+from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.mesh.frames import FrameKind, GarbageFrame, pack_frame, unpack_handshake
 from strandline.node.raft.mesh.problems import Reason
 
@@ -34,7 +35,7 @@ MAX_NODE_ID: Final = 65535
 _MAC_BYTES: Final = hashlib.sha256().digest_size
 _HELLO_FIELDS: Final = 16
 _MAX_INCARNATION: Final = 64
-_UNMET: Final = FolderKey(0, NOBODY)
+_UNMET: Final = FolderKey(0, NO_FOLDER)
 _UNKNOWN: Final = Standing(_UNMET)
 
 
@@ -178,7 +179,7 @@ class Handshake:
         """
         assert self.peer is not None
         own, known = self._identity.standing.key, self._known_there
-        if known.folder in (NOBODY, own.folder) or own.generation > known.generation:
+        if known.folder in (NO_FOLDER, own.folder) or own.generation > known.generation:
             return None
         return (
             f"node {self.peer.node_id} knows this node by data folder {known.folder:016x}, and this one is "

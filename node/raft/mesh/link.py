@@ -76,6 +76,13 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._closing = False
+        self._held: list[bytes] | None = None
+        """Frames of the peer that wait for `release`; None when the link is not held."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether the link has ended, or is about to: it reads no more."""
+        return self._closing
 
     @property
     def peer(self) -> int:
@@ -122,6 +129,8 @@ class Link(asyncio.Protocol):
             for body in self._reader.feed(data):
                 if not self._take(body):
                     return
+            if self._held is not None and self._transport is not None:
+                self._transport.pause_reading()
         except OversizedFrame as error:
             self.fail(Reason.OVERSIZED, str(error))
         except (FrameError, BadMessage) as error:
@@ -135,6 +144,32 @@ class Link(asyncio.Protocol):
         self._go_down()
         if not self.closed.done():
             self.closed.set_result(None)
+
+    def hold(self) -> None:
+        """Keep the frames of a peer that has just come up until `release`.
+
+        The peer is not read any further meanwhile, so one read's frames are kept at most. The link fails
+        when it is held for `handshake_seconds`.
+        """
+        self._held = []
+        self._deadline = self._loop.call_later(self._config.handshake_seconds, self._held_too_long)
+
+    def release(self) -> None:
+        """Take the frames that were kept, and read on; nothing if the link is not held."""
+        held, self._held = self._held, None
+        if held is None or self._closing:
+            return
+        assert self._deadline is not None
+        self._deadline.cancel()
+        try:
+            for body in held:
+                if not self._take(memoryview(body)):
+                    return
+        except (FrameError, BadMessage) as error:
+            self.fail(Reason.GARBAGE, str(error))
+            return
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def write(self, frame: bytes) -> bool:
         """Pass one complete frame to the transport; False if the link is down or its backlog full."""
@@ -186,7 +221,9 @@ class Link(asyncio.Protocol):
 
     def _take(self, body: memoryview) -> bool:
         """Handle one frame; False when the link is closing and reads no further."""
-        if self.up:
+        if self._held is not None:
+            self._held.append(bytes(body))
+        elif self.up:
             self._dispatch(body)
         else:
             self._negotiate(body)
@@ -249,6 +286,13 @@ class Link(asyncio.Protocol):
     def _handshake_expired(self) -> None:
         limit = self._config.handshake_seconds
         self.fail(Reason.HANDSHAKE_TIMEOUT, f"the handshake was not finished within {limit:g} s")
+
+    def _held_too_long(self) -> None:
+        limit = self._config.handshake_seconds
+        self.fail(
+            Reason.NOT_NOTED,
+            f"its data folder's identity is not on this node's disk after {limit:g} s: mend the disk",
+        )
 
     def _report(self, reason: Reason, text: str, *, fatal: bool = False) -> None:
         """An unproved caller is named by its address alone: it could claim any id to flood the report."""

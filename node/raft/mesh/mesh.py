@@ -253,7 +253,7 @@ class Mesh:
             link.refuse(Reason.OTHER_FOLDER, why)
         elif peer.link is not None and peer.link.boot_id != link.boot_id:
             self._probe(peer, link)
-        elif (why := self.strangers.judge(link)) is not None:
+        elif (why := self.strangers.check(link)) is not None:
             link.refuse(Reason.OTHER_FOLDER, why)
         else:
             if peer.probe is not None:
@@ -261,24 +261,13 @@ class Mesh:
             link.admit()
 
     def link_refused(self, link: Link) -> str | None:
-        return self.strangers.judge(link)
+        return self.strangers.check(link)
 
     def link_up(self, link: Link) -> None:
         """Before anything of the peer counts, its folder is known durably, and how this one stands there."""
-        if link.handshake.told.newcomer != self.folder.newcomer:
-            # A vote came during the handshake: for as long as this connection lasts it would not count there.
-            link.close()
-            return
-        why = self.strangers.judge(link)
-        if why is not None:
-            link.fail(Reason.OTHER_FOLDER, why)
-            return
-        try:
-            self.folder.meet(link.peer, link.standing)
-        except OSError as error:
-            link.fail(Reason.NOT_NOTED, f"its data folder's identity cannot be noted: {error}: mend the disk")
-            return
-        self.strangers.let_in(link.peer)
+        self.strangers.admit(link, self._connected)
+
+    def _connected(self, link: Link) -> None:
         peer = self._peers[link.peer]
         old, peer.link = peer.link, link
         if old is not None:
@@ -323,10 +312,10 @@ class Mesh:
         known = self._peers.get(peer)
         return known is not None and known.link is not None and known.link.standing.newcomer
 
-    def judge_again(self) -> None:
+    def check_again(self) -> None:
         """Check all links after a change of the known folders; close those of folders out of force."""
         for node_id, peer in list(self._peers.items()):
-            if peer.link is not None and (why := self.strangers.judge(peer.link)) is not None:
+            if peer.link is not None and (why := self.strangers.check(peer.link)) is not None:
                 peer.link.fail(Reason.OTHER_FOLDER, why)
             else:
                 self.strangers.forget_if_known(node_id)

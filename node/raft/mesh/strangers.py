@@ -1,16 +1,18 @@
-"""Processes that came under a known node id with another data folder (docs/raft.md, "Folders")."""
+"""The data folder of each peer: accepted, stored, or refused as a stranger's (docs/raft.md, "Folders")."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.mesh.link import Link
+from strandline.node.raft.mesh.problems import Reason
 
 STRANGER_SECONDS: Final = 15.0
-"""For so long the last coming of a refused process is news; it dials, or is dialled, every second."""
+"""The last coming of a refused process is news for this long; it dials, or is dialled, every second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Stranger:
     """When it came last, by the loop's clock."""
     foreign: bool = False
     """The folder is of another incarnation of the cluster: it cannot be let in."""
+    replaced: bool = False
+    """The controller has counted this folder, and another one since: it cannot be let in again."""
 
 
 class Strangers:
@@ -35,18 +39,53 @@ class Strangers:
         self._time = time
         self._disowned_at: float | None = None
 
-    def judge(self, link: Link) -> str | None:
+    def check(self, link: Link) -> str | None:
         """Reason to refuse the other side's data folder; None if it is accepted."""
-        why = self.folder.judges(link.peer, link.standing)
+        why = self.folder.reason_to_refuse(link.peer, link.standing)
         if why is not None:
-            foreign = self.folder.is_foreign(link.standing)
-            self.known[link.peer] = Stranger(link.standing.key.folder, self._time(), foreign)
+            key, foreign = link.standing.key, self.folder.is_foreign(link.standing)
+            self.known[link.peer] = Stranger(key.folder, self._time(), foreign, replaced=key.generation > 0)
         return why
 
-    def let_in(self, peer: int) -> None:
-        """The peer's folder and this node's were taken."""
-        self.known.pop(peer, None)
+    def admit(self, link: Link, connected: Callable[[Link], None]) -> None:
+        """Call `connected(link)` once the folder of the link's peer is on this node's disk.
+
+        At once if it is. The link is held meanwhile, and it ends if a folder is refused or cannot be stored.
+        """
+        if not self._accepts(link):
+            return
+        self.folder.meet(link.peer, link.standing)
+        if self.folder.has_stored(link.peer, link.standing):
+            self._let_in(link, connected)
+        else:
+            link.hold()
+            self.folder.store(partial(self._stored, link, connected))
+
+    def _stored(self, link: Link, connected: Callable[[Link], None], error: Exception | None) -> None:
+        """Either side's folder may have changed since the link was held."""
+        if link.closing:
+            return
+        if error is not None:
+            link.fail(Reason.NOT_NOTED, f"its data folder's identity cannot be noted: {error}: mend the disk")
+        elif self._accepts(link):
+            self._let_in(link, connected)
+            link.release()
+
+    def _accepts(self, link: Link) -> bool:
+        """Whether both folders stand as the handshake said and as is known here; ends the link if not."""
+        if link.handshake.told.newcomer != self.folder.newcomer:
+            # A vote came during the handshake: for as long as this connection lasts it would not count there.
+            link.close()
+            return False
+        why = self.check(link)
+        if why is not None:
+            link.fail(Reason.OTHER_FOLDER, why)
+        return why is None
+
+    def _let_in(self, link: Link, connected: Callable[[Link], None]) -> None:
+        self.known.pop(link.peer, None)
         self._disowned_at = None
+        connected(link)
 
     def forget_if_known(self, peer: int) -> None:
         """A folder that is in force now is no stranger's any more."""

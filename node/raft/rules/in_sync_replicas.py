@@ -51,7 +51,7 @@ class InSyncReplicas(Part):
     def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
         """Resolves to True once `count` voters hold entry `index`, which is committed, on their disks.
 
-        To False when so many are not there any more, or this node leads no more; a caller that does not wait
+        To False when fewer are there, or this node leads no more; a caller that does not wait
         for ever gives it that result itself.
         """
         future: asyncio.Future[bool] = self.host.loop.create_future()

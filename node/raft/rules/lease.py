@@ -27,7 +27,8 @@ class Lease(Part):
             return NEVER
         if progress.quiesced_since is not None:
             shared = self.host.peer_heartbeat(peer).acked_sent_at
-            # One that left at this very time may have left in the same tick before, without this group.
+            # A heartbeat sent exactly at `quiesced_since` may have been built earlier in the same tick, and
+            # lack this group.
             if shared > progress.quiesced_since:
                 return max(shared, progress.acked_sent_at)
         return progress.acked_sent_at
@@ -47,7 +48,7 @@ class Lease(Part):
         return self.quorum_heard_at()
 
     def lost_quorum(self) -> bool:
-        """Check-quorum (thesis §6.2): a leader that no majority answers for an election timeout is none."""
+        """Check-quorum (thesis §6.2): a leader steps down if no majority answers for an election timeout."""
         heard = max(self.quorum_heard_at(), self.state.leader_since)
         now, patience = self.host.now(), self.settings.election_min_seconds + self.host.crowd_seconds()
         return now - heard > patience and self.host.attention.since(heard, now) > patience

@@ -168,7 +168,7 @@ class ReplicaState(SeamedSyncObj):
         return not (self.journal.state_waits and self.host.backlogged())
 
     def run_blocking(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-        """Run a disk job off the loop; what goes wrong in `done` stops this replica alone."""
+        """Run a disk job off the loop; an exception of `done` stops this replica alone."""
         self.host.run_blocking(job, partial(self.host.guard, self, done))
 
     # Leadership, as the rest of the node sees it.

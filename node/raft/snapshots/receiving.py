@@ -167,7 +167,7 @@ class SnapshotReceiving(Part):
         self.host.send_when_synced(peer, reply)
 
     def drop(self) -> None:
-        """Abandon what arrives, and delete it."""
+        """Abandon the snapshot that arrives, and delete it."""
         state = self.state
         receiver, self.receiver = self.receiver, None
         if receiver is not None:

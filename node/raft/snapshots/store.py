@@ -88,7 +88,7 @@ class SnapshotStore:
         return self._disk.open(path, create=True)
 
     def adopt_incoming(self, file: DiskFile, group: int, index: int) -> SnapshotDocument:
-        """Check what arrived, make it durable under its final name, and return it.
+        """Check the file that arrived, make it durable under its final name, and return it.
 
         Raises SnapshotDamaged or SnapshotTooNew; the file is then gone and nothing else has changed.
         """
@@ -109,7 +109,7 @@ class SnapshotStore:
         return document
 
     def discard_incoming(self, file: DiskFile, group: int) -> None:
-        """Drop what arrived so far."""
+        """Drop the part that arrived so far."""
         file.close()
         self._discard(self._incoming(group))
 

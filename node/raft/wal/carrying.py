@@ -51,7 +51,7 @@ class Carrying:
     """Finds the groups that are stuck, and carries their entries to the end of the log, a part at a time."""
 
     def __init__(self, *, stuck_seconds: float, part_bytes: int) -> None:
-        """A group is carried once it is stuck for so long; `part_bytes` of entries go into one record."""
+        """A group is carried once it is stuck for this long; `part_bytes` of entries go into one record."""
         self._stuck_seconds = stuck_seconds
         self._part_bytes = part_bytes
         self._stuck: dict[int, _Stuck] = {}

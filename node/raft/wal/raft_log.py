@@ -240,7 +240,7 @@ class RaftLog(Journal):
     def record_carried(
         self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]
     ) -> None:
-        """Say that the log is what was carried above `index`, and nothing else; with term and vote."""
+        """Record that the log holds the entries carried above `index`, and no others; with term and vote."""
         place = [index, term, list(voters), list(learners), self.written, self._term, self._packed_vote()]
         self._state_lsn = self._record(Kind.CARRIED, msgpack.packb(place))
 

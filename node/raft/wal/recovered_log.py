@@ -86,7 +86,7 @@ class RecoveredLog:
             )
 
     def rebase(self, index: int, term: int) -> None:
-        """Let the log begin after `index`; what lies above stays if the entry at `index` has that term."""
+        """Let the log begin after `index`; entries above stay if the entry at `index` has that term."""
         position = index - self.entries[0][1]
         if position < 0:
             if self.based:

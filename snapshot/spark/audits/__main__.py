@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for people")
     parser.add_argument(
         "--grace-seconds", type=float, default=GRACE_MS / 1000, metavar="S",
-        help="what may be collected may stay so long (default: %(default)g)",
+        help="collectable objects younger than this are not reported (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
         "--grace-epochs", type=int, metavar="N",

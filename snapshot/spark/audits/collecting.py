@@ -24,7 +24,7 @@ class Grace(NamedTuple):
     """Grace period: a collectable object that stays longer is a finding. Collectors wait, sweep and retry.
 
     `ms` counts between checkpoints, by the times in their states. `epochs`, when it is given, takes its
-    place for level zero: an object is overdue when its epoch is so much below M.
+    place for level zero: an object is overdue when its epoch is this far below M.
     """
 
     ms: int = GRACE_MS

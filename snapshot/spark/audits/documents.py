@@ -108,8 +108,8 @@ for certain, `removable` those of them that no leased checkpoint can name, `dele
 `partitions` are those that have records: coordinators name no object, so they hold nothing back.
 `offset_entries` are the log indexes of the entries that brought the offsets, committed and pending ones."""
 LEASE_LEFT_MS: Final = 600_000
-"""Of older checkpoints those count as leased whose lease lasts so long beyond the newest one: it must not end
-while an audit is at work."""
+"""Of older checkpoints those count as leased whose lease lasts this long beyond the newest one: it must not
+end while an audit is at work."""
 _KIND_COLUMNS = 11 + len(REMOVAL_OFFSETS)
 """The columns from `last_reconciled` on."""
 

@@ -73,7 +73,7 @@ def every_marker_has_its_transaction(frames: Frames) -> Answer:
             ),
             (
                 undecided & f.col("known_number").isNotNull() & ~history & ~awaited,
-                f.concat(_marker(), f.lit(" was decided by nobody")),
+                f.concat(_marker(), f.lit(" was never decided")),
             ),
             (undecided & nobodys, f.concat(_marker(), f.lit(": no coordinator knows its producer"))),
             (

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from strandline.cluster.failure import CommandFailed
 from tests.peers.kafka_cluster import KafkaCluster
 from tests.peers.kafka_jars import NoKafka
 from tests.programs.bench import compaction_parts
-from tests.programs.bench.compaction_parts import KAFKA_KEY_BYTES, SCALES, SHAPES, Scale
+from tests.programs.bench.compaction_parts import KAFKA_KEY_BYTES
 from tests.programs.bench.compaction_systems import (
     KAFKA_SETTINGS,
     STRANDLINE_SETTINGS,
@@ -28,6 +29,7 @@ from tests.programs.bench.compaction_systems import (
     KafkaCleaner,
     StrandlineCleaner,
 )
+from tests.programs.bench.compaction_topics import SCALES, SHAPES, Scale
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import Row, lines, plain, table
 from tests.programs.divergence.systems import TOPIC_SETTINGS
@@ -35,9 +37,17 @@ from tests.programs.divergence.systems import TOPIC_SETTINGS
 PARTS: Final = ("cleaning", "memory", "amplification", "tombstone", "reading", "produce")
 KAFKA, STRANDLINE = "kafka", "strandline"
 MEMORY: Final = "memory of the keys"
+MANY: Final = "a table of many keys"
 TOMBSTONE: Final = "tombstone, retention of 1 s"
 READING: Final = "read a cleaned table from 0"
 PRODUCE: Final = "200 a second to another topic"
+NOTES: Final = (
+    "a CPU-second: of Kafka's thread kafka-log-cleaner-thread-0, without JIT and collector, and of our worker"
+    " while it cleans; both as the scheduler counts them",
+    "all servers: all processes of three nodes, JIT, collector and publishing too, until all is quiet again,"
+    " less what they take idle",
+    "bytes: what a round reads, clean and dirty, each once, as it lies in the log",
+)
 AMPLIFICATION: Final = {False: "ratio 0.5, uniform keys", True: "ratio 0.5, skewed keys"}
 Results = dict[str, Result]
 Work = Callable[[Cleaner], Result]
@@ -50,10 +60,14 @@ def rows() -> list[Row]:
         made += [
             Row(shape.title, "a CPU-second, first round", "first", "B", True),
             Row(shape.title, "a CPU-second, best later round", "later", "B", True),
+            Row(shape.title, "a CPU-second of all servers, best", "whole", "B", True),
         ]
     made += [
         Row(MEMORY, "a key", "key", ""),
-        Row(MEMORY, "100 million keys, calculated", "many", "B"),
+        Row(MEMORY, "100 million keys in one round, calculated", "many", "B"),
+        Row(MANY, "rounds", "rounds", ""),
+        Row(MANY, "processor of the cleaner", "cpu", "s"),
+        Row(MANY, "process with the cleaner, most memory", "memory", "B"),
     ]
     for title in AMPLIFICATION.values():
         made += [
@@ -65,8 +79,11 @@ def rows() -> list[Row]:
         Row(TOMBSTONE, "until it is removed", "seconds", "s"),
         Row(READING, "read", "rate", "B/s", True),
         Row(READING, "servers' processor a GB", "cpu_gb", "s"),
+        Row(PRODUCE, "p50, no cleaning", "still50", "s"),
+        Row(PRODUCE, "p50, while cleaning goes on", "busy50", "s"),
         Row(PRODUCE, "p99, no cleaning", "still", "s"),
-        Row(PRODUCE, "p99, cleaning", "busy", "s"),
+        Row(PRODUCE, "p99, while cleaning goes on", "busy", "s"),
+        Row(PRODUCE, "p99 with, times p99 without", "worse", ""),
     ]
 
 
@@ -85,6 +102,8 @@ def works(scale: Scale, parts: Sequence[str]) -> dict[str, Work]:
         todo[READING] = partial(compaction_parts.reading, scale=scale)
     if "produce" in parts:
         todo[PRODUCE] = partial(compaction_parts.produce, scale=scale)
+    if "memory" in parts:
+        todo[MANY] = partial(compaction_parts.many_keys, scale=scale)
     return todo
 
 
@@ -110,6 +129,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the comparison; exits 1 when something of ours went wrong, or Kafka could not be started."""
     options = parse(arguments)
     scale, parts = SCALES[options.scale], options.only or PARTS
+    if options.keys is not None:
+        scale = replace(scale, keys=options.keys, table_keys=options.keys)
     found: dict[str, Results] = {KAFKA: {}, STRANDLINE: {}}
     began = time.monotonic()
     if todo := works(scale, parts):
@@ -124,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
                     continue
                 found[system] = measure(peer, todo)
     if "memory" in parts:
-        found[STRANDLINE][MEMORY] = compaction_parts.memory(options.keys or scale.keys)
+        found[STRANDLINE][MEMORY] = compaction_parts.memory(scale.keys)
         found[KAFKA][MEMORY] = Result({"key": KAFKA_KEY_BYTES, "many": KAFKA_KEY_BYTES * 1e8})
     return tell(options, found, time.monotonic() - began)
 
@@ -153,6 +174,8 @@ def tell(options: argparse.Namespace, found: dict[str, Results], seconds: float)
     header = ["", "", KafkaCluster.name, "Strandline", "better by"]
     print(table(header, lines(rows(), found[KAFKA], found[STRANDLINE])))
     print(f"- Kafka ran with {', '.join(KAFKA_SETTINGS)}, Strandline with {', '.join(STRANDLINE_SETTINGS)}")
+    for note in NOTES:
+        print(f"- {note}")
     for system, results in found.items():
         for title, result in results.items():
             for note in result.notes:
@@ -171,7 +194,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--no-kafka", action="store_true", help="measure ours alone")
     parser.add_argument(
-        "--keys", type=int, metavar="N", help="fill a map of so many keys, for example 10000000"
+        "--keys", type=int, metavar="N", help="fill a map of so many keys, and clean a table of as many"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the JSON object there as well")

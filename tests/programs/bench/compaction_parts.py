@@ -2,110 +2,89 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import threading
 import time
-import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Final
 
 import numpy as np
-import psutil
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-)
+from confluent_kafka import Producer
 
-from strandline.node.compaction.key_map import KeyHash, KeyMap, Words
 from tests.programs.bench import kafka_measure
 from tests.programs.bench.compaction_systems import Cleaned, Cleaner
-from tests.programs.bench.kafka_measure import Servers
+from tests.programs.bench.compaction_topics import (
+    CLEANING,
+    OVERHEAD,
+    POLL_SECONDS,
+    SECONDS,
+    WAITING,
+    Scale,
+    Shape,
+    cleaned_once,
+    configure,
+    delete,
+    distinct,
+    idle_rate,
+    read_all,
+    rested,
+    send,
+    sender,
+    topic_of,
+    write,
+)
+from tests.programs.bench.kafka_measure import Servers, percentile
 from tests.programs.bench.measures import Result
 from tests.programs.divergence.reading import look
 
-DAY_MS: Final = 86_400_000
-WAITING: Final = {"min.cleanable.dirty.ratio": "1.0", "min.compaction.lag.ms": str(DAY_MS)}
-"""A topic with these is not cleaned yet."""
-CLEANING: Final = {"min.cleanable.dirty.ratio": "0.01", "min.compaction.lag.ms": "0"}
-SEGMENT_BYTES: Final = 1 << 20
-"""Kafka does not clean the segment that it writes to, so it is small."""
 KAFKA_KEY_BYTES: Final = 24 / 0.9
 """SkimpyOffsetMap: 16 bytes of MD5 and 8 of the offset, in nine of ten slots."""
-OVERHEAD: Final = 26
-"""Bytes of a record beside its value: a key of 16, lengths, distances."""
-_NOISE: Final = 1 << 20
-_WORDS: Final = b"the quick brown fox jumps over the lazy dog and runs " * 40
-_SECONDS: Final = 120.0
-_POLL_SECONDS: Final = 0.2
-_TABLE_SHARE: Final = 4
-"""A pass writes so many records for each key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How much of everything."""
-
-    megabytes: float
-    """Of one pass of writing, and of the table of the write amplification."""
-    passes: int
-    rounds: int
-    """Of the write amplification."""
-    keys: int
-    """In the map whose memory is looked at."""
-    seconds: float
-    """Of producing beside the cleaning, and without it."""
-
-
-SCALES: Final = {
-    "full": Scale(40.0, 4, 10, 1_000_000, 10.0),
-    "quick": Scale(10.0, 3, 10, 1_000_000, 4.0),
-    "tiny": Scale(3.0, 2, 1, 1_000_000, 1.0),
-}
-
-
-class Shape(NamedTuple):
-    """Records of a topic."""
-
-    size: int
-    """Bytes of a value."""
-    skewed: bool = False
-    codec: str = "none"
-
-    @property
-    def title(self) -> str:
-        keys = "skewed" if self.skewed else "uniform"
-        return f"cleaning, {self.size:,} B, {keys} keys" + (f", {self.codec}" * (self.codec != "none"))
-
-
-SHAPES: Final = (
-    Shape(100),
-    Shape(100, skewed=True),
-    Shape(1000),
-    Shape(1000, skewed=True),
-    Shape(100, codec="zstd"),
-)
+_MANY_SECONDS: Final = 900.0
+"""Longest wait for the table of many keys, which takes minutes."""
+_MANY_AGAIN: Final = 20
+"""Of the many keys one in so many is written twice."""
+_READS: Final = 3
+_READ_TIMES: Final = 4
+"""The table that is read is made of so many times the megabytes of a pass."""
+_DIRT_TIMES: Final = 6
+"""So many times the megabytes of a pass are cleaned while something else is produced."""
+_DIRTY_PASSES: Final = 3
+_WATCH_SECONDS: Final = 0.05
+_STEP_SECONDS: Final = 0.002
+"""Processor time between two looks from which on a cleaner is at work: Kafka's thread looks around, too."""
 
 
 def cleaning(peer: Cleaner, scale: Scale, shape: Shape) -> Result:
     """Write, clean, and again: MB that a CPU-second cleans, of the first round and the best later one."""
-    topic = _topic(peer, 1, WAITING)
+    topic = topic_of(peer, 1, WAITING)
     rng = np.random.default_rng(1)
-    result, rates = Result(), []
+    result, rates, whole = Result(), list[float](), list[float]()
     written = 0
     for _ in range(scale.passes):
         written += write(peer, topic, scale.megabytes, shape, rng)
         rested(peer)
-        told = _round(peer, topic, 1)
+        idle = idle_rate(peer)
+        servers, began = Servers(peer), time.monotonic()
+        before = servers.processor()
+        told = cleaned_once(peer, topic, 1)
+        rested(peer)
+        cpu = servers.processor() - before - idle * (time.monotonic() - began)
         if told.cpu > 0:
             rates.append(told.read / told.cpu)
-        result.notes.append(f"{told.rounds} rounds read {told.read / 1e6:.1f} MB in {told.cpu:.2f} CPU-s")
-        rested(peer)
-    _delete(peer, topic)
+        if cpu > 0:
+            whole.append(told.read / cpu)
+        result.notes.append(
+            f"{told.rounds} rounds read {told.read / 1e6:.1f} MB in {told.cpu:.2f} CPU-s;"
+            f" all servers took {cpu:.2f} beyond {idle:.2f} a second"
+        )
+    delete(peer, topic)
     if len(rates) == scale.passes:
         result.figures = {"first": rates[0], "later": max(rates[1:])}
+        if whole:
+            result.figures["whole"] = max(whole)
     else:
         result.problems.append("a round took no processor time that could be told: write more")
     result.notes.append(f"{written:,} records written")
@@ -113,52 +92,67 @@ def cleaning(peer: Cleaner, scale: Scale, shape: Shape) -> Result:
 
 
 def memory(keys: int) -> Result:
-    """Bytes of our map for each key, measured by filling one; and at 100 million, calculated."""
-    process, rng = psutil.Process(), np.random.default_rng(1)
-    count = min(50_000, keys)
-    KeyMap(count * 32 + 24, KeyHash()).put(*_words(rng, count), np.arange(count))  # libraries, buffers
-    before = process.memory_info().rss
-    held = KeyMap(keys * 32 + 24, KeyHash())
-    done = 0
-    while done < keys:
-        count = min(50_000, keys - done)
-        held.put(*_words(rng, count), np.arange(done, done + count))
-        done += count
-    grown = process.memory_info().rss - before
-    result = Result({"key": grown / keys, "many": grown / keys * 1e8})
-    if held.size != keys:
-        result.problems.append(f"{held.size:,} keys of {keys:,} are in the map")
-    result.notes.append(f"measured with {keys:,} keys; at 100 million by calculation; Kafka's by calculation")
+    """Bytes of our map for each key, in another process: this one has freed memory that it would take."""
+    command = [sys.executable, "-P", "-m", "tests.programs.bench.compaction_memory", str(keys)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode:
+        return Result(problems=[done.stderr.strip()[-300:]])
+    return Result(**json.loads(done.stdout))
+
+
+def many_keys(peer: Cleaner, scale: Scale) -> Result:
+    """Clean a table of very many keys, with the usual memory for them: rounds, and memory at most."""
+    keys, again = scale.table_keys, range(0, scale.table_keys, _MANY_AGAIN)
+    topic = topic_of(peer, 1, WAITING)
+
+    def records() -> Iterator[tuple[bytes, bytes]]:
+        for number in range(keys):
+            yield b"user-%011d" % number, b"the first value."
+        for number in again:
+            yield b"user-%011d" % number, b"the other value."
+
+    send(peer, topic, records())
+    # A batch of its own: neither cleans the last one, and few keys may have one batch.
+    send(peer, topic, [(b"the end", b"")])
+    rested(peer, most=_MANY_SECONDS)
+    before = peer.cleaned()
+    configure(peer, topic, CLEANING)
+    rested(peer, quiet=10.0, most=_MANY_SECONDS)
+    told, memory_bytes = peer.cleaned().since(before), peer.cleaners().memory
+    delete(peer, topic)
+    result = Result({"memory": memory_bytes, "rounds": told.rounds, "cpu": told.cpu})
+    result.notes.append(f"{keys:,} keys, {told.removed:,.0f} of {len(again):,} superseded records went")
+    # What lies in the segment that is written to may stay.
+    if not 0.5 * len(again) < told.removed <= len(again):
+        result.problems.append(f"{told.removed:,.0f} of {len(again):,} superseded records went")
     return result
-
-
-def _words(rng: np.random.Generator, count: int) -> tuple[Words, Words]:
-    """Hashes of as many keys."""
-    return rng.integers(0, 1 << 64, count, np.uint64), rng.integers(0, 1 << 64, count, np.uint64)
 
 
 def amplification(peer: Cleaner, scale: Scale, skewed: bool) -> Result:
     """Bytes written by cleaning for each byte produced, after some rounds at a ratio of a half."""
     shape, rng = Shape(1000, skewed), np.random.default_rng(1)
-    topic = _topic(peer, 1, {"min.cleanable.dirty.ratio": "0.5"})
+    topic = topic_of(peer, 1, {"min.cleanable.dirty.ratio": "0.5"})
     before, began = peer.cleaned(), time.monotonic()
     produced = 0.0
     told = Cleaned(0, 0.0, 0.0, 0.0)
     limit = 4 * scale.rounds * 20.0
     while told.rounds < scale.rounds and time.monotonic() < began + limit:
         piece = scale.megabytes / 4
-        records = write(peer, topic, piece, shape, rng, distinct=_distinct(scale.megabytes, shape))
+        records = write(peer, topic, piece, shape, rng, keys=distinct(scale.megabytes, shape))
         produced += records * (shape.size + OVERHEAD)
         rested(peer, quiet=1.5)
         told = peer.cleaned().since(before)
-    _delete(peer, topic)
+    delete(peer, topic)
     result = Result(
         {
             "cleaned": (told.written + told.filled) / produced,
             "published": told.published / produced,
         }
     )
-    result.notes.append(f"{told.rounds} rounds, {produced / 1e6:.1f} MB produced")
+    result.notes.append(
+        f"{told.rounds} rounds, {produced / 1e6:.1f} MB produced, {told.written / 1e6:.1f} MB written by"
+        f" rounds, {told.filled / 1e6:.1f} MB by filling, {told.published / 1e6:.1f} MB published"
+    )
     if told.rounds < scale.rounds:
         result.problems.append(f"{told.rounds} of {scale.rounds} rounds came within {limit:.0f} s")
     return result
@@ -166,8 +160,8 @@ def amplification(peer: Cleaner, scale: Scale, skewed: bool) -> Result:
 
 def tombstone(peer: Cleaner, settings: Mapping[str, str]) -> Result:
     """Seconds from a tombstone's acknowledgement until no reader gets it any more, others being written."""
-    topic = _topic(peer, 3, settings)
-    producer = _producer(peer, linger=0)
+    topic = topic_of(peer, 3, settings)
+    producer = Producer({**sender(peer), "linger.ms": 0})
 
     def put(key: str, value: bytes | None) -> None:
         producer.produce(topic, value, key, partition=0)
@@ -178,204 +172,111 @@ def tombstone(peer: Cleaner, settings: Mapping[str, str]) -> Result:
     put("gone", None)
     offset, began = 1, time.monotonic()
     number = 0
-    while time.monotonic() < began + _SECONDS:
+    while time.monotonic() < began + SECONDS:
         for _ in range(5):
             put(f"other-{number % 3}", b"value %d" % number)
             number += 1
         if offset not in look(peer.bootstrap, topic).offsets:
-            _delete(peer, topic)
+            delete(peer, topic)
             return Result({"seconds": time.monotonic() - began})
-        time.sleep(_POLL_SECONDS)
-    return Result(problems=[f"the tombstone was still there after {_SECONDS:.0f} s"])
+        time.sleep(POLL_SECONDS)
+    return Result(problems=[f"the tombstone was still there after {SECONDS:.0f} s"])
 
 
 def reading(peer: Cleaner, scale: Scale) -> Result:
-    """Read a table that was cleaned from offset 0, twice; the second time counts."""
+    """Read a table that was cleaned from offset 0, once to begin with, and then some times that count."""
     shape, rng = Shape(1000), np.random.default_rng(1)
-    topic = _topic(peer, 3, WAITING)
-    write(peer, topic, scale.megabytes, shape, rng)
+    topic = topic_of(peer, 3, WAITING)
+    megabytes = scale.megabytes * _READ_TIMES
+    write(peer, topic, megabytes, shape, rng, keys=int(megabytes * 1e6 / (shape.size + OVERHEAD)))
     rested(peer)
-    told = _round(peer, topic, 3)
+    told = cleaned_once(peer, topic, 3)
     rested(peer)
-    servers, figures, counts = Servers(peer), {}, set()
-    for _ in range(2):
-        cpu, began = servers.processor(), time.perf_counter()
-        count = _read(peer, topic)
-        seconds, size = time.perf_counter() - began, count * (shape.size + OVERHEAD)
-        figures = {"rate": size / seconds, "cpu_gb": (servers.processor() - cpu) / (size / 1e9)}
-        counts.add(count)
-    _delete(peer, topic)
-    result = Result(figures, notes=[f"{max(counts):,} records are left, after {told.rounds} rounds"])
+    servers, rates, counts = Servers(peer), list[float](), {read_all(peer, topic)}
+    before, size = servers.processor(), 0
+    for _ in range(_READS):
+        began = time.perf_counter()
+        counts.add(read := read_all(peer, topic))
+        rates.append(read[1] / (time.perf_counter() - began))
+        size += read[1]
+    figures = {"rate": median(rates), "cpu_gb": (servers.processor() - before) / (size / 1e9)}
+    delete(peer, topic)
+    result = Result(figures)
+    records, each = max(counts)
+    result.notes.append(f"{records:,} records, {each / 1e6:.1f} MB, are left after {told.rounds} rounds")
     if len(counts) != 1:
-        result.problems.append(f"two reads found {sorted(counts)} records")
+        result.problems.append(f"reads found {sorted(counts)} records and bytes")
     return result
+
+
+class Watch:
+    """Looks every moment whether a cluster's cleaners work: when they first and last did."""
+
+    def __init__(self, peer: Cleaner) -> None:
+        self._peer = peer
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.began: float | None = None
+        """Seconds of the performance counter."""
+        self.ended = 0.0
+        self.cpu = 0.0
+        """Seconds that the cleaners took."""
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def spans(self, moment: float) -> bool:
+        """Whether cleaning was under way then."""
+        return self.began is not None and self.began <= moment <= self.ended
+
+    def _run(self) -> None:
+        first = last = self._peer.cleaners().cpu
+        at = time.perf_counter()
+        while not self._ending.wait(_WATCH_SECONDS):
+            cpu, now = self._peer.cleaners().cpu, time.perf_counter()
+            if cpu - last > _STEP_SECONDS:
+                self.began = at if self.began is None else self.began
+                self.ended = now
+            last, at = cpu, now
+        self.cpu = last - first
 
 
 def produce(peer: Cleaner, scale: Scale) -> Result:
-    """200 records a second to another topic: how long each takes, without cleaning and beside it."""
+    """200 records a second to another topic: all without cleaning, and those sent while cleaning went on."""
     amount = kafka_measure.Amount(seconds=scale.seconds)
-    topic = _topic(peer, 3, WAITING)
-    write(peer, topic, scale.megabytes, Shape(100), np.random.default_rng(1))
-    rested(peer)
-    still = kafka_measure.latency(peer, amount)
-    before = peer.cleaned()
-    _configure(peer, topic, CLEANING)
-    busy = kafka_measure.latency(peer, amount)
-    told = peer.cleaned().since(before)
-    _delete(peer, topic)
-    result = Result(
-        {"still": still.figures["p99"], "busy": busy.figures["p99"]},
-        notes=[f"cleaning took {told.cpu:.2f} CPU-s in the {scale.seconds:g} s in which it ran"],
-        problems=still.problems + busy.problems,
-    )
-    if told.cpu <= 0:
-        result.problems.append("nothing was cleaned beside it: write more")
+    topic, rng = topic_of(peer, 3, WAITING), np.random.default_rng(1)
+    result, still, busy = Result(), list[float](), list[float]()
+    for _ in range(_DIRTY_PASSES):
+        write(peer, topic, scale.megabytes * _DIRT_TIMES, Shape(100), rng)
+        rested(peer)
+        told, _ = kafka_measure.paced(peer, amount)
+        still += told.latencies
+        errors = list(told.errors)
+        with Watch(peer) as watch:
+            configure(peer, topic, CLEANING)
+            told, _ = kafka_measure.paced(peer, amount)
+        configure(peer, topic, WAITING)
+        rested(peer)
+        sent = [at - took for at, took in zip(told.times, told.latencies, strict=True)]
+        beside = [took for took, at in zip(told.latencies, sent, strict=True) if watch.spans(at)]
+        busy += beside
+        result.notes.append(
+            f"cleaners took {watch.cpu:.2f} CPU-s in {watch.ended - (watch.began or watch.ended):.1f} s,"
+            f" while {len(beside):,} records were sent; p99 {1e3 * percentile(beside, 0.99):.1f} ms"
+        )
+        if errors or told.errors:
+            result.problems.append(f"records failed: {(errors + told.errors)[:3]}")
+    delete(peer, topic)
+    result.figures = {
+        "still50": percentile(still, 0.5), "busy50": percentile(busy, 0.5),
+        "still": percentile(still, 0.99), "busy": percentile(busy, 0.99),
+    }  # fmt: skip
+    result.figures["worse"] = result.figures["busy"] / result.figures["still"]
+    if len(busy) < amount.rate * scale.seconds / 10:
+        result.problems.append(f"only {len(busy)} records were sent beside cleaning: write more")
     return result
-
-
-def write(
-    peer: Cleaner,
-    topic: str,
-    megabytes: float,
-    shape: Shape,
-    rng: np.random.Generator,
-    *,
-    distinct: int | None = None,
-) -> int:
-    """Write so much to partition 0, one in fifty a tombstone; how many records.
-
-    Raises TimeoutError, ValueError.
-    """
-    producer = _producer(peer, linger=5, codec=shape.codec)
-    noise, errors = rng.bytes(_NOISE), []
-    count = int(megabytes * 1e6 / (shape.size + OVERHEAD))
-    keys = distinct or _distinct(megabytes, shape)
-    # The exponent of skewed keys is near that of words and visits; they are spread over the same keys.
-    drawn = (rng.zipf(1.2, count) % keys if shape.skewed else rng.integers(0, keys, count)).tolist()
-    tombstones = (rng.random(count) < 0.02).tolist()
-
-    def told(error: KafkaError | None, _: object) -> None:
-        if error is not None:
-            errors.append(error)
-
-    for number, (key, gone) in enumerate(zip(drawn, tombstones, strict=True)):
-        at = key * 37 % (_NOISE - shape.size)
-        value = None if gone else (noise[at : at + shape.size // 2] + _WORDS)[: shape.size]
-        while True:
-            try:
-                producer.produce(topic, value, b"user-%011d" % key, partition=0, on_delivery=told)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if number % 512 == 0:
-            producer.poll(0)
-    if left := producer.flush(_SECONDS):
-        raise TimeoutError(f"{left} records for {topic} were not acknowledged")
-    if errors:
-        raise ValueError(f"{len(errors)} records for {topic} failed: {errors[0]}")
-    return count
-
-
-def rested(peer: Cleaner, quiet: float = 3.0) -> None:
-    """Wait until a cluster's cleaning has done nothing for so many seconds. Raises TimeoutError."""
-    deadline = time.monotonic() + _SECONDS
-    last, since = peer.cleaned(), time.monotonic()
-    while time.monotonic() < since + quiet:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"cleaning had not come to its end after {_SECONDS:.0f} s")
-        time.sleep(_POLL_SECONDS)
-        now = peer.cleaned()
-        # Looking around takes Kafka's thread a little of the processor; it is what it writes that counts.
-        if now._replace(cpu=0.0) != last._replace(cpu=0.0):
-            last, since = now, time.monotonic()
-
-
-def _round(peer: Cleaner, topic: str, replicas: int) -> Cleaned:
-    """Let a topic be cleaned; what that took, until each replica had a round. Raises TimeoutError."""
-    before, deadline = peer.cleaned(), time.monotonic() + _SECONDS
-    _configure(peer, topic, CLEANING)
-    while (told := peer.cleaned().since(before)).rounds < replicas:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{told.rounds} of {replicas} replicas were cleaned after {_SECONDS:.0f} s")
-        time.sleep(0.05)
-    _configure(peer, topic, WAITING)
-    return told
-
-
-def _distinct(megabytes: float, shape: Shape) -> int:
-    return max(10, int(megabytes * 1e6 / (shape.size + OVERHEAD)) // _TABLE_SHARE)
-
-
-def _producer(peer: Cleaner, *, linger: int, codec: str = "none") -> Producer:
-    return Producer(
-        {
-            "bootstrap.servers": peer.bootstrap, "log_level": 0, "acks": "all", "enable.idempotence": True,
-            "linger.ms": linger, "batch.size": 16_384, "compression.type": codec,
-        }
-    )  # fmt: skip
-
-
-def _topic(peer: Cleaner, replicas: int, settings: Mapping[str, str]) -> str:
-    """A compacted topic of one partition that has a leader. Raises KafkaException, TimeoutError."""
-    name = f"table-{uuid.uuid4().hex[:12]}"
-    admin, deadline = _admin(peer), time.monotonic() + _SECONDS
-    configs = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES), **settings}
-    # Brokers that have just started may not have registered yet.
-    while len(admin.list_topics(timeout=10).brokers) < 3:
-        if time.monotonic() > deadline:
-            raise TimeoutError("there are no three brokers")
-        time.sleep(_POLL_SECONDS)
-    admin.create_topics([NewTopic(name, 1, replicas, config=configs)])[name].result(30)
-    while True:
-        known = admin.list_topics(name, timeout=10).topics[name]
-        if known.error is None and known.partitions and known.partitions[0].leader >= 0:
-            return name
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{name} has no leader")
-        time.sleep(_POLL_SECONDS)
-
-
-def _configure(peer: Cleaner, topic: str, settings: Mapping[str, str]) -> None:
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in settings.items()
-    ]
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    admin = _admin(peer)  # what it was asked ends with it
-    for answer in admin.incremental_alter_configs([resource]).values():
-        answer.result(20)
-
-
-def _delete(peer: Cleaner, topic: str) -> None:
-    admin = _admin(peer)
-    admin.delete_topics([topic])[topic].result(30)
-
-
-def _admin(peer: Cleaner) -> AdminClient:
-    return AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 0})
-
-
-def _read(peer: Cleaner, topic: str) -> int:
-    """Read partition 0 from 0 to its end; how many records. Raises TimeoutError, KafkaException."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": peer.bootstrap, "log_level": 0, "group.id": "bench",
-            "enable.auto.commit": False, "enable.partition.eof": True,
-            "fetch.message.max.bytes": 4 << 20, "queued.max.messages.kbytes": 128 * 1024,
-        }
-    )  # fmt: skip
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    count, deadline = 0, time.monotonic() + _SECONDS
-    try:
-        while time.monotonic() < deadline:
-            for message in consumer.consume(10_000, 0.2):
-                error = message.error()
-                if error is None:
-                    count += 1
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return count
-                else:
-                    raise KafkaException(error)
-    finally:
-        consumer.close()
-    raise TimeoutError(f"a consumer of {topic} was not told its end")

@@ -25,6 +25,10 @@ _RECORDS_A_SYNC = 1024
 _COMMAND_BYTES = 200
 
 
+def _never(*_: object) -> None:
+    raise AssertionError("a folder that was just made has nothing to write")
+
+
 async def fill_ours(folder: str, entries: int) -> None:
     """A write-ahead log of one group that node 1 votes in alone."""
     executor = ThreadPoolExecutor(1)
@@ -33,7 +37,7 @@ async def fill_ours(folder: str, entries: int) -> None:
         RealDisk(), f"{folder}/wal", loop=loop, executor=executor, node_id=1, cluster_id="processes",
         config=WalConfig(), rng=random.Random(1), replay=lambda *_: None,
     )  # fmt: skip
-    Folder.open(RealDisk(), folder, 1, "processes", random.Random(1), logged=False)
+    Folder.open(RealDisk(), folder, 1, "processes", random.Random(1), _never, logged=False)
     synced = asyncio.Event()
     wal.on_synced = lambda lsn, _: synced.set() if lsn == wal.tail_lsn else None
     journal = RaftLog(partial(wal.append, 0), RecoveredLog(0), 1 << 20)

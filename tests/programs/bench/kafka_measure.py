@@ -237,17 +237,24 @@ def single(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:
 
 def latency(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:
     """Records at a fixed rate, whatever becomes of the ones before; from produce() to acknowledgement."""
+    acknowledgements, used = paced(peer, amount, size=size)
+    result = _times(acknowledgements.latencies, acknowledgements.errors)
+    result.figures["cpu"] = used / amount.seconds
+    return result
+
+
+def paced(peer: Peer, amount: Amount, *, size: int = 1000) -> tuple[Acknowledgements, float]:
+    """What became of records at a fixed rate to a topic of their own, and the servers' processor seconds."""
     producer, acknowledgements, send = _sender(peer, new_topic(peer, amount.partitions), size)
     for _ in range(50):
         send()
     producer.flush(_FLUSH_SECONDS)
     acknowledgements.latencies.clear()
+    acknowledgements.times.clear()
     servers = Servers(peer)
     processor = servers.processor()
     _at_rate(amount, send, producer)
-    result = _times(acknowledgements.latencies, acknowledgements.errors)
-    result.figures["cpu"] = (servers.processor() - processor) / amount.seconds
-    return result
+    return acknowledgements, servers.processor() - processor
 
 
 def end_to_end(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.programs.bench import compaction_bench, compaction_parts
+from tests.programs.bench import compaction_bench, compaction_topics
 from tests.programs.bench.compaction_bench import PARTS, measure, rows, works
-from tests.programs.bench.compaction_parts import SCALES, rested
-from tests.programs.bench.compaction_systems import Cleaned, rounds_of, thread_seconds
+from tests.programs.bench.compaction_parts import Watch, memory
+from tests.programs.bench.compaction_systems import (
+    Cleaned,
+    Cleaners,
+    Round,
+    most_memory,
+    process_seconds,
+    rounds_of,
+    thread_seconds,
+)
+from tests.programs.bench.compaction_topics import SCALES, SHAPES, rested
 from tests.programs.bench.measures import Result
 
 LOG = """[kafka-log-cleaner-thread-0] INFO org.apache.kafka.storage.internals.log.LogCleaner - :
@@ -29,6 +38,7 @@ LOG = """[kafka-log-cleaner-thread-0] INFO org.apache.kafka.storage.internals.lo
 \t75.0% size reduction (75.0% fewer messages)
 \tLog cleaner thread 0 cleaned log __consumer_offsets-1 (dirty section = [0, 1])
 \t9.0 MB of log processed in 0.2 seconds (13.3 MB/sec).
+\tStart size: 9.0 MB (7 messages)
 \tEnd size: 8.0 MB (6 messages)
 """
 
@@ -54,9 +64,12 @@ class FakeCluster:
     def cleaned(self) -> Cleaned:
         return self.done.pop(0) if len(self.done) > 1 else self.done[0]
 
+    def cleaners(self) -> Cleaners:
+        return Cleaners(self.cleaned().cpu, 0.0)
+
 
 def test_rounds_of_a_cleaners_log_without_those_of_kafkas_own_topics() -> None:
-    assert rounds_of(LOG) == [(1023.5 * (1 << 20), 0.5 * (1 << 20))]
+    assert rounds_of(LOG) == [Round(1023.5 * (1 << 20), 0.5 * (1 << 20), 20_000)]
     assert rounds_of("nothing") == []
 
 
@@ -65,25 +78,48 @@ def test_a_process_without_a_cleaner_is_told() -> None:
         thread_seconds(os.getpid())
 
 
+def test_what_the_kernel_says_of_a_process() -> None:
+    before = process_seconds(os.getpid())
+    sum(range(2_000_000))
+    assert 0.005 < process_seconds(os.getpid()) - before < 5.0
+    assert 1e7 < most_memory(os.getpid()) < 1e11
+
+
+def test_a_watch_knows_while_what_moments_cleaning_went_on() -> None:
+    cluster = FakeCluster([Cleaned(0, 0, 0, cpu) for cpu in (0.0, 0.0, 0.001, 0.1, 0.1, 0.2, 0.201, 0.201)])
+    before = time.perf_counter()
+    with Watch(cluster) as watch:
+        while len(cluster.done) > 1:
+            time.sleep(0.01)
+    assert watch.began is not None
+    # The fourth look is the first that sees work, the sixth the last: it was done after the third.
+    assert 0.1 <= watch.began - before < watch.ended - before - 0.1
+    assert watch.spans((watch.began + watch.ended) / 2)
+    assert not watch.spans(before)
+    assert not watch.spans(time.perf_counter())
+    assert watch.cpu == pytest.approx(0.201)
+
+
+def test_all_kinds_of_records_are_cleaned() -> None:
+    kinds = {(shape.size, shape.skewed, shape.codec != "none") for shape in SHAPES}
+    assert len(kinds) == len({shape.title for shape in SHAPES}) == 8
+
+
 def test_a_map_takes_what_it_is_said_to() -> None:
-    # In a process of its own: this one has freed memory, which the map would take.
-    code = "from tests.programs.bench.compaction_parts import memory; print(memory(1_000_000))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    figures = re.match(r"Result\(figures=\{'key': ([0-9.]+), 'many': ([0-9.]+)\}.*problems=\[\]", told)
-    assert figures is not None, told
-    each, many = map(float, figures.groups())
-    assert 16 < each < 64
+    told = memory(1_000_000)
+    assert not told.problems
+    each, many = told.figures["key"], told.figures["many"]
+    assert 30 < each < 40, "24 bytes a slot, of which three in four are taken"
     assert many == each * 1e8
 
 
 def test_cleaning_has_rested_when_nothing_was_written_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction_parts, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(compaction_topics, "POLL_SECONDS", 0.01)
     cluster = FakeCluster([Cleaned(1, 0, 0, 0.1), Cleaned(2, 0, 0, 0.2), Cleaned(2, 0, 0, 0.3)])
     rested(cluster, quiet=0.05)
     assert len(cluster.done) == 1
-    monkeypatch.setattr(compaction_parts, "_SECONDS", 0.02)
     with pytest.raises(TimeoutError, match="had not come to its end"):
-        rested(FakeCluster([Cleaned(number, 0, 0, 0) for number in range(100)]), quiet=0.05)
+        rested(FakeCluster([Cleaned(number, 0, 0, 0) for number in range(100)]), quiet=0.05, most=0.02)
 
 
 def test_a_section_that_fails_is_told_and_the_next_one_runs() -> None:
@@ -112,8 +148,9 @@ def test_figures_of_strandline_are_there(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("bench compaction ok: 2 sections, ")
+    assert done.stdout.splitlines()[-1].startswith("bench compaction ok: 3 sections, ")
     report = json.loads(written.read_text())
     assert report["ok"]
     assert 1.0 < report["strandline"][compaction_bench.TOMBSTONE]["figures"]["seconds"] < 90.0
+    assert report["strandline"][compaction_bench.MANY]["figures"]["rounds"] >= 1
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]

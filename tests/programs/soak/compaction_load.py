@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -27,6 +27,13 @@ _ANSWER_SECONDS: Final = 15.0
 _JOIN_SECONDS: Final = 120.0
 
 
+class Place(NamedTuple):
+    """Where a record lies that was acknowledged."""
+
+    partition: int
+    offset: int
+
+
 def key_of(number: int) -> bytes:
     return b"key-%08d" % number
 
@@ -43,6 +50,12 @@ class TableWriter:
         """`rate`: records a second after the first of each key."""
         self.table: dict[bytes, bytes] = {}
         """What each key holds by all that was acknowledged; a deleted key is not in it."""
+        self.graves: dict[bytes, Place] = {}
+        """The tombstone of each key that is deleted, as far as its place was told."""
+        self.tombstones = 0
+        """Acknowledged ones."""
+        self.written_bytes = 0
+        """Of the keys and values of all acknowledged records, those of aborted transactions too."""
         self.written = 0
         self.problem: str | None = None
         self.filled = threading.Event()
@@ -99,6 +112,14 @@ class TableWriter:
             else:
                 self.table[key] = value
 
+    def _note(self, key: bytes, value: bytes | None, place: Place) -> None:
+        """Note a record that stays, after the older ones of its key."""
+        self.graves.pop(key, None)
+        if value is None:
+            self.tombstones += 1
+            if place.offset >= 0:  # a record that was sent twice may be acknowledged without one
+                self.graves[key] = place
+
     def _write(self, records: Mapping[bytes, bytes | None]) -> None:
         raise NotImplementedError
 
@@ -123,9 +144,13 @@ class PlainWriter(TableWriter):
         if left := self._producer.flush(_JOIN_SECONDS / 2):
             self.problem = f"{left} records have no answer"
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.problem = self.problem or f"a record failed: {error}"
+            return
+        key, value, place = _told(message)
+        self.written_bytes += len(key) + len(value or b"")
+        self._note(key, value, place)
 
 
 class TransactionWriter(TableWriter):
@@ -134,6 +159,8 @@ class TransactionWriter(TableWriter):
     def __init__(self, bootstrap: str, name: str, numbers: Sequence[int], rate: float, seed: int) -> None:
         super().__init__(bootstrap, name, numbers, rate, seed)
         self.committed = self.aborted = self.doubtful = 0
+        self.aborted_places: set[Place] = set()
+        """Of records that were acknowledged, so the log had them, and whose transaction was then aborted."""
         self._producer: Producer | None = None
         self._doubted: set[bytes] = set()
 
@@ -158,26 +185,46 @@ class TransactionWriter(TableWriter):
 
     def _transact(self, records: Mapping[bytes, bytes | None], *, commit: bool) -> bool:
         """One transaction; whether it was committed for certain."""
+        there: list[tuple[bytes, bytes | None, Place]] = []
+
+        def told(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                there.append(_told(message))
+
         try:
             producer = self._ready()
             producer.begin_transaction()
-            _send(producer, records, lambda _error, _message: None)
+            _send(producer, records, told)
+            # What the client has not sent yet an abort would drop: the log is to get what is aborted.
+            producer.flush(_ANSWER_SECONDS)
+            self.written_bytes += sum(len(key) + len(value or b"") for key, value, _ in there)
             if not commit:
-                # What the client has not sent yet it would drop: the log is to get what is aborted.
-                producer.flush(_ANSWER_SECONDS)
                 self._ended(producer.abort_transaction)
-                self.aborted += 1
+                self._aborted(there)
                 return False
             self._ended(producer.commit_transaction)
         except KafkaException as error:
-            self._failed(error, records)
+            self._failed(error, records, there)
             return False
         self.committed += 1
         self._take(records)
+        for key in records:
+            self.graves.pop(key, None)
+        for one in there:
+            self._note(*one)
         self._doubted -= records.keys()
         return True
 
-    def _failed(self, error: KafkaException, records: Iterable[bytes]) -> None:
+    def _aborted(self, there: Iterable[tuple[bytes, bytes | None, Place]]) -> None:
+        self.aborted += 1
+        self.aborted_places.update(place for _, _, place in there if place.offset >= 0)
+
+    def _failed(
+        self,
+        error: KafkaException,
+        records: Iterable[bytes],
+        there: Iterable[tuple[bytes, bytes | None, Place]],
+    ) -> None:
         """Abort, which is certain, if the client asks for that; else begin anew, with the keys in doubt."""
         if error_of(error).txn_requires_abort() and self._producer is not None:
             try:
@@ -185,7 +232,7 @@ class TransactionWriter(TableWriter):
             except KafkaException:
                 pass
             else:
-                self.aborted += 1
+                self._aborted(there)
                 return
         self._producer = None
         self._doubted |= set(records)
@@ -214,6 +261,17 @@ class TransactionWriter(TableWriter):
             except KafkaException as error:
                 if not error_of(error).retriable() or time.monotonic() > deadline:
                     raise
+
+
+def _told(message: Message) -> tuple[bytes, bytes | None, Place]:
+    """Key, value and place of an acknowledged record."""
+    key, value = message.key(), message.value()
+    partition, offset = message.partition(), message.offset()
+    assert isinstance(key, bytes)
+    assert value is None or isinstance(value, bytes)
+    assert partition is not None
+    assert offset is not None
+    return key, value, Place(partition, offset)
 
 
 def _send(producer: Producer, records: Mapping[bytes, bytes | None], told: Delivered) -> None:

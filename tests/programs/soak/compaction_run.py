@@ -3,8 +3,11 @@
 `scripts/soak --compaction --minutes 20`: three real nodes, 200,000 keys that are updated and deleted by
 idempotent producers and in transactions, of which a quarter is aborted; tombstones and markers ripen within
 seconds; kill -9 to a node every 30 s. Then it gets quiet. What a consumer gets from offset 0 with each node
-leading each partition, what the files of each local log hold, and what the audits find in level one must be
-the table that the writers know; and storage must be within a bound. Exits 1 when any of it does not hold.
+leading each partition, what the files of each local log and the objects of level one hold, and what the Spark
+source reads must be the table that the writers know, record by record. What was aborted must have been in the
+log and be gone, tombstones that are ripe must be gone, storage must be within a bound, and the audits must
+pass.
+Exits 1 when any of it does not hold.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,31 +29,27 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.cimpl import NewTopic
 
-from strandline.cluster.admin_client import AdminClient, Unreachable
 from strandline.cluster.failure import CommandFailed
 from strandline.cluster.kafka_client import client_config
 from strandline.node.compaction.segment_files import LocalLogDamaged
+from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.session import NoJava, check_java
+from strandline.snapshot.storage import StorageError
 from tests.programs.failover.cluster.auditing import audit
 from tests.programs.failover.cluster.nodes import NODES, Nodes, NotWell
 from tests.programs.failover.cluster.stores import LocalStorage
+from tests.programs.soak.compaction_comparison import LEASE_SECONDS, Comparison, status_of
 from tests.programs.soak.compaction_load import (
     PARTITIONS,
     TOPIC,
+    Place,
     PlainWriter,
     TableWriter,
     TransactionWriter,
 )
-from tests.programs.soak.compaction_tables import (
-    Table,
-    consumed,
-    differences,
-    end_offsets,
-    expected,
-    local_tables,
-)
+from tests.programs.soak.compaction_report import Report, show
+from tests.programs.soak.compaction_tables import Table, end_offsets
 from tests.programs.soak.settings import EPOCH_SECONDS
-from tests.programs.soak.stored import stored
 from tests.programs.soak.watch import say
 
 KEYS: Final = 200_000
@@ -71,75 +70,9 @@ SETTINGS: Final = (
     "topics.auto_create=false",
     "log.format=json",
 )
-RECORD_OVERHEAD: Final = 90
-"""Bytes of a record beside key and value, if its batch has no other: the header's 61, and lengths."""
-SLACK: Final = 2.0
-"""At a dirty ratio of 0.2 a log has up to 1.25 times its table, and level one up to 1.25 times that."""
-SLACK_BYTES: Final = 16 << 20
-"""Of a copy of a partition: segments, and objects of level one, that are not due for anything yet."""
 SETTLE_SECONDS: Final = 180.0
-LEAD_ROUNDS: Final = 14
 _STILL_SECONDS: Final = 8.0
 _DOWN_SECONDS: Final = (0.5, 3.0)
-_LOST_LEAD_SECONDS: Final = 2.0
-
-
-@dataclass
-class Report:
-    """Filled in as the run goes; what it says at any moment is true so far."""
-
-    seed: int
-    load_seconds: float = 0.0
-    seconds: float = 0.0
-    kills: int = 0
-    written: int = 0
-    """Records, those of aborted transactions not counted."""
-    committed: int = 0
-    aborted: int = 0
-    doubtful: int = 0
-    """Transactions whose end was not known; their keys were written again."""
-    offsets: int = 0
-    """Of both partitions, markers and aborted records included."""
-    live_keys: int = 0
-    ripe_tombstones: list[int] = field(default_factory=list)
-    """By partition, the offset below which tombstones may go, at the end."""
-    settled_seconds: float | None = None
-    """From the end of the load until nothing was left to be cleaned."""
-    led: int = 0
-    """Pairs of a partition and a node that led it while it was read from 0."""
-    local_logs: int = 0
-    """Local logs whose files were read and compared."""
-    local_bytes: int = 0
-    """Of the largest local log."""
-    local_bound: int = 0
-    level_one_bytes: int = 0
-    level_one_bound: int = 0
-    audited: bool = False
-    findings: list[str] = field(default_factory=list)
-    folder: str | None = None
-    """Where logs, configurations and objects are, if they were kept."""
-
-    def failures(self, *, audits: bool = True) -> list[str]:
-        """Why the run did not hold; empty when it did."""
-        wanted = PARTITIONS * len(NODES)
-        found = [
-            (self.settled_seconds is None, "the local logs, or what may be removed, did not come to rest"),
-            (not self.live_keys, "the table is empty"),
-            (not self.aborted, "no transaction was aborted"),
-            (not any(self.ripe_tombstones), "no tombstone ripened"),
-            (self.led < wanted, f"{self.led} of {wanted} pairs of partition and leader were read"),
-            (self.local_logs < wanted, f"{self.local_logs} of {wanted} local logs were compared"),
-            (
-                self.local_bytes > self.local_bound,
-                f"a local log has {self.local_bytes:,} B, above {self.local_bound:,}",
-            ),
-            (
-                self.level_one_bytes > self.level_one_bound,
-                f"level one has {self.level_one_bytes:,} B, above {self.level_one_bound:,}",
-            ),
-            (audits and not self.audited, "the audits did not all pass"),
-        ]
-        return [text for wrong, text in found if wrong] + self.findings
 
 
 class CompactionSoak:
@@ -161,6 +94,8 @@ class CompactionSoak:
             kind(nodes.bootstrap, f"writer-{place}", own, rate * len(own) / keys, report.seed + place)
             for place, (kind, own) in enumerate(kinds)
         ]
+        self._aborted: set[Place] = set()
+        self._graves: dict[bytes, Place] = {}
 
     async def go(self, seconds: float, kill_every: float, *, audits: bool) -> None:
         """All of it, up to the first thing that goes wrong."""
@@ -174,18 +109,23 @@ class CompactionSoak:
             if report.findings:
                 return
             await self._settle()
-            self._bounds(model)
-            await self._each_leads(model)
+            compared = Comparison(nodes, report, model, self._aborted, self._graves)
+            compared.bounds()
+            await compared.each_leads()
+            await nodes.healthy()
+            await compared.level_one()
             if audits:
-                await nodes.healthy()
-                found, said = await audit(nodes, self._folder, lease_seconds=3600.0)
+                found, said = await audit(nodes, self._folder, lease_seconds=LEASE_SECONDS)
                 say(said)
                 report.findings += found
                 report.audited = not found
+                await compared.spark()
             ends = await asyncio.to_thread(end_offsets, nodes.bootstrap)
             await nodes.down()
-            self._local(model, ends)
-        except (NotWell, CommandFailed, TimeoutError, KafkaException, LocalLogDamaged) as error:
+            compared.local(ends)
+        except (
+            NotWell, CommandFailed, TimeoutError, KafkaException, LocalLogDamaged, BadObject, StorageError
+        ) as error:  # fmt: skip
             report.findings.append(f"{error!r}")
         finally:
             for writer in self._writers:
@@ -204,20 +144,26 @@ class CompactionSoak:
             await asyncio.sleep(0.2)
             if kill_every and time.monotonic() >= due:
                 node = self._rng.choice(NODES)
+                before = self._pid(node)
                 await self._nodes.kill(node)
                 await asyncio.sleep(self._rng.uniform(*_DOWN_SECONDS))
                 await self._nodes.start(node)
-                report.kills += 1
+                report.kills += self._pid(node) not in (before, None)
                 due = max(due + kill_every, time.monotonic())
                 written = sum(one.written for one in self._writers)
                 say(f"node {node} was killed and is back; {written:,} records written")
         report.load_seconds = time.monotonic() - began
+        report.kills_due = int(seconds / kill_every) if kill_every else 0
         report.findings += found
         for writer in self._writers:
             if not writer.filled.is_set():
                 report.findings.append(
                     "not every key was written once: more minutes, fewer keys, or no kills"
                 )
+
+    def _pid(self, node: int) -> int | None:
+        """Of the node's process; None if there is none."""
+        return self._nodes.local.description.nodes[node].pid
 
     async def _ended(self) -> Table:
         """End the writers; what the table must be."""
@@ -230,11 +176,16 @@ class CompactionSoak:
                 report.findings.append("a writer does not come to its end")
             model |= writer.table
             report.written += writer.written
+            report.written_bytes += writer.written_bytes
+            report.tombstones += writer.tombstones
+            self._graves |= writer.graves
             if isinstance(writer, TransactionWriter):
+                self._aborted |= writer.aborted_places
                 report.committed += writer.committed
                 report.aborted += writer.aborted
                 report.doubtful += writer.doubtful
         report.findings += self._problems()
+        report.aborted_records, report.deleted_keys = len(self._aborted), len(self._graves)
         report.live_keys = len(model)
         return model
 
@@ -246,7 +197,7 @@ class CompactionSoak:
         report.offsets = sum(ends.values())
         last, since = None, began
         while time.monotonic() < began + SETTLE_SECONDS:
-            rows = await self._status()
+            rows = await status_of(self._nodes)
             now = [
                 (row["node"], row["partition"], row["local"], row["mtro"], row["ripe_tombstones"])
                 for row in rows
@@ -263,7 +214,7 @@ class CompactionSoak:
                 report.settled_seconds = since - began
                 break
             await asyncio.sleep(0.5)
-        rows = await self._status()
+        rows = await status_of(self._nodes)
         report.findings += [
             f"node {row['node']}, partition {row['partition']}: {row['local']['problem']}"
             for row in rows
@@ -272,74 +223,6 @@ class CompactionSoak:
         ripe = {row["partition"]: row["ripe_tombstones"] for row in rows}
         report.ripe_tombstones = [ripe[partition] for partition in sorted(ripe)]
         report.local_bytes = max((row["local"]["bytes"] for row in rows), default=0)
-
-    async def _status(self) -> list[dict[str, Any]]:
-        """Each replica's compaction, of the nodes that answer."""
-        found = []
-        for node in self._nodes.ids.values():
-            try:
-                answer = await asyncio.to_thread(
-                    AdminClient(node.admin).request, "GET", f"/api/compaction/partitions?topic={TOPIC}"
-                )
-            except Unreachable:
-                continue
-            if answer.status == 200:
-                found += [{**row, "node": node.node} for row in answer.body["partitions"]]
-        return found
-
-    def _bounds(self, model: Table) -> None:
-        report, sizes = self._report, []
-        for table in expected(model).values():
-            sizes.append(sum(len(key) + len(value) + RECORD_OVERHEAD for key, value in table.items()))
-        report.local_bound = int(SLACK * max(sizes)) + SLACK_BYTES
-        report.level_one_bytes = stored(self._nodes.storage).level_one.bytes
-        report.level_one_bound = int(SLACK * sum(sizes)) + PARTITIONS * SLACK_BYTES
-
-    async def _each_leads(self, model: Table) -> None:
-        """Read each partition from 0 with each node leading it; kill -9 moves what a node leads."""
-        wanted, seen = expected(model), set[tuple[int, int]]()
-        for _ in range(LEAD_ROUNDS):
-            leaders = await self._leaders()
-            for partition, node in leaders.items():
-                if (partition, node) in seen:
-                    continue
-                table = await asyncio.to_thread(consumed, self._nodes.bootstrap, partition)
-                if (await self._leaders())[partition] != node:
-                    continue
-                seen.add((partition, node))
-                where = f"partition {partition} read from 0, led by node {node}"
-                self._report.findings += differences(where, table, wanted[partition])
-            self._report.led = len(seen)
-            if len(seen) == PARTITIONS * len(NODES):
-                return
-            lacking = [
-                partition for partition in wanted if sum(at == partition for at, _ in seen) < len(NODES)
-            ]
-            node = leaders[lacking[0]]
-            await self._nodes.kill(node)
-            await asyncio.sleep(_LOST_LEAD_SECONDS)
-            await self._nodes.start(node)
-
-    async def _leaders(self) -> dict[int, int]:
-        """Raises NotWell if a partition has none for long."""
-        for _ in range(200):
-            rows = (await self._nodes.ask(f"/api/topics/{TOPIC}"))["partitions"]
-            found = {row["partition"]: row["leader"] for row in rows}
-            if len(found) == PARTITIONS and None not in found.values():
-                return found
-            await asyncio.sleep(0.1)
-        raise NotWell(f"{TOPIC} has no leaders")
-
-    def _local(self, model: Table, ends: dict[int, int]) -> None:
-        """Compare the files of every node's local logs; the nodes do not run."""
-        wanted = expected(model)
-        for node, described in self._nodes.ids.items():
-            for log in local_tables(described.data, self._nodes.cluster_id):
-                where = f"local log of partition {log.partition} on node {node}"
-                self._report.findings += differences(where, log.table, wanted[log.partition])
-                if log.log_end != ends[log.partition]:
-                    self._report.findings.append(f"{where} ends at {log.log_end}, not {ends[log.partition]}")
-                self._report.local_logs += 1
 
     def _problems(self) -> list[str]:
         return [f"{type(one).__name__}: {one.problem}" for one in self._writers if one.problem is not None]
@@ -367,31 +250,6 @@ async def drive(
             report.findings.append(f"at the end: {error}")
         report.seconds = time.monotonic() - began
     return report
-
-
-def show(report: Report, failures: list[str]) -> str:
-    """Lines for a person."""
-    facts = {name: value for name, value in asdict(report).items() if name not in ("findings", "folder")}
-    lines = [f"{name.replace('_', ' '):<20}{_shown(value)}" for name, value in facts.items()]
-    lines += [f"- FAILED: {failure}" for failure in failures]
-    if report.folder is not None:
-        lines.append(f"- kept: {report.folder}")
-    lines.append(
-        f"compaction soak {'failed' if failures else 'ok'}: {report.load_seconds:.0f} s of load,"
-        f" {report.kills} kills, {report.written:,} records written, {report.live_keys:,} keys left,"
-        f" {report.led} reads and {report.local_logs} local logs compared, {report.seconds:.0f} s"
-    )
-    return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
-    return (
-        f"{value:,.1f}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else f"{value}"
-    )
 
 
 def main(arguments: list[str], run: Callable[..., Any] = drive) -> int:

@@ -10,16 +10,35 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.programs.failover.cluster.nodes import NODES
-from tests.programs.soak.compaction_load import PARTITIONS, TransactionWriter, key_of, partition_of
-from tests.programs.soak.compaction_run import Report, drive, show
-from tests.programs.soak.compaction_tables import differences, expected, taken
+from tests.programs.soak.compaction_load import (
+    PARTITIONS,
+    Place,
+    PlainWriter,
+    TransactionWriter,
+    key_of,
+    partition_of,
+)
+from tests.programs.soak.compaction_report import Report, show
+from tests.programs.soak.compaction_run import drive
+from tests.programs.soak.compaction_tables import (
+    Copy,
+    differences,
+    expected,
+    left_over,
+    removed,
+    taken,
+    unripe,
+)
 
 
 def whole() -> Report:
     """A run in which all held."""
     pairs = PARTITIONS * len(NODES)
-    return Report(1, settled_seconds=1.0, live_keys=1, aborted=1, ripe_tombstones=[1, 0], led=pairs,
-                  local_logs=pairs, audited=True)  # fmt: skip
+    return Report(
+        1, kills=20, kills_due=40, settled_seconds=1.0, live_keys=1, aborted=1, aborted_records=2,
+        level_one_aborted=1, ripe_tombstones=[1, 0], removed_tombstones=1, written_bytes=1, led=pairs,
+        local_logs=pairs, level_one=PARTITIONS, spark=PARTITIONS, audited=True,
+    )  # fmt: skip
 
 
 def test_a_table_is_made_of_records_in_order() -> None:
@@ -48,6 +67,13 @@ def test_each_difference_is_found(there: Mapping[bytes, bytes], word: str) -> No
 @pytest.mark.parametrize(
     ("name", "value", "word"),
     [
+        ("kills", 19, "19 kills in a time for 40"),
+        ("aborted_records", 0, "no aborted record is known"),
+        ("level_one_aborted", 2, "level one has every aborted record still"),
+        ("removed_tombstones", 0, "a node has the tombstones of all deleted keys still"),
+        ("level_one", 1, "1 of 2 partitions of level one"),
+        ("level_one_bound", 1, "1 B were written, below the bound"),
+        ("spark", 1, "Spark read 1 of 2"),
         ("settled_seconds", None, "did not come to rest"),
         ("live_keys", 0, "the table is empty"),
         ("aborted", 0, "no transaction was aborted"),
@@ -64,9 +90,48 @@ def test_each_failure_is_told(name: str, value: object, word: str) -> None:
     report = whole()
     assert report.failures() == []
     setattr(report, name, value)
-    [told] = report.failures()
-    assert word in told
+    told = next(line for line in report.failures() if word in line)
     assert f"- FAILED: {told}" in show(report, [told])
+
+
+def test_aborted_records_and_ripe_tombstones_that_are_left_are_found() -> None:
+    copy = Copy(1, 10, [(3, b"a", b"1"), (5, b"b", None), (8, b"c", None)])
+    assert copy.table == {b"a": b"1"}
+    assert not left_over("here", copy, {Place(1, 2), Place(0, 3), Place(1, 5)}, 5)
+    [told] = left_over("here", copy, {Place(1, 2), Place(0, 3), Place(1, 5)}, 6)
+    assert told == "here: 1 aborted records are there, the first at offset 5"
+    assert not unripe("here", copy, 5)
+    assert unripe("here", copy, 9) == ["here: 2 tombstones below 9 are there, the first at offset 5"]
+    graves = {b"b": Place(1, 5), b"d": Place(1, 6), b"e": Place(0, 6)}
+    assert removed(copy, graves) == 1
+
+
+class Told:
+    """A record as a producer's callback gets it."""
+
+    def __init__(self, key: bytes, value: bytes | None, offset: int) -> None:
+        self._fields = key, value, offset
+
+    def key(self) -> bytes:
+        return self._fields[0]
+
+    def value(self) -> bytes | None:
+        return self._fields[1]
+
+    def offset(self) -> int:
+        return self._fields[2]
+
+    def partition(self) -> int:
+        return 0
+
+
+def test_a_writer_knows_where_its_tombstones_lie() -> None:
+    writer = PlainWriter("127.0.0.1:1", "w", [0], 1.0, 1)
+    for key, value, offset in [(b"a", None, 3), (b"b", None, 4), (b"b", b"1", 5), (b"c", None, -1)]:
+        writer._delivered(None, Told(key, value, offset))  # type: ignore[arg-type]
+    assert writer.graves == {b"a": Place(0, 3)}
+    assert writer.tombstones == 3
+    assert writer.written_bytes == 5
 
 
 class Fails:
@@ -78,6 +143,7 @@ class Fails:
     def begin_transaction(self) -> None: ...
     def produce(self, *_: object, **__: object) -> None: ...
     def poll(self, _: float) -> None: ...
+    def flush(self, _: float) -> None: ...
 
     def commit_transaction(self, _: float) -> None:
         if self.times:
@@ -98,7 +164,38 @@ def test_keys_of_a_commit_that_is_not_known_are_written_again(monkeypatch: pytes
     assert b"old" not in writer.table.values()
 
 
+class Acknowledges(Fails):
+    """A producer whose records lie at offsets from 0 on, and whose transactions end as asked."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._offset = 0
+
+    def produce(self, *told: object, **more: object) -> None:
+        _, value, key = told
+        more["on_delivery"](None, Told(key, value, self._offset))  # type: ignore[operator, arg-type]
+        self._offset += 1
+
+    def abort_transaction(self, _: float) -> None: ...
+
+
+def test_places_of_what_is_aborted_and_of_what_is_deleted_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = TransactionWriter("127.0.0.1:1", "w", [0, 1], 1.0, 1)
+    producer = Acknowledges()
+    monkeypatch.setattr(writer, "_ready", lambda: producer)
+    records = {key_of(0): b"v", key_of(1): None}
+    assert not writer._transact(records, commit=False)
+    assert writer.aborted_places == {Place(0, 0), Place(0, 1)}
+    assert not writer.graves
+    assert writer._transact(records, commit=True)
+    assert writer.aborted_places == {Place(0, 0), Place(0, 1)}
+    assert writer.graves == {key_of(1): Place(0, 3)}
+
+
+@pytest.mark.timeout(300)
 def test_a_short_run_holds(tmp_path: Path) -> None:
-    report = asyncio.run(drive(tmp_path, 1, seconds=6.0, keys=400, rate=1000.0, kill_every=4.0, audits=False))
-    assert report.failures(audits=False) == []
+    report = asyncio.run(
+        drive(tmp_path, 1, seconds=6.0, keys=2000, rate=2000.0, kill_every=4.0, audits=False)
+    )
+    assert report.failures(audits=False, bounds=False) == []
     assert report.kills == 1

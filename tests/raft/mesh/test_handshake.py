@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.node.raft.data_folder import FolderKey, Standing
+from strandline.node.raft.data_folder import Standing
+from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.mesh.frames import FrameKind, pack_frame
 from strandline.node.raft.mesh.handshake import MAGIC, NONCE_BYTES, Handshake, Identity, Refused, Role, State
 from strandline.node.raft.mesh.problems import Reason

@@ -133,6 +133,12 @@ class FakeTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def pause_reading(self) -> None:
+        """What is not read, the test does not send."""
+
+    def resume_reading(self) -> None:
+        """See pause_reading."""
+
     def close(self) -> None:
         self.closed = True
 
@@ -150,11 +156,15 @@ async def test_each_frame_is_one_write_on_a_transport_without_a_socket() -> None
         other = Handshake(
             Role.DIALLER, Identity("blue", 2, 5, 9999), secret=SECRET, nonce=bytes(32), dialled=1
         )
-        to_node = list(other.start())
-        while to_node:
-            link.data_received(to_node.pop(0))
-            to_node += [reply for body in transport.writes[-1:] for reply in other.receive(body[4:])]
-        assert node.events == [("up", 2)]
+        to_node, heard = list(other.start()), 0
+        # The link is up once the disk has the other's data folder.
+        while node.events != [("up", 2)]:
+            while to_node:
+                link.data_received(to_node.pop(0))
+            for body in transport.writes[heard:]:
+                to_node += other.receive(body[4:])
+            heard = len(transport.writes)
+            await asyncio.sleep(0.001)
         transport.writes.clear()
         node.mesh.send(2, "first")
         node.mesh.send(2, "second")

@@ -6,20 +6,28 @@ The scene of the first tests lost, without a word, what two untouched disks of t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
+import msgpack
 import pytest
 
-from strandline.node.raft.data_folder import NOBODY, Folder, FolderError, FolderKey, Standing
+from strandline.node.raft.data_folder import NO_FOLDER, Folder, RunBlocking, Standing
+from strandline.node.raft.folder_file import FolderError, FolderFields, FolderFile, FolderKey
 from strandline.node.raft.host import RaftHost
+from strandline.node.raft.mesh.config import MeshConfig
+from strandline.node.raft.mesh.frames import data_frame
+from strandline.node.raft.mesh.handshake import NONCE_BYTES, Handshake, Identity, Role
 from strandline.node.raft.mesh.link import Link
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.rules.progress import NEVER
 from strandline.node.raft.wal.write_ahead_log import WalError
-from tests.raft.memory_folder import memory_folder
+from tests.raft.memory_folder import memory_folder, run_at_once, store
 from tests.raft.small_cluster import SmallCluster
 from tests.simulation.disk import SimCrash, SimDisk
 
@@ -85,16 +93,17 @@ def test_wiped_folder_is_known_as_such_after_every_node_restarted() -> None:
 
 
 def folders_not_compared() -> contextlib.AbstractContextManager[object]:
-    return patch.object(Folder, "judges", lambda *_: None)
+    return patch.object(Folder, "reason_to_refuse", lambda *_: None)
 
 
 def folders_kept_in_memory() -> contextlib.AbstractContextManager[object]:
     """What a node knows of the others is gone with its process."""
+    made = Folder.__init__
 
-    def remember(folder: Folder, known: dict[int, FolderKey]) -> None:
-        folder.known = dict(known)
+    def forget(folder: Folder, file: FolderFile, fields: FolderFields, run_blocking: RunBlocking) -> None:
+        made(folder, file, replace(fields, peers={}), run_blocking)
 
-    return patch.object(Folder, "set_known", remember)
+    return patch.object(Folder, "__init__", forget)
 
 
 @pytest.mark.parametrize("hole", [folders_not_compared, folders_kept_in_memory])
@@ -123,7 +132,7 @@ def test_wiped_node_is_let_in_by_way_of_the_members_and_then_counts() -> None:
             assert isinstance(removed.result(), Applied)
         folder = cluster.hosts[3].folder
         for node in (1, 2):
-            cluster.world.nodes[node].call(cluster.hosts[node].know_folders, {3: FolderKey(1, folder.id)})
+            cluster.world.nodes[node].call(told, cluster.hosts[node], {3: FolderKey(1, folder.id)})
         cluster.run(2.0)
         assert not cluster.group(3).voters, "connected, and no member yet"
         for group in cluster.group_ids:
@@ -139,6 +148,14 @@ def test_wiped_node_is_let_in_by_way_of_the_members_and_then_counts() -> None:
             cluster.start(away)
             cluster.run(2.0)
         cluster.settle()
+
+
+def told(host: RaftHost, known: dict[int, FolderKey]) -> list[Exception | None]:
+    """What the controller says comes to a node; the result of each write of it comes into the list."""
+    results: list[Exception | None] = []
+    host.know_folders(known)
+    host.store_folder(results.append)
+    return results
 
 
 def as_newcomer(host: RaftHost) -> None:
@@ -300,6 +317,7 @@ def test_folder_keeps_its_identity_and_what_it_knows() -> None:
     folder.meet(1, Standing(FolderKey(0, 11)))
     folder.meet(2, Standing(FolderKey(2, 22)))
     folder.settle(votes=True, generation=1, incarnation="i")
+    store(folder)
     again = reopened(folder)
     assert (again.id, again.generation, again.incarnation, again.votes) == (folder.id, 1, "i", True)
     assert again.known == {1: FolderKey(0, 11), 2: FolderKey(2, 22)}
@@ -308,13 +326,21 @@ def test_folder_keeps_its_identity_and_what_it_knows() -> None:
 def test_what_the_controller_said_of_a_folder_is_not_taken_back() -> None:
     folder = memory_folder(3)
     folder.settle(votes=True, generation=2, incarnation="first")
+    store(folder)
     folder.settle(votes=False, generation=1, incarnation="second")
+    store(folder)
     again = reopened(folder)
     assert (again.generation, again.incarnation, again.votes) == (2, "first", True)
 
 
 def reopened(folder: Folder, *, logged: bool = True, node: int = 3, cluster: str = "blue") -> Folder:
-    return Folder.open(folder._disk, "/data", node, cluster, random.Random(9), logged=logged)
+    return Folder.open(disk_of(folder), "/data", node, cluster, random.Random(9), run_at_once, logged=logged)
+
+
+def disk_of(folder: Folder) -> SimDisk:
+    disk = folder._file._disk
+    assert isinstance(disk, SimDisk)
+    return disk
 
 
 def test_crash_at_any_step_of_a_change_keeps_the_old_or_the_new() -> None:
@@ -322,13 +348,14 @@ def test_crash_at_any_step_of_a_change_keeps_the_old_or_the_new() -> None:
     while True:
         steps += 1
         folder = memory_folder(3)
-        disk = folder._disk
-        assert isinstance(disk, SimDisk)
+        disk = disk_of(folder)
         folder.meet(1, Standing(FolderKey(0, 11)))
+        store(folder)
         disk.on_crash = lambda kind, disk=disk: disk.crash(kind)
         disk.crash_at(steps)
         try:
             folder.meet(2, Standing(FolderKey(0, 22)))
+            store(folder)
         except SimCrash:
             disk.turn_on()
             again = reopened(folder)
@@ -339,16 +366,129 @@ def test_crash_at_any_step_of_a_change_keeps_the_old_or_the_new() -> None:
     assert steps > 4
 
 
-def test_peer_is_not_known_when_the_disk_did_not_take_it() -> None:
-    folder = memory_folder(3)
-    assert isinstance(folder._disk, SimDisk)
-    folder._disk.fill(0)
+def test_peer_does_not_count_when_the_disk_did_not_take_its_folder() -> None:
+    folder, met = memory_folder(3), Standing(FolderKey(0, 11))
+    disk_of(folder).fill(0)
+    folder.meet(1, met)
     with pytest.raises(OSError, match="No space left"):
-        folder.meet(1, Standing(FolderKey(0, 11)))
-    assert folder.known == {}
-    folder._disk.empty()
-    folder.meet(1, Standing(FolderKey(0, 11)))
+        store(folder)
+    assert not folder.has_stored(1, met)
+    assert reopened(folder).known == {}
+    disk_of(folder).empty()
+    store(folder)
+    assert folder.has_stored(1, met)
     assert reopened(folder).known == {1: FolderKey(0, 11)}
+
+
+def test_nothing_that_lets_a_folder_in_holds_before_it_is_durable() -> None:
+    """A vote and a peer wait for the disk; what keeps a folder out does not."""
+    jobs: list[tuple[Callable[[], object], Callable[[Any, Exception | None], None]]] = []
+    ends: list[str] = []
+    folder = memory_folder(3)
+    folder.meet(2, Standing(FolderKey(1, 22)))
+    store(folder)
+    folder._run_blocking = lambda job, done: jobs.append((job, done))
+    folder.meet(1, Standing(FolderKey(0, 11)))
+    folder.store(lambda error: ends.append(f"met {error}"))
+    folder.learn({2: FolderKey(2, 33)})
+    folder.settle(votes=True, generation=1, incarnation="i")
+    folder.store(lambda error: ends.append(f"voted {error}"))
+    assert len(jobs) == 1, "one write at a time"
+    assert ends == []
+    assert not folder.has_stored(1, Standing(FolderKey(0, 11)))
+    assert folder.reason_to_refuse(2, Standing(FolderKey(1, 22))) is not None, "at once"
+    job, done = jobs.pop()
+    job()
+    done(None, None)
+    assert ends == ["met None"]
+    assert folder.has_stored(1, Standing(FolderKey(0, 11)))
+    assert not folder.has_stored(2, Standing(FolderKey(2, 33)))
+    assert (folder.votes, folder.generation) == (False, 0)
+    job, done = jobs.pop()
+    done(None, OSError(28, "No space left on device"))
+    assert ends == ["met None", "voted [Errno 28] No space left on device"]
+    assert not folder.votes
+    folder.store(lambda error: ends.append(f"again {error}"))
+    job, done = jobs.pop()
+    job()
+    done(None, None)
+    assert ends[2:] == ["again None"]
+    assert (folder.votes, folder.generation, folder.incarnation) == (True, 1, "i")
+    assert folder.has_stored(2, Standing(FolderKey(2, 33)))
+    assert reopened(folder).known == {1: FolderKey(0, 11), 2: FolderKey(2, 33)}
+    assert not jobs
+
+
+def test_peer_counts_once_its_folder_is_on_the_disk_and_the_loop_goes_on_meanwhile() -> None:
+    """What it sends meanwhile is kept. A disk that hangs ends the connection, which is made again."""
+    sent: list[Any] = []
+    seen: list[tuple[bool, Any]] = []
+
+    def note_what_is_sent(host: RaftHost) -> None:
+        send = host.mesh.send_packed
+
+        def send_packed(peers: Iterable[int], packed: bytes) -> list[int]:
+            taken = send(peers, packed)
+            sent.extend(msgpack.unpackb(packed) for _ in taken)
+            return taken
+
+        host.mesh.send_packed = send_packed  # type: ignore[method-assign]
+
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.prepare[2] = note_what_is_sent
+        cluster.start(1, 2)
+        disk = cluster.world.nodes[1].disk
+        disk.stall()
+        cluster.run(3.0)
+        assert sent
+        host = cluster.hosts[1]
+        assert not host.connected(2)
+        assert cluster.hosts[2].connected(1)
+        assert host.mesh.counters["frames_received"] == 0
+        taken = host.peer_traffic.on_frame
+
+        def take(peer: int, frame: Any) -> None:
+            seen.append((host.connected(peer), frame))
+            taken(peer, frame)
+
+        host.mesh._on_frame = take
+        disk.unstall()
+        cluster.run(1.0)
+        assert host.connected(2)
+        assert [frame for _, frame in seen[:5]] == sent[:5]
+        assert all(connected for connected, _ in seen)
+        assert not any("not_noted" in line for line in cluster.problems.get(1, ()))
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.start(1, 2)
+        cluster.world.nodes[1].disk.stall()
+        cluster.run(20.0)
+        assert any("is not on this node's disk after" in line for line in cluster.problems[1])
+        cluster.world.nodes[1].disk.unstall()
+        cluster.run(5.0)
+        assert cluster.hosts[1].connected(2)
+
+
+def test_vote_counts_once_it_is_on_the_disk() -> None:
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.prepare[3] = as_newcomer
+        cluster.serve()
+        cluster.run(1.0)
+        host, disk = cluster.hosts[3], cluster.world.nodes[3].disk
+        ends: list[Exception | None] = []
+
+        def give() -> None:
+            host.give_vote()
+            host.store_folder(ends.append)
+
+        disk.stall()
+        cluster.world.nodes[3].call(give)
+        cluster.run(0.2)
+        before = host.newcomer, list(ends)
+        disk.unstall()
+        cluster.run(2.0)
+        assert before == (True, [])
+        assert (host.newcomer, ends) == (False, [None])
+        assert all(cluster.hosts[node].is_newcomer(3) is False for node in (1, 2))
 
 
 def test_folder_that_was_replaced_is_let_go_of_at_once() -> None:
@@ -358,7 +498,7 @@ def test_folder_that_was_replaced_is_let_go_of_at_once() -> None:
         cluster.run(1.0)
         host = cluster.hosts[1]
         assert host.connected(3)
-        host.know_folders({3: FolderKey(2, 0xD)})
+        told(host, {3: FolderKey(2, 0xD)})
         assert not host.connected(3)
         cluster.run(3.0)
         assert not host.connected(3)
@@ -371,18 +511,18 @@ def test_folder_that_was_replaced_counts_no_more_though_the_disk_cannot_note_it(
         cluster.run(1.0)
         host, disk = cluster.hosts[1], cluster.world.nodes[1].disk
         disk.fill(0)
-        with pytest.raises(OSError, match="No space left"):
-            host.know_folders({3: FolderKey(2, 0xD)})
+        results = told(host, {3: FolderKey(2, 0xD)})
         cluster.run(3.0)
+        assert "No space left" in str(results)
         assert not host.mesh.connected(3)
-        assert "cannot be noted here: mend this node's disk" in str(
-            host.folder.judges(3, Standing(FolderKey(2, 0xD)))
-        )
+        in_force = Standing(FolderKey(2, 0xD))
+        assert not host.folder.has_stored(3, in_force)
         disk.empty()
-        host.know_folders({3: FolderKey(2, 0xD)})
+        results = told(host, {3: FolderKey(2, 0xD)})
         cluster.run(3.0)
+        assert results == [None]
         assert not host.mesh.connected(3), "it is not the one in force"
-        assert host.folder.judges(3, Standing(FolderKey(2, 0xD))) is None
+        assert host.folder.has_stored(3, in_force)
 
 
 @pytest.mark.parametrize(
@@ -395,8 +535,8 @@ def test_folder_that_was_replaced_counts_no_more_though_the_disk_cannot_note_it(
 )
 def test_damaged_identity_is_refused_with_the_cure(data: bytes, text: str) -> None:
     folder = memory_folder(3)
-    folder._disk.unlink("/data/identity")
-    file = folder._disk.open("/data/identity", create=True)
+    disk_of(folder).unlink("/data/identity")
+    file = disk_of(folder).open("/data/identity", create=True)
     file.pwrite(data, 0)
     with pytest.raises(FolderError, match=text) as caught:
         reopened(folder)
@@ -440,12 +580,14 @@ def test_a_folder_of_a_higher_generation_takes_the_place_of_an_earlier_one() -> 
     """A node that was away while another was replaced lets the new folder in, and the old one no more."""
     folder = memory_folder(1)
     folder.meet(3, Standing(FolderKey(1, 0xC)))
-    assert folder.judges(3, Standing(FolderKey(0, 0xD))) is not None
-    assert folder.judges(3, Standing(FolderKey(1, 0xD))) is not None
-    assert folder.judges(3, Standing(FolderKey(2, 0xD))) is None
+    assert folder.reason_to_refuse(3, Standing(FolderKey(0, 0xD))) is not None
+    assert folder.reason_to_refuse(3, Standing(FolderKey(1, 0xD))) is not None
+    assert folder.reason_to_refuse(3, Standing(FolderKey(2, 0xD))) is None
     folder.meet(3, Standing(FolderKey(2, 0xD)))
-    assert folder.judges(3, Standing(FolderKey(1, 0xC))) is not None
-    assert folder.judges(3, Standing(FolderKey(0, 0xD))) is None, "it was let in, and has not heard of it"
+    assert folder.reason_to_refuse(3, Standing(FolderKey(1, 0xC))) is not None
+    assert folder.reason_to_refuse(3, Standing(FolderKey(0, 0xD))) is None, (
+        "it was let in, and has not heard of it"
+    )
 
 
 def test_controller_state_of_before_a_replacement_brings_no_folder_back() -> None:
@@ -454,17 +596,18 @@ def test_controller_state_of_before_a_replacement_brings_no_folder_back() -> Non
     folder.learn({3: FolderKey(2, 0xD)})
     folder.learn({3: FolderKey(1, 0xC)})
     assert folder.known == {3: FolderKey(2, 0xD)}
-    assert folder.judges(3, Standing(FolderKey(1, 0xC))) is not None
-    folder.learn({3: FolderKey(2, NOBODY)})
+    assert folder.reason_to_refuse(3, Standing(FolderKey(1, 0xC))) is not None
+    folder.learn({3: FolderKey(2, NO_FOLDER)})
     assert folder.known == {3: FolderKey(2, 0xD)}, "nor does one of amid the replacement lock the new one out"
-    assert folder.judges(3, Standing(FolderKey(2, 0xD))) is None
+    assert folder.reason_to_refuse(3, Standing(FolderKey(2, 0xD))) is None
 
 
 def test_a_folder_of_another_incarnation_is_refused() -> None:
     folder = memory_folder(1)
     folder.settle(votes=True, generation=1, incarnation="first")
-    assert folder.judges(3, Standing(FolderKey(0, 0xD), "")) is None
-    refusal = folder.judges(3, Standing(FolderKey(0, 0xD), "second"))
+    store(folder)
+    assert folder.reason_to_refuse(3, Standing(FolderKey(0, 0xD), "")) is None
+    refusal = folder.reason_to_refuse(3, Standing(FolderKey(0, 0xD), "second"))
     assert refusal is not None
     assert "another incarnation of this cluster (second, here first)" in refusal
 
@@ -504,9 +647,13 @@ def test_vote_that_comes_during_a_handshake_is_known_to_the_peers(node: int) -> 
             opened()
             host.folder.newcomer = True
 
+        def vote() -> None:
+            host.give_vote()
+            host.store_folder(lambda _: None)
+
         def then_a_vote(link: Link) -> None:
             link_opened(link)
-            host.loop.call_soon(host.give_vote)
+            host.loop.call_soon(vote)
 
         host.open = open_as_newcomer  # type: ignore[method-assign]
         host.mesh.link_opened = then_a_vote  # type: ignore[method-assign]
@@ -520,3 +667,85 @@ def test_vote_that_comes_during_a_handshake_is_known_to_the_peers(node: int) -> 
             if other != node:
                 assert cluster.hosts[other].mesh.connected(node)
                 assert not cluster.hosts[other].is_newcomer(node)
+
+
+class NotingOwner:
+    """Holds a link that comes up, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.taken: list[object] = []
+
+    def link_opened(self, link: Link) -> None: ...
+    def link_down(self, link: Link) -> None: ...
+    def link_problem(self, problem: object) -> None: ...
+    def link_pong(self, link: Link, token: int) -> None: ...
+    def link_refused(self, link: Link) -> str | None:
+        return None
+
+    def link_proved(self, link: Link) -> None:
+        link.admit()
+
+    def link_up(self, link: Link) -> None:
+        if link.handshake.role is Role.DIALLER:
+            link.hold()
+
+    def link_data(self, link: Link, payload: object) -> None:
+        self.taken.append(payload)
+
+
+class WrittenTransport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.reads = True
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def sent(self) -> bytes:
+        written, self.written = bytes(self.written), bytearray()
+        return written
+
+
+def test_frames_that_come_with_the_last_one_of_the_handshake_wait_for_a_held_link() -> None:
+    """A peer sends at once, and one read may have its welcome and what it sent next."""
+    loop = asyncio.new_event_loop()
+    try:
+        owner, config = NotingOwner(), MeshConfig()
+        ends = []
+        for role, node, dialled in ((Role.DIALLER, 2, 1), (Role.ACCEPTOR, 1, 0)):
+            identity = Identity("blue", node, node, config.max_frame_bytes)
+            nonce = bytes([node]) * NONCE_BYTES
+            handshake = Handshake(role, identity, secret=b"s", nonce=nonce, dialled=dialled)
+            address = "h:1" if dialled else None
+            link = Link(owner, handshake, loop=loop, config=config, dialled=address)
+            transport = WrittenTransport()
+            link.connection_made(transport)
+            ends.append((link, transport))
+        (dialler, there), (acceptor, here) = ends
+        acceptor.data_received(there.sent())
+        dialler.data_received(here.sent())
+        acceptor.data_received(there.sent())
+        assert acceptor.up
+        acceptor.write(data_frame(msgpack.packb("first")))
+        acceptor.write(data_frame(msgpack.packb("second")))
+        dialler.data_received(here.sent())
+        assert dialler.up
+        assert (owner.taken, there.reads) == ([], False)
+        dialler.release()
+        assert owner.taken == ["first", "second"]
+        assert there.reads
+        acceptor.write(data_frame(msgpack.packb("third")))
+        dialler.data_received(here.sent())
+        assert owner.taken[2:] == ["third"]
+    finally:
+        loop.close()

@@ -131,6 +131,32 @@ def test_a_quiet_group_leaves_the_node_whose_disk_is_full() -> None:
         cluster.settle()
 
 
+def test_an_idle_group_is_not_handed_to_a_node_whose_disk_is_full() -> None:
+    """Such a node answers, and lacks nothing; only its answers to the shared heartbeat tell of its disk."""
+    with SmallCluster(groups=(1, 2)) as cluster:
+        cluster.serve()
+        cluster.run(2.0)
+        leaders = cluster.leaders(1) + cluster.leaders(2)
+        full = next(node for node in cluster.voters if node not in leaders)
+        cluster.group_ids = (2,)
+        cluster.load(size=1000)
+        cluster.world.nodes[full].disk.fill(0, overwrites_count=True)
+        cluster.run(6.0)
+        assert cluster.hosts[full].disk_stalled()
+        leader = cluster.leader(1)
+        group = cluster.group(leader, 1)
+        began: list[bool] = []
+        cluster.world.nodes[leader].call(lambda: began.append(group.transfer(full)))
+        cluster.run(0.1)
+        assert began == [False]
+        cluster.world.nodes[full].disk.empty()
+        cluster.run(2.0)
+        cluster.world.nodes[leader].call(lambda: began.append(group.transfer(full)))
+        cluster.run(1.0)
+        assert began == [False, True]
+        assert cluster.leaders(1) == [full]
+
+
 def test_no_state_is_serialized_while_the_log_cannot_be_written() -> None:
     """A snapshot that finds no space is tried again: not for a record that could not be written either."""
     with started() as cluster:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
-from strandline.node.raft.data_folder import FolderKey
+from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.host_settings import HostSettings
@@ -36,7 +36,7 @@ class Cluster:
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
         self.plan = plan
-        self.ledger = Ledger(lambda: world.now, world.stop, self.group)
+        self.ledger = Ledger(lambda: world.now, world.stop, self._on_its_disk)
         self.traffic = Traffic()
         self.hosts: dict[int, WatchedHost] = {}
         """Hosts of the nodes that are up."""
@@ -51,6 +51,8 @@ class Cluster:
         """Nodes that did refuse, and wait for a clean disk."""
 
         self.wiped: set[int] = set()
+        self._emptied: set[int] = set()
+        """Nodes whose folder was wiped, and whose disk was not replaced yet: what runs there is no member."""
         """Nodes that came back with nothing, and that the operator has not noticed yet."""
 
         self.held: set[int] = set()
@@ -136,15 +138,20 @@ class Cluster:
             for other in self.hosts:
                 if other != node:
                     self._call(other, partial(self._tell_folders, other))
-        host.know_folders({other: key for other, key in self._folders.items() if other != node})
+        self._name_folders(host)
 
     def _tell_folders(self, node: int) -> None:
+        self._name_folders(self.hosts[node])
+
+    def _name_folders(self, host: RaftHost) -> None:
         """A full disk does not take it now: again, for as long as this process runs."""
-        host = self.hosts[node]
-        try:
-            host.know_folders({other: key for other, key in self._folders.items() if other != node})
-        except OSError:
-            host.loop.call_later(_TELL_AGAIN_SECONDS, self._tell_folders, node)
+
+        def stored(error: Exception | None) -> None:
+            if error is not None:
+                host.loop.call_later(_TELL_AGAIN_SECONDS, self._name_folders, host)
+
+        host.know_folders({other: key for other, key in self._folders.items() if other != host.node_id})
+        host.store_folder(stored)
 
     def _could_not_open(self, sim: SimNode, error: Exception) -> None:
         if isinstance(error, WalCorruption) and sim.id in self.rotten:
@@ -209,16 +216,22 @@ class Cluster:
         self._folders.pop(node, None)
         self.rotten.discard(node)
         self.ruined.discard(node)
+        self._emptied.discard(node)
 
     def wipe(self, node: int) -> None:
         """Empty a node's disk; it comes back as if it were new, in the groups that it was in."""
         self.crash(node, "kill")
         self.world.nodes[node].replace_disk()
         self.wiped.add(node)
+        self._emptied.add(node)
         for group in self.placement[node]:
             self.ledger.forget_replica(node, group)
 
     # Views.
+
+    def _on_its_disk(self, node: int, group_id: int) -> RaftGroup | None:
+        """The replica on a node that is up with the data folder that it had as a member."""
+        return None if node in self._emptied else self.group(node, group_id)
 
     def group(self, node: int, group_id: int) -> RaftGroup | None:
         """The replica on a node, if the node is up and has one."""

@@ -21,8 +21,8 @@ from tests.simulation.report import Finding
 
 
 class Ledger:
-    """All groups. `now` gives virtual seconds, `replica_on` the replica of (node, group) if that node is up;
-    `stop` is called at a finding."""
+    """All groups. `now` gives virtual seconds, `replica_on` the replica of (node, group) if that node is up
+    with the disk that it had as a member; `stop` is called at a finding."""
 
     def __init__(
         self,
@@ -226,7 +226,8 @@ class Ledger:
     def _check_quorum(self, group: RaftGroup, commit: int) -> None:
         """A leader commits entries of its own term (Raft §5.4.2) that a majority holds durably.
 
-        A node that is down has the benefit of the doubt: what it said is checked when it is up again.
+        A node that is down has the benefit of the doubt: what it said is checked when it is up again. So has
+        one whose folder was wiped: it may have held the entry when it said so, and a leader hears that late.
         """
         term = group.journal.term_at(commit)
         if term != group.term:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
-from strandline.node.raft.data_folder import Folder, FolderKey, Standing
+from strandline.node.raft.data_folder import Folder, RunBlocking, Standing
+from strandline.node.raft.folder_file import FolderFields, FolderFile, FolderKey
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.log_retention import LogRetention
 from strandline.node.raft.rules.messages import Message, MessageKind
@@ -43,16 +45,16 @@ class VotesBeforeSync(RaftHost):
 
 
 class TakesAnyFolder(Folder):
-    def judges(self, peer: int, claim: Standing) -> str | None:
+    def reason_to_refuse(self, peer: int, claim: Standing) -> str | None:
         return None
 
-    def set_known(self, known: dict[int, FolderKey]) -> None:
+    def _know(self, peers: dict[int, FolderKey]) -> None:
         """Or a dialler would tell the wiped node by which folder it knows it."""
 
 
 class ForgetsTheOthersFolders(Folder):
-    def set_known(self, known: dict[int, FolderKey]) -> None:
-        self.known = dict(known)
+    def __init__(self, file: FolderFile, fields: FolderFields, run_blocking: RunBlocking) -> None:
+        super().__init__(file, replace(fields, peers={}), run_blocking)
 
 
 class DamageUnnoticed(StoredGroups):

@@ -16,7 +16,8 @@ from tests.raft.group_with import group_with
 from tests.simulation.log import sabotaged_parts as parts
 from tests.simulation.log import sabotaged_rules as rules
 from tests.simulation.log.cluster import Cluster
-from tests.simulation.sabotage import Broken, Sabotage, by_name
+from tests.simulation.log.found_by import FOUND_BY
+from tests.simulation.sabotage import Broken, Sabotage, by_name, expecting
 
 
 def _host_class(broken: type) -> type[RaftHost]:
@@ -212,22 +213,22 @@ _ALL = (
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "ack-before-sync": (0, 1, 2),
-    "vote-before-sync": (32, 56),
+    "vote-before-sync": (29, 32),
     "counts-itself-before-sync": (0, 1, 2),
     "vote-not-recorded": (0, 1, 3),
     "term-not-recorded": (0, 1, 3),
-    "truncation-not-recorded": (5, 6, 13),
-    "failed-sync-ignored": (9, 12, 13),
-    "truncates-after-previous": (4, 17),
+    "truncation-not-recorded": (13, 21),
+    "failed-sync-ignored": (9, 14, 20),
+    "truncates-after-previous": (0, 4, 17),
     "commits-to-own-end": (112, 132),
     "acks-own-end": (112, 132),
-    "replies-across-terms": (9, 70),
+    "replies-across-terms": (156,),
     "stale-leader-unanswered": (1836, 1934),
     "next-moves-back": (0, 7, 35),
     "commits-on-heartbeat": (0, 1, 2),
     "no-own-term-rule": (8, 10, 11),
     "votes-not-voters": (17, 35, 57),
-    "votes-twice": (13, 20, 27),
+    "votes-twice": (1,),
     "ignores-older-logs": (5, 7),
     "no-pre-vote": (2, 9, 16),
     "no-stickiness": (1, 4),
@@ -251,7 +252,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "log-cleared-on-open": (0, 3, 4),
     "older-snapshot-installed": (41, 52),
     "suffix-dropped": (99, 112),
-    "suffix-kept": (84, 227),
+    "suffix-kept": (125,),
     "damaged-snapshot-swallowed": (0, 4, 9),
     "snapshot-not-synced": (3, 9, 11),
     "any-folder": (7, 15),
@@ -259,11 +260,11 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "segment-dropped-with-vote": (12, 14, 16),
     "heartbeat-digest-ignored": (9, 25),
     "silence-unnoticed": (70, 102),
-    "records-while-full": (9, 14),
+    "records-while-full": (29,),
     "terms-while-full": (29,),
     "answers-while-full": (9, 14),
-    "quiet-leader-while-full": (9,),
+    "quiet-leader-while-full": (169,),
     "stopped-keeps-log": (207,),
 }
 
-SABOTAGES = by_name(_ALL, _FOUND_WITH)
+SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)

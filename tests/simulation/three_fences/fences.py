@@ -70,6 +70,10 @@ def _any_sequence(
 _judge = Producers.check
 
 
+def _not_known(*_: Any) -> None:
+    """No batch is remembered."""
+
+
 def _no_gap(*_: Any) -> None:
     """Nothing is missing."""
 
@@ -133,6 +137,10 @@ FENCES: Final[dict[str, tuple[Place, ...]]] = {
         Place(
             "apply of an append: Producers.check",
             lambda: patch.object(Producers, "check", _any_sequence),
+        ),
+        Place(
+            "the partition's leader: Producers.duplicate",
+            lambda: patch.object(Producers, "duplicate", _not_known),
         ),
         Place("the partition's leader: Gaps", lambda: patch.object(Gaps, "refusal", _no_gap)),
         Place(

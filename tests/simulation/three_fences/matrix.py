@@ -85,7 +85,7 @@ LET_IN: Final = {
         frozenset({"producer_sequences", "replay", "every_marker_has_its_transaction"}),
         {
             "producer_sequences": "epoch 0 goes back from epoch 2",
-            "every_marker_has_its_transaction": "was decided by nobody",
+            "every_marker_has_its_transaction": "was never decided",
         },
     ),
     "rebalance": Expected(

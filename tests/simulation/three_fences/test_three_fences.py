@@ -51,7 +51,7 @@ def test_the_generation_counts_also_where_the_member_is_still_there(protocol: st
 
 
 ALONE: Final = {
-    SEQUENCE: [False, True, True],
+    SEQUENCE: [True, True, True, True],
     EPOCH: [True, True, True, True],
     GENERATION: [False],
 }
@@ -59,7 +59,7 @@ ALONE: Final = {
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_the_epoch_stands_twice_and_the_others_at_apply_alone(
+def test_sequence_and_epoch_stand_twice_and_the_generation_at_apply_alone(
     scene: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fence = OWN_FENCE[scene]

@@ -30,7 +30,7 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from tests.simulation.clock import Clock
-from tests.simulation.disk import SimCrash
+from tests.simulation.disk import SimCrash, SimDisk
 from tests.simulation.leases import holds_lease
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
@@ -68,6 +68,8 @@ class WholeCluster:
         self.on_crash: Callable[[SimBroker], None] = lambda broker: None
         self.on_broker: Callable[[SimBroker], None] = lambda broker: None
         """Gets each broker before it opens."""
+        self.on_wiped: Callable[[int, SimDisk], None] = lambda node, old: None
+        """Gets the node whose disk was replaced, and the old disk."""
         rng = world.rng("clocks")
         self._clock_starts: dict[int, float] = {}
         for node in plan.nodes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from strandline.node.gc import gone_topics
-from strandline.node.gc.collectable_epochs import CollectableEpochs, Heard, Maximum
+from strandline.node.gc.collectable_epochs import CollectableEpochs, Maximum, ReportedEpoch
 from strandline.node.gc.gone_topics import GoneTopics
 from strandline.node.gc.grace import Grace
 from strandline.node.gc.idle_epochs import IdleEpochs
@@ -76,7 +76,7 @@ _grace = Grace.__init__
 
 
 def _last_word_counts(self: CollectableEpochs, group: int, term: int, value: int) -> bool:
-    self._table[group] = Heard(value, term, self._loop.time())
+    self._table[group] = ReportedEpoch(value, term, self._loop.time())
     return True
 
 

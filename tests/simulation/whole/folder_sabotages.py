@@ -6,12 +6,14 @@ Each hole is (name, what is wrong, how it is opened). Nothing here is ever impor
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 from unittest.mock import patch
 
 from strandline.node.controller import replacements
 from strandline.node.controller.folder_keeper import FolderKeeper
-from strandline.node.raft.data_folder import Folder, Standing
+from strandline.node.raft.data_folder import Folder, RunBlocking, Standing
+from strandline.node.raft.folder_file import FolderFields, FolderFile
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.mesh.handshake import Handshake
@@ -28,10 +30,9 @@ def _is_what_is_known(self: Handshake) -> str | None:
     return None
 
 
-def _knows_nobody(self: Folder, *arguments: Any) -> None:
+def _knows_nobody(self: Folder, file: FolderFile, fields: FolderFields, run_blocking: RunBlocking) -> None:
     """As Folder.__init__, but what was written of others is not read back."""
-    _made(self, *arguments)
-    self.known = {}
+    _made(self, file, replace(fields, peers={}), run_blocking)
 
 
 _made = Folder.__init__
@@ -53,6 +54,7 @@ async def _founds_anyway(self: FolderKeeper) -> None:
     """As FolderKeeper.begin, but whose the storage is does not matter."""
     await _begin(self)
     self._host.give_vote()
+    self._host.store_folder(lambda error: None)
 
 
 _begin = FolderKeeper.begin
@@ -62,7 +64,7 @@ FOLDERS: Final = (
         "any-folder",
         "data folders are not compared",
         lambda: (
-            patch.object(Folder, "judges", _lets_anything_in),
+            patch.object(Folder, "reason_to_refuse", _lets_anything_in),
             patch.object(Handshake, "disowned", _is_what_is_known),
         ),
     ),

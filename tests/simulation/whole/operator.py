@@ -19,13 +19,15 @@ from tests.simulation.whole.wire import Lost
 ANSWER_SECONDS = 3.0
 SERVER_SECONDS = 2.0
 _PASSING = (ErrorCode.request_timed_out,)
-_NOT_DELETED = (*PASSING, *UNKNOWN, ErrorCode.not_enough_replicas)
 _HIGH_WATERMARK = -1
 _EVERYTHING = 1 << 62
 
 
 class Operator(Client):
     """One thing at a time, each tried until it is known what became of it."""
+
+    refused_deletions: tuple[ErrorCode, ...] = (*PASSING, *UNKNOWN, ErrorCode.not_enough_replicas)
+    """Codes under which DeleteRecords may fail."""
 
     def __init__(self, cluster: WholeCluster, directory: Directory, machine: int) -> None:
         super().__init__(cluster, directory, "operator", machine)
@@ -200,5 +202,5 @@ class Operator(Client):
             self.finished["records"] = self.finished.get("records", 0) + 1
             if told.low_watermark < offset:
                 self.ledger.broken("operator", f"{place} begins at {told.low_watermark}, not at {offset}")
-        elif told.error_code not in _NOT_DELETED and not self.directory.gone(place):
+        elif told.error_code not in self.refused_deletions and not self.directory.gone(place):
             self.ledger.broken("operator", f"deleting up to {offset} of {place}: {told.error_code.name}")

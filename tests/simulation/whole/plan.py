@@ -22,6 +22,7 @@ from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.wal.write_ahead_log import WalConfig
+from tests.simulation.whole.compaction.load import TableLoad
 from tests.simulation.whole.transactions.load import Load
 
 FAULTS = (
@@ -95,6 +96,8 @@ class Plan:
     """Partitions of each internal topic."""
     groups: GroupsSection = field(default_factory=GroupsSection)
     compaction: CompactionSection = field(default_factory=CompactionSection)
+    table: TableLoad | None = None
+    """How compacted topics are used; None: there are none."""
     topic_configs: tuple[tuple[str, str], ...] = ()
     """Of every topic that is created; empty: what `shrinking` says."""
     lost_folders: Literal["none", "one", "all"] = "none"

@@ -78,6 +78,9 @@ class Producer(Client):
         for _ in range(cluster.plan.lanes):
             self.spawn(self._work())
 
+    refused_with: tuple[ErrorCode, ...] = ()
+    """Codes under which, besides those that pass, a batch of a producer without an id may be refused."""
+
     @property
     def by_name(self) -> bool:
         return self.version < 13
@@ -298,7 +301,7 @@ class Producer(Client):
             return
         if code is ErrorCode.none:
             self.ledger.acked(batch, offset)
-        elif code not in RETRIABLE:
+        elif code not in (*RETRIABLE, *self.refused_with):
             self.ledger.broken("answers", f"{batch} was answered {code.name}")
         elif code not in UNKNOWN:
             batch.refused = code.name

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.topic_config import RETENTION_BYTES, RETENTION_MS
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.simulation.whole.objects import BODY, Objects, Place
@@ -32,6 +33,8 @@ class Retention:
         self._broken = broken
         self._now = now
         self._asked: dict[tuple[str, int], int] = {}
+        self.limit_ms: Callable[[Topic], int] = lambda topic: RETENTION_MS.of(topic.configs)
+        """The shortest `retention.ms` that a node may go by; negative for none."""
 
     def asked(self, topic: str, partition: int, offset: int) -> None:
         """DeleteRecords was asked for, up to an offset, of whatever topic has this name when it is done."""
@@ -49,7 +52,7 @@ class Retention:
             return
         by_request = self._asked.get((topic.name, place.partition), 0)
         batches = list(self._batches(machine, place))
-        by_time = self._by_time(batches, RETENTION_MS.of(topic.configs))
+        by_time = self._by_time(batches, machine.next_offset, self.limit_ms(topic))
         by_size = self._by_size(batches, machine, RETENTION_BYTES.of(topic.configs))
         if start > max(by_request, by_time, by_size):
             self._broken(
@@ -62,15 +65,12 @@ class Retention:
         else:
             self.expired += 1
 
-    def _by_time(self, batches: list[_Batch], limit: int) -> int:
-        end = 0
-        if limit >= 0:
-            oldest_kept = START_MS + int(1000 * self._now()) - limit + self.clock_error_ms
-            for batch in batches:
-                if batch.max_timestamp >= oldest_kept:
-                    break
-                end = batch.end_offset
-        return end
+    def _by_time(self, batches: list[_Batch], end: int, limit: int) -> int:
+        """Up to the first batch that is kept: what was before it may have been compacted away meanwhile."""
+        if limit < 0:
+            return 0
+        oldest_kept = START_MS + int(1000 * self._now()) - limit + self.clock_error_ms
+        return next((one.base_offset for one in batches if one.max_timestamp >= oldest_kept), end)
 
     def _by_size(self, batches: list[_Batch], machine: PartitionStateMachine, limit: int) -> int:
         end = 0
@@ -91,14 +91,15 @@ class Retention:
         """
         for one in machine.level_one:
             held = self._objects.batches(place, one)
-            for number, (_, _, body) in enumerate(held):
+            for number, (base, _, body) in enumerate(held):
                 end = held[number + 1][0] if number + 1 < len(held) else one.end_offset
-                yield _Batch(end, int.from_bytes(body[_MAX_TIMESTAMP], "big"), BODY + len(body))
+                yield _Batch(base, end, int.from_bytes(body[_MAX_TIMESTAMP], "big"), BODY + len(body))
         for extent in machine.extents:
-            yield _Batch(extent.end_offset, extent.max_timestamp, extent.length)
+            yield _Batch(extent.base_offset, extent.end_offset, extent.max_timestamp, extent.length)
 
 
 class _Batch(NamedTuple):
+    base_offset: int
     end_offset: int
     max_timestamp: int
     size: int

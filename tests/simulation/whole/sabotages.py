@@ -22,9 +22,10 @@ from strandline.node.raft.rules.lease import Lease
 from strandline.statemachine.controller.controller_commands import ProducerIdBlock
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from tests.simulation.sabotage import Sabotage, by_name
+from tests.simulation.sabotage import Sabotage, by_name, expecting
 from tests.simulation.whole.collection_sabotages import COLLECTION
 from tests.simulation.whole.folder_sabotages import FOLDERS
+from tests.simulation.whole.found_by import FOUND_BY
 from tests.simulation.whole.write_path_sabotages import (
     WRITE_PATH,
 )
@@ -198,8 +199,8 @@ _ALL = (
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "window-kept-over-terms": (1, 17, 25),
-    "window-empty-after-recovery": (82, 98, 122),
-    "no-barrier": (8, 32, 80),
+    "window-empty-after-recovery": (122,),
+    "no-barrier": (32,),
     "judged-only-once": (1, 9, 25),
     "released-before-the-log": (1, 9, 17),
     "stale-epochs-accepted": (1, 9, 17),
@@ -208,15 +209,15 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "no-turns": (0, 1, 2),
     "fails-alone": (3, 11, 19),
     "gaps-forgotten": (9, 17),
-    "judged-on-arrival": (3,),
+    "judged-on-arrival": (35,),
     "unknown-is-refusal": (18,),
     "answered-early": (0, 1, 2),
     "unknown-put-is-stored": (3, 11, 19),
-    "fetch-before-barrier": (18, 98),
+    "fetch-before-barrier": (2,),
     "stored-groups-kept": (0,),
     "begun-before-caught-up": (24,),
-    "topic-by-name": (4, 12, 28),
-    "captured-late": (21,),
+    "topic-by-name": (28,),
+    "captured-late": (5,),
     "own-producer-ids": (0, 1, 2),
     "staged-bytes-kept": (0,),
     "watchers-kept": (0,),
@@ -225,7 +226,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "collectable-from-seen": (8, 30, 33),
     "unheard-skipped": (4, 12, 20),
     "grace-hides-it": (14,),
-    "not-capped": (126,),
+    "not-capped": (26,),
     "one-too-far": (6, 14, 22),
     "last-word-counts": (6, 14, 22),
     "advances-unfenced": (6, 14, 22),
@@ -234,16 +235,16 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "reader-hold-dropped": (150, 182, 262),
     "undecided-swept": (1, 2, 3),
     "leased-removed": (37, 125, 173),
-    "gone-by-old-state": (22, 24),
+    "gone-by-old-state": (70,),
     "gone-topics-kept": (0,),
     "orphans-kept": (1,),
     "idle-epochs-stay": (0,),
     "any-folder": (3, 12, 13),
     "folders-in-memory": (24, 125, 222),
     "joins-as-a-founder": (3, 12, 13),
-    "left-too-early": (12, 13, 33),
+    "left-too-early": (3,),
     "newcomers-count": (121, 136, 192),
     "founds-anyway": (121, 136, 192),
 }
 
-SABOTAGES = by_name(_ALL, _FOUND_WITH)
+SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)

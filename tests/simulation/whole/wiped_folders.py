@@ -146,7 +146,9 @@ class WipedFolders:
         if self._over or self._wiped is not None:
             return
         self._cluster.crash(node, "kill")
+        old = self._world.nodes[node].disk
         self._world.nodes[node].replace_disk()
+        self._cluster.on_wiped(node, old)
         self._world.record(node, "fault: its folder is wiped")
         self._counts[WIPED] += 1
         self._generations[node] += 1

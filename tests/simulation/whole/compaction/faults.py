@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tests.simulation.disk import SimDisk
+from tests.simulation.inode import Inode
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.compaction.watch import LogWatch
 
 FOLDER: Final = "/data/compacted/"
-HELD_DOWN_SECONDS: Final = (2.0, 5.0)
-"""Longer than tombstones wait, and than leaders take to notice."""
+HELD_DOWN_SECONDS: Final = ((2.0, 5.0), (2.0, 5.0), (6.0, 9.0))
+"""Longer than tombstones wait, and than leaders take to notice; at times almost as long as faults go on."""
 
 
 class LogFaults:
@@ -36,10 +38,23 @@ class LogFaults:
 
         def after(node: int) -> float:
             if node == self._held and not self._over:
-                return self._rng.uniform(*HELD_DOWN_SECONDS)
+                return self._rng.uniform(*self._rng.choice(HELD_DOWN_SECONDS))
             return restart_after(node)
 
         cluster.restart_after = after
+        table = cluster.plan.table
+        if table is not None and table.old_files:
+            cluster.on_wiped = self._keep_logs
+
+    def _keep_logs(self, node: int, old: SimDisk) -> None:
+        """Local logs are not what makes a folder: they may have been on a disk of their own, or restored."""
+        disk = self._cluster.world.nodes[node].disk
+        for name in self._files_of(old):
+            disk._inodes_made += 1
+            kept = disk._names[name] = disk._durable_names[name] = Inode(disk._inodes_made)
+            kept.write(0, bytes(old._names[name].live))
+            kept.sync()
+        disk._folders |= {name: None for name in old._folders if name.startswith(FOLDER)}
 
     def heal(self) -> None:
         self._over = True
@@ -58,8 +73,11 @@ class LogFaults:
         return True
 
     def _files(self, node: int) -> list[str]:
-        names = self._cluster.world.nodes[node].disk._names
-        return sorted(name for name in names if name.startswith(FOLDER))
+        return self._files_of(self._cluster.world.nodes[node].disk)
+
+    @staticmethod
+    def _files_of(disk: SimDisk) -> list[str]:
+        return sorted(name for name in disk._names if name.startswith(FOLDER))
 
     def _lost_log(self) -> bool:
         """A node dies, and comes back without its local logs, or some of their files."""

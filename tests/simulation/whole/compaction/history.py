@@ -16,9 +16,9 @@ from strandline.statemachine.partition.extents import InlineExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.compaction.logs import Written, read
 from tests.simulation.store import SimStore
-from tests.simulation.whole.objects import Place
+from tests.simulation.whole.objects import BODY, Place
+from tests.simulation.whole.transactions.coordinated import TRANSACTIONAL
 
-TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 _ATTRIBUTES: Final = 21
 _PRODUCER: Final = 43
@@ -60,6 +60,8 @@ class History:
     end: int = 0
     records: dict[int, Truth] = field(default_factory=dict)
     """By offset, which rise."""
+    batches: dict[bytes, int] = field(default_factory=dict)
+    """The base offset of each batch, by its bytes behind what the broker stamps."""
     by_key: dict[bytes, list[int]] = field(default_factory=dict)
     """The offsets of each key's committed records, in order."""
     _open: dict[int, list[int]] = field(default_factory=dict)
@@ -70,6 +72,8 @@ class History:
         attributes = struct.unpack_from(">h", data, _ATTRIBUTES)[0]
         producer: int = struct.unpack_from(">q", data, _PRODUCER)[0]
         records = read([data])
+        if not records[0].marker:
+            self.batches[data[BODY:]] = records[0].offset
         for one in records:
             if one.marker:
                 self.records[one.offset] = Truth(one, True)
@@ -109,19 +113,19 @@ class History:
         if not truth.fate:
             return offset < bounds.settled
         if one.key is None:
-            return offset < bounds.clean
+            return offset < max(bounds.clean, bounds.published)
         below = bounds.stable if offset < bounds.published else bounds.end
         return self.superseded(one, below) or (one.value is None and offset < bounds.ripe_tombstones)
 
-    def table(self) -> dict[bytes, Written]:
-        """The newest committed record of each key that was not deleted."""
+    def table(self, start: int = 0) -> dict[bytes, Written]:
+        """The newest committed record of each key, from a start offset on, that was not deleted."""
         newest = {key: self.records[offsets[-1]].written for key, offsets in self.by_key.items()}
-        return {key: one for key, one in newest.items() if one.value is not None}
+        return {key: one for key, one in newest.items() if one.value is not None and one.offset >= start}
 
-    def deleted(self, ripe: int) -> set[bytes]:
-        """The keys whose newest record is a tombstone below an offset."""
+    def deleted(self, ripe: int, start: int) -> set[bytes]:
+        """The keys whose newest record is a tombstone below an offset, or is below the start offset."""
         newest = ((key, self.records[offsets[-1]].written) for key, offsets in self.by_key.items())
-        return {key for key, one in newest if one.value is None and one.offset < ripe}
+        return {key for key, one in newest if one.offset < start or (one.value is None and one.offset < ripe)}
 
 
 class Copies:
@@ -129,6 +133,8 @@ class Copies:
 
     def __init__(self, store: SimStore, broken: Callable[[str, str], None]) -> None:
         self.by_place: dict[Place, History] = {}
+        self.on_keyless: Callable[[Place], None] = lambda place: None
+        """Hears of each batch with a record without a key, as it is written."""
         self._store = store
         self._broken = broken
         self._parsed: dict[bytes, list[Written]] = {}
@@ -152,7 +158,12 @@ class Copies:
                     "history", f"{place}: {history.end} follows, and a batch is at {extent.base_offset}"
                 )
                 return
-            history.wrote(struct.pack(">q", extent.base_offset) + data[8:])
+            if data[BODY:] in history.batches:
+                self._broken("once", f"{place} has one batch at {extent.base_offset} and before")
+            data = struct.pack(">q", extent.base_offset) + data[8:]
+            history.wrote(data)
+            if any(one.key is None and not one.marker for one in self.read(data)):
+                self.on_keyless(place)
 
     def read(self, data: bytes) -> list[Written]:
         """The records of a batch, each checked against its header. Raises AssertionError."""

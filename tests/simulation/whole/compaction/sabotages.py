@@ -9,15 +9,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.compaction import removal_leader, segment_files
+from strandline.node.compaction import compaction_upkeep, removal_leader, segment_files
 from strandline.node.compaction.cleaning_round import CleaningRound
-from strandline.node.compaction.local_log import MANIFEST, LocalLog
+from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
+from strandline.node.compaction.ingest_plan import waiting
+from strandline.node.compaction.local_log import MANIFEST, LocalLog, View
+from strandline.node.compaction.local_reader import LocalReader
+from strandline.node.compaction.removal_leader import RemovalLeader
 from strandline.node.compaction.removal_minimum import Ends, removal_minimum
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.compaction.segment_files import PART
-from strandline.statemachine.partition.partition_commands import AdvanceRemoval
+from strandline.node.kafka.wire import record_batch
+from strandline.node.level_one import topic_retention
 from strandline.statemachine.partition.removal import Removals
-from tests.simulation.sabotage import Sabotage, by_name
+from tests.simulation.sabotage import Sabotage, by_name, expecting
+from tests.simulation.whole.compaction.found_by import FOUND_BY
 
 
 def _of_those_who_answered(members: Iterable[int], known: Mapping[int, Ends], level_one: Ends) -> Ends | None:
@@ -50,9 +56,12 @@ def _all_is_ripe(self: CleaningRound, *args: Any, **named: Any) -> None:
 _round = CleaningRound.__init__
 
 
-def _at_once(mtro: int, mxro: int, retention: int) -> AdvanceRemoval:
+def _at_once(self: Removals, mtro: int, mxro: int, retention: int, time: int) -> bool:
     del retention
-    return AdvanceRemoval(mtro, mxro, 0)
+    return _advance(self, mtro, mxro, 0, time)
+
+
+_advance = Removals.advance
 
 
 def _clean_to_the_end(self: Removals, clean: int, settled: int) -> None:
@@ -61,13 +70,106 @@ def _clean_to_the_end(self: Removals, clean: int, settled: int) -> None:
     self.level_one_settled = max(self.level_one_settled, settled)
 
 
+def _no_rows(*_: Any) -> bytes:
+    return b""
+
+
+class _AllStable:
+    """A state that takes its high watermark for its last stable offset."""
+
+    def __init__(self, machine: Any) -> None:
+        self._machine = machine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._machine, "high_watermark" if name == "last_stable_offset" else name)
+
+
+def _waiting_to_the_end(manifest: Any, machine: Any, most_bytes: int) -> Any:
+    return waiting(manifest, _AllStable(machine), most_bytes)  # type: ignore[arg-type]
+
+
+def _clean_to_the_planned_end(self: CleaningRound, bound: int) -> None:
+    _plan(self, self._to_map[-1].end_offset if self._to_map else bound)
+
+
+_plan = CleaningRound._plan
+
+
+def _first_retention(self: RemovalLeader, replica: Any) -> int | None:
+    retention = _retention(self, replica)
+    return None if retention is None else vars(self).setdefault(f"_sabotaged {replica.topic}", retention)
+
+
+_retention = RemovalLeader._retention
+
+
+async def _trimmed_is_clean(self: ReplicaLog, it: LocalLog) -> None:
+    start, manifest = self.replica.machine.start_offset, it.manifest
+    left = [one for one in manifest.segments if one.end_offset > start]
+    if left:
+        await self._change(it, lambda it: it.replace(left, left[-1].end_offset))
+    else:
+        await _trim(self, it)
+
+
+_trim = ReplicaLog._trim
+
+
+def _always_in_step(self: ReplicaLog) -> bool:
+    return self.log is not None and self._due is None
+
+
+def _expires_anyway(configs: Any) -> topic_retention.Kept:
+    return _kept({**configs, "cleanup.policy": "delete"})
+
+
+_kept = topic_retention.kept
+
+
+async def _closed(self: ReplicaLog) -> None:
+    self.close()
+
+
+async def _unswept(self: CompactionUpkeep) -> None:
+    self._swept = True
+
+
+def _all_have_keys(*_: Any) -> tuple[int, ...]:
+    return ()
+
+
+def _first_view(self: LocalReader, group: int, offset: int) -> View | None:
+    view = _view(self, group, offset)
+    if view is None:
+        return None
+    kept = vars(self)
+    if (name := f"_sabotaged {group}") not in kept:
+        kept[name] = view.hold()
+    first: View = kept[name]
+    return first if first.manifest.start_offset <= offset < first.manifest.log_end else view
+
+
+_view = LocalReader._view
+
+
 _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "answered": (4,),
     "hearsay": (0,),
     "manifest-unsynced": (0,),
-    "all-is-ripe": (0,),
+    "all-is-ripe": (4,),
     "ripe-at-once": (0,),
     "called-cleaner": (5,),
+    "aborted-kept": (3,),
+    "open-settled": (3,),
+    "planned-bound": (11,),
+    "first-retention": (2,),
+    "trimmed-is-clean": (41,),
+    "compacted-expires": (1,),
+    "log-stays": (1,),
+    "not-swept": (1,),
+    "keyless-taken": (1,),
+    "old-view": (0,),
+    "always-in-step": (2,),
 }
 _HOLES = (
     Sabotage(
@@ -88,11 +190,55 @@ _HOLES = (
     ),
     Sabotage(
         "ripe-at-once", "tombstones are ripe at once",
-        lambda: (patch.object(removal_leader, "AdvanceRemoval", _at_once),),
+        lambda: (patch.object(Removals, "advance", _at_once),),
+    ),
+    Sabotage(
+        "aborted-kept", "a local log is filled with what was aborted",
+        lambda: (patch.object(compaction_upkeep, "packed_rows", _no_rows),),
+    ),
+    Sabotage(
+        "open-settled", "a local log is filled with what is not decided yet",
+        lambda: (patch.object(compaction_upkeep, "waiting", _waiting_to_the_end),),
+    ),
+    Sabotage(
+        "planned-bound", "a round whose map was full calls the log clean up to where it was to go",
+        lambda: (patch.object(CleaningRound, "_plan", _clean_to_the_planned_end),),
+    ),
+    Sabotage(
+        "first-retention", "a leader goes by the delete.retention.ms that it saw first",
+        lambda: (patch.object(RemovalLeader, "_retention", _first_retention),),
+    ),
+    Sabotage(
+        "trimmed-is-clean", "a log whose front expired is called clean to its end",
+        lambda: (patch.object(ReplicaLog, "_trim", _trimmed_is_clean),),
+    ),
+    Sabotage(
+        "compacted-expires", "retention.ms goes for topics that are compacted only",
+        lambda: (patch.object(topic_retention, "kept", _expires_anyway),),
+    ),
+    Sabotage(
+        "log-stays", "a local log stays when its topic goes, or is not compacted any more",
+        lambda: (patch.object(ReplicaLog, "remove", _closed),),
+    ),
+    Sabotage(
+        "not-swept", "a node that starts keeps local logs of what went meanwhile",
+        lambda: (patch.object(CompactionUpkeep, "_sweep", _unswept),),
+    ),
+    Sabotage(
+        "always-in-step", "a log is used whatever it has missed",
+        lambda: (patch.object(ReplicaLog, "in_step", _always_in_step),),
+    ),
+    Sabotage(
+        "keyless-taken", "topics that are compacted take records without keys",
+        lambda: (patch.object(record_batch, "keyless_records", _all_have_keys),),
+    ),
+    Sabotage(
+        "old-view", "readers of a local log get it as it was when it was read first",
+        lambda: (patch.object(LocalReader, "_view", _first_view),),
     ),
     Sabotage(
         "called-cleaner", "level one is called clean to the end of what is published",
         lambda: (patch.object(Removals, "published", _clean_to_the_end),),
     ),
 )  # fmt: skip
-SABOTAGES = by_name(_HOLES, _FOUND_WITH)
+SABOTAGES = expecting(by_name(_HOLES, _FOUND_WITH).values(), FOUND_BY)

@@ -6,14 +6,15 @@ import pytest
 
 from tests.simulation.run import main
 from tests.simulation.sabotage import Sabotage
-from tests.simulation.whole.compaction.plan import STEPS, compaction_plan
+from tests.simulation.whole.compaction.plan import KINDS, STEPS, compaction_plan, kinds_of
 from tests.simulation.whole.compaction.sabotages import SABOTAGES
 from tests.simulation.whole.compaction.scenario import run_seed
+from tests.simulation.whole.transactions.plan import STEPS as TRANSACTION_STEPS
 
 SEED = 1
 
 
-@pytest.mark.parametrize("seed", [0, 2, 5, 8])
+@pytest.mark.parametrize("seed", [0, 3, 7, 12])
 def test_a_seed_finds_nothing(seed: int) -> None:
     report = run_seed(seed)
     assert report.findings == []
@@ -28,8 +29,10 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_plans_cover_every_fault() -> None:
     plans = [compaction_plan(seed) for seed in range(100)]
-    assert {kind for plan in plans for kind in plan.faults} >= set(STEPS)
+    assert {kind for plan in plans for kind in plan.faults} >= {*STEPS, *TRANSACTION_STEPS}
     assert {plan.lost_folders for plan in plans} == {"none", "one"}
+    assert {plan.table.old_files for plan in plans if plan.table} == {False, True}
+    assert set[str]().union(*map(kinds_of, range(100))) == set(KINDS)
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES.values(), ids=SABOTAGES)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandline.node.compaction.cleaning_round import CleaningRound
 from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.local_log import MANIFEST, View, log_folder
 from strandline.node.compaction.manifest import LogIdentity, Manifest, ManifestDamaged, parsed
@@ -15,10 +16,11 @@ from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Kind
 from tests.simulation.disk import SimDisk
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.compaction.history import Bounds, Copies
+from tests.simulation.whole.compaction.removal_watch import RemovalWatch
+from tests.simulation.whole.compaction.settings import Settings
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.sim_broker import SimBroker
 
@@ -40,6 +42,8 @@ class _Said:
     forgiven: float = 0.0
     empty: bool = False
     """It has had nothing since it lost its files."""
+    behind: bool = False
+    """It was wiped, and has not come to MTRO and MXRO since: its old files may be reset at any time."""
     rotten: bool = False
     """A bit of a file has changed, and the log was not made anew yet."""
 
@@ -50,13 +54,20 @@ class LogWatch:
 
     cluster: WholeCluster
     copies: Copies
+    settings: Settings = field(init=False)
+    removals: RemovalWatch = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     _said: dict[tuple[int, int], _Said] = field(default_factory=dict)
     """By node and group."""
     _disks: dict[int, SimDisk] = field(default_factory=dict)
     """Of each node; another one where its folder was wiped."""
-    _raised: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
-    """By group: when MTRO was first raised to an offset."""
+    _resets: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By node and boot: logs that were made anew for another reason than that there was none."""
+
+    def __post_init__(self) -> None:
+        world = self.cluster.world
+        self.settings = Settings(self.cluster.ledger.objects, lambda: world.now)
+        self.removals = RemovalWatch(self)
 
     def start(self) -> None:
         ledger = self.cluster.ledger
@@ -67,6 +78,7 @@ class LogWatch:
             self._watch(broker)
 
         self.cluster.on_broker = watched
+        self.copies.on_keyless = self._keyless
         ledger.on_entry = self._entry
         ledger.on_published = self._published
 
@@ -95,12 +107,21 @@ class LogWatch:
         if self._disks.setdefault(broker.node_id, broker.sim.disk) is not broker.sim.disk:
             self._disks[broker.node_id] = broker.sim.disk
             self.lost(broker.node_id)
+            for _, group in self._places():
+                self.said(broker.node_id, group).behind = True
         upkeep, reports = broker.compaction, broker.reports
         take_up, send = upkeep._taken_up, reports._send
 
         def taken_up(*args: Any) -> Any:
             made = take_up(*args)
             made.log.watch(lambda: self._changed(broker, made.log))
+            replace = made.log.replace
+
+            async def replaced(segments: Any, clean_end: int) -> bool:
+                self._check_in_step(broker, made.log)
+                return bool(await replace(segments, clean_end))
+
+            made.log.replace = replaced  # type: ignore[method-assign]
             return made
 
         def sent(peer: int, rows: list[tuple[int, Any]]) -> None:
@@ -109,6 +130,15 @@ class LogWatch:
                     self._reported(broker, group, told.ends)
             send(peer, rows)
 
+        ended = upkeep._round_ended
+
+        def counted(it: CleaningRound) -> None:
+            # Its map was full before it had seen all there is.
+            self.counts["partial rounds"] += bool(it._bound and it._to_map and it.young_ms is None)
+            ended(it)
+
+        upkeep._round_ended = counted  # type: ignore[assignment,method-assign]
+        self.removals.watch(broker)
         upkeep._taken_up = taken_up  # type: ignore[assignment,method-assign]
         reports._send = sent  # type: ignore[method-assign]
 
@@ -124,21 +154,35 @@ class LogWatch:
         except ManifestDamaged:
             return None
 
+    def ends_on_disk(self, node: int, place: Place, start: int) -> Ends:
+        """What a node could report if its power were cut now; `start` is the start offset."""
+        return ends_of(self.durable(node, place), start)
+
     def _reported(self, broker: SimBroker, group: int, ends: Ends) -> None:
         place = broker.places[group]
         manifest, log = self.durable(broker.node_id, place), broker.compaction.log_of(group)
         start = 0 if log is None else log.replica.machine.start_offset
-        on_disk = _ends(manifest, start)
+        on_disk = ends_of(manifest, start)
         if ends.mcco > on_disk.mcco or ends.mxfo > on_disk.mxfo:
             self._broken(
                 "reports are durable", f"node {broker.node_id} reports {ends} of {place}, has {on_disk}"
             )
         said = self.said(broker.node_id, group)
-        said.ends = Ends(*map(max, said.ends, _ends(manifest, 0)))
+        said.ends = Ends(*map(max, said.ends, ends_of(manifest, 0)))
         if said.lost:
             said.lost, said.forgiven = False, self.cluster.world.now + FORGIVEN_SECONDS
 
-    # L4, at each change.
+    # L1 and L4, at each change.
+
+    def _check_in_step(self, broker: SimBroker, log: ReplicaLog) -> None:
+        """A log that is filled or cleaned has not missed what may be gone elsewhere."""
+        assert log.log is not None
+        manifest, machine = log.log.manifest, log.replica.machine
+        removals, end = machine.removals, max(manifest.log_end, machine.start_offset)
+        missed = removals.ripe_tombstones > max(end, manifest.floor)
+        if missed or removals.ripe_markers > max(end, manifest.floor_markers):
+            text = f"{manifest} goes on although {removals.fields()}"
+            self._broken("in step", f"node {broker.node_id}, group {log.replica.group.id}: {text}")
 
     def _changed(self, broker: SimBroker, log: ReplicaLog) -> None:
         it, group = log.log, log.replica.group.id
@@ -147,20 +191,27 @@ class LogWatch:
         place, node = Place(log.replica.topic_id, log.replica.number), broker.node_id
         said = self.said(node, group)
         manifest, machine = it.manifest, log.replica.machine
-        resets = broker.compaction.measures.resets
-        if log.resets and not manifest.segments:
-            said.ends, said.rotten = Ends(0, 0), False
-            if resets[Reset.BEHIND] + resets[Reset.DAMAGED] and not self._excused(said):
+        if sum(broker.compaction.measures.resets.values()) and not manifest.segments:
+            # Rotten bits may be met long after everything else was made good.
+            rotten, said.rotten, said.ends = said.rotten, False, Ends(0, 0)
+            if (
+                self._made_anew(broker)
+                and not rotten
+                and not self.excused(said)
+                and not self.settings.flipped(place.topic_id)
+            ):
                 self._broken("needless reset", f"node {node} had to make {place} anew: {log.reset_for}")
-        has = _ends(manifest, machine.start_offset)
+        has = ends_of(manifest, machine.start_offset)
         if said.ends.mcco > has.mcco or said.ends.mxfo > has.mxfo:
             self._broken("reports are durable", f"node {node} said {said.ends} of {place}, and has {has}")
-        newest = self.cluster.ledger.objects.newest(group)
+        newest = self.cluster.ledger.objects.machine_of(place)
         if newest is None or not manifest.segments:
             return
         said.empty = False
         self.copies.catch_up(place, newest)
         ripe = newest.removals
+        if has.mcco >= ripe.mtro and has.mxfo >= ripe.mxro:
+            said.behind = False
         bounds = Bounds(
             max(manifest.start_offset, machine.start_offset), manifest.log_end, manifest.clean_end,
             manifest.log_end, ripe.ripe_tombstones, ripe.ripe_markers, ripe.level_one_settled,
@@ -169,53 +220,32 @@ class LogWatch:
         if not said.rotten:
             self.copies.check(f"the log of node {node} of {place}", place, [*batches_in(it.view)], bounds)
 
-    def _excused(self, said: _Said) -> bool:
-        return said.lost or said.empty or self.cluster.world.now < said.forgiven
+    def _made_anew(self, broker: SimBroker) -> bool:
+        """Whether a log was, since this was asked last, for another reason than that there was none."""
+        resets = broker.compaction.measures.resets
+        now = resets[Reset.BEHIND] + resets[Reset.DAMAGED]
+        before = self._resets.get((broker.node_id, broker.boot), 0)
+        self._resets[broker.node_id, broker.boot] = now
+        return now > before
 
-    # L3, and what entries do.
+    def excused(self, said: _Said) -> bool:
+        return said.lost or said.empty or said.behind or self.cluster.world.now < said.forgiven
+
+    # What entries do.
 
     def _entry(
         self, node: int, group: int, machine: PartitionStateMachine, place: Place, commands: Sequence[Any]
     ) -> None:
-        self.copies.catch_up(place, machine)
-        for kind, *fields in commands:
-            if kind == Kind.ADVANCE_REMOVAL:
-                self._check_removal(node, group, machine, place, *fields)
-
-    def _check_removal(
-        self, node: int, group: int, machine: PartitionStateMachine, place: Place, mtro: int, mxro: int,
-        retention: int,
-    ) -> None:  # fmt: skip
-        now, removals = self.cluster.world.now, machine.removals
-        hosted = self.cluster.brokers[node].host.groups.get(group)
-        if hosted is None:
+        if group not in self.cluster.ledger.objects.places():
             return
-        raised = self._raised.setdefault(group, [])
-        if mtro > removals.mtro:
-            raised.append((now, mtro))
-            self.counts["removals"] += 1
-            for member in hosted.configuration.members:
-                if self._excused(self.said(member, group)):
-                    continue
-                has = _ends(self.durable(member, place), machine.start_offset)
-                if has.mcco < mtro or has.mxfo < mxro:
-                    self._broken(
-                        "removal overtakes none",
-                        f"{place}: MTRO {mtro}, MXRO {mxro}, and node {member} has {has}",
-                    )
-        del retention  # a leader says it
-        retention = int(dict(self.cluster.plan.topic_configs)["delete.retention.ms"])
-        if removals.ripe_tombstones and self.cluster.ledger.retention.clock_error_ms < 1000:
-            self._check_clock(place, removals.ripe_tombstones, raised, retention)
+        self.settings.note()
+        self.copies.catch_up(place, machine)
+        self.removals.check(node, group, machine, place, commands)
 
-    def _check_clock(self, place: Place, ripe: int, raised: list[tuple[float, int]], retention: int) -> None:
-        """Tombstones below `ripe` may go now: MTRO passed them `delete.retention.ms` ago."""
-        passed = min((at for at, mtro in raised if mtro >= ripe), default=None)
-        error = self.cluster.ledger.retention.clock_error_ms / 1000
-        if passed is None or self.cluster.world.now < passed + retention / 1000 - error:
-            self._broken("retention of tombstones", f"{place}: ripe to {ripe}, which MTRO passed at {passed}")
-        else:
-            self.counts["ripe"] += 1
+    def _keyless(self, place: Place) -> None:
+        self.counts["keyless"] += 1
+        if not self.settings.flipped(place.topic_id):
+            self._broken("keyless", f"{place} is compacted, and takes a record without a key")
 
     def _published(self, where: str, fields: list[Any], machine: PartitionStateMachine, place: Place) -> None:
         old, rows, publisher_clean_end, clean, settled = fields
@@ -234,6 +264,8 @@ class LogWatch:
         if at:
             there[at[0] : at[-1] + 1] = made
         self.counts["publications"] += 1
+        if not self.settings.had(place.topic_id, "compact"):
+            self._broken("published", f"{where}: {place} is not compacted, and its level one is replaced")
         self.check_level_one(where, place, machine, there, clean, settled)
 
     def check_level_one(
@@ -264,7 +296,7 @@ class LogWatch:
         self.cluster.ledger.broken(check, text)
 
 
-def _ends(manifest: Manifest | None, start: int) -> Ends:
+def ends_of(manifest: Manifest | None, start: int) -> Ends:
     if manifest is None:
         return Ends(start, start)
     mcco = max(manifest.clean_end, manifest.floor, start)

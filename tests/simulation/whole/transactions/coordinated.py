@@ -10,6 +10,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
+from tests.kafka.wire.batches import Record, build
 from tests.simulation.whole.client import Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.transactions.endings import GivenUp
@@ -19,6 +20,8 @@ from tests.simulation.whole.wire import Lost
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+TRANSACTIONAL: Final = 0x10
+"""The bit of a batch's attributes."""
 FIND_SECONDS: Final = 1.5
 GIVE_UP_SECONDS: Final = 10.0
 """How long one question is asked again before its client gives up what it was about."""
@@ -88,6 +91,12 @@ class Coordinated(Client):
                 self.journal.counts["given up"] += 1
                 raise GivenUp(f"{self.name}: {ApiKey(api).name}")
             await self.pause()
+
+    def built(self, values: list[str], time: int, producer: tuple[int, int, int]) -> bytes:
+        """A transactional batch of a record for each of these values; no other batch has these bytes."""
+        filler = "." * self.rng.choice((0, 20, 200))
+        records = [Record(f"{value} {filler}".encode(), time) for value in values]
+        return build(records, producer=producer, attributes=TRANSACTIONAL)
 
     def dawdles(self) -> bool:
         """Whether to stand still in the midst of a transaction; nobody does once the faults are over."""

@@ -57,7 +57,13 @@ class TransactionFaults:
         self._at_call: Callable[[SimBroker, int, str, bool], None] = _nothing
         self._again = self._late = 0.0
         """Shares of calls that are carried out again later, or late."""
-        cluster.on_broker = self._tap
+        before = cluster.on_broker
+
+        def tapped(broker: SimBroker) -> None:
+            before(broker)
+            self._tap(broker)
+
+        cluster.on_broker = tapped
         for broker in cluster.brokers.values():
             self._tap(broker)
         self.kinds: dict[str, Callable[[], bool]] = {

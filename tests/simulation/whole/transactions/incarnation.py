@@ -17,7 +17,6 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
 from tests.histories.history import Transaction
-from tests.kafka.wire.batches import Record, build
 from tests.simulation.whole.ledger import Sent
 from tests.simulation.whole.objects import BODY, Place
 from tests.simulation.whole.producers import PATIENCE, RETRIABLE
@@ -36,7 +35,6 @@ from tests.simulation.whole.wire import Connection, Lost
 
 SHORTEST_SECONDS: Final = 0.02
 """Of a wait for an answer, however little patience is left."""
-_TRANSACTIONAL: Final = 0x10
 
 
 class Incarnation:
@@ -109,12 +107,8 @@ class Incarnation:
         client = self.client
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + len(values)
-        filler = "." * client.rng.choice((0, 20, 200))
         time = START_MS + int(1000 * client.world.now)
-        data = build(
-            [Record(f"{value} {filler}".encode(), time) for value in values],
-            producer=(self.producer_id, self.epoch, sequence), attributes=_TRANSACTIONAL,
-        )  # fmt: skip
+        data = client.built(values, time, (self.producer_id, self.epoch, sequence))
         number = self._numbers.get(place, 0)
         self._numbers[place] = number + 1
         batch = Sent(self.name, number, place, len(values), data[BODY:], idempotent=True)

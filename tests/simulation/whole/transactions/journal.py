@@ -16,6 +16,8 @@ class Journal:
         self.history = History()
         self.counts: Counter[str] = Counter()
         """Transactions by ending, and what befell clients."""
+        self.batches: dict[ledger.Sent, Transaction] = {}
+        """The transaction of each batch that was made."""
         self.calm = False
         """Whether the faults are over."""
         self._now = now
@@ -48,6 +50,7 @@ class Journal:
     def sent(self, transaction: Transaction, topic: str, batch: ledger.Sent) -> None:
         """These records are part of the transaction from now on, whether they ever arrive or not."""
         place = Place(topic, batch.place.partition)
+        self.batches[batch] = transaction
         transaction.sent += [Sent(place, value, None) for value in self._values[batch]]
 
     def acknowledged(self, transaction: Transaction, batch: ledger.Sent, offset: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.coordinator.transactions.markers import Decided, Markers
+from strandline.node.coordinator.transactions.markers import Markers, PreparedEnd
 from strandline.node.coordinator.transactions.transaction_coordinator import (
     ProducerIdentity,
     TransactionCoordinator,
@@ -29,8 +29,10 @@ from strandline.statemachine.partition.rejection import Rejected, Rejection
 from strandline.statemachine.transactions.transaction_commands import Enlisted, Kind
 from strandline.statemachine.transactions.transaction_state import State, Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
-from tests.simulation.sabotage import Sabotage, by_name
+from tests.simulation.all_of import all_of
+from tests.simulation.sabotage import Sabotage, by_name, expecting
 from tests.simulation.whole.folder_sabotages import FOLDERS
+from tests.simulation.whole.transactions.found_by import FOUND_BY
 from tests.simulation.whole.transactions.marker_sabotages import MARKERS
 
 # At the partition.
@@ -62,7 +64,11 @@ def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) 
                     return Duplicate(batch.base_offset)
         return None if first == expected else Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
 
-    return patch.object(Producers, "check", judge)
+    broken = [patch.object(Producers, "check", judge)]
+    if not sequence:
+        # The leader knows a retry before it is uploaded, by the same sequence.
+        broken.append(patch.object(Producers, "duplicate", lambda *_: None))
+    return all_of(broken)
 
 
 def _reads_to_the_end(self: FetchPartition) -> None:
@@ -111,7 +117,7 @@ def _takes_up_nothing(self: TransactionUpkeep, term: int) -> None:
 _started = TransactionUpkeep._started
 
 
-async def _delivers_once(self: Markers, decided: Decided) -> None:
+async def _delivers_once(self: Markers, decided: PreparedEnd) -> None:
     """As Markers.deliver, but whatever does not arrive at once never does."""
     await self._round(decided, decided.places)
 
@@ -150,10 +156,10 @@ def _none(*_: Any, **__: Any) -> None:
 
 
 _MARKERS: dict[str, tuple[int, ...]] = {
-    "markers-without-numbers": (22,),
-    "ended-numbers-taken": (21,),
+    "markers-without-numbers": (10,),
+    "ended-numbers-taken": (51,),
     "refusals-unheard": (2, 3),
-    "markers-done-unheard": (2,),
+    "markers-done-unheard": (107,),
     "state-without-stable-offset": (2,),
 }
 
@@ -181,13 +187,13 @@ _ALL = (
         "sequences-ignored",
         "a partition does not look at sequences",
         lambda: (_judging(sequence=False),),
-        (3, 10),
+        (9, 3, 10),
     ),
     Sabotage(
         "abort-before-raise",
         "a transaction that took too long is aborted, and its producer keeps its epoch",
         lambda: (patch.dict(TransactionsMachine.HANDLERS, {Kind.ABORT: _aborts_unraised}),),
-        (8,),
+        (34,),
     ),
     Sabotage(
         "verified-blindly",
@@ -214,7 +220,7 @@ _ALL = (
         "unstable-offsets-given",
         "offsets are given to members while a transaction that has others is open",
         lambda: (patch.object(Offsets, "is_pending", lambda *_: False),),
-        (4,),
+        (11,),
     ),
     Sabotage(
         "markers-not-taken-up",
@@ -250,4 +256,4 @@ _ALL = (
     *by_name((hole for hole in FOLDERS if hole.name in _LOST_FOLDERS), _LOST_FOLDERS).values(),
 )
 
-SABOTAGES = {sabotage.name: sabotage for sabotage in _ALL}
+SABOTAGES = expecting(_ALL, FOUND_BY)

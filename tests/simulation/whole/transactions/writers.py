@@ -118,7 +118,7 @@ class Writer(Transacting):
         await self.abort(life, transaction)
 
     def _batches(self) -> dict[Place, list[list[str]]]:
-        topics = self.directory.topics[:2]
+        topics = [topic for topic in self.directory.topics[:2] if topic.stable]
         places = [Place(topic.topic_id, number) for topic in topics for number in range(topic.partitions)]
         chosen = self.rng.sample(places, self.rng.randint(1, min(3, len(places))))
         return {

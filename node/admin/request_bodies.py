@@ -1,11 +1,13 @@
-"""Validation of the bodies of requests about checkpoints."""
+"""Validation of the bodies of requests about checkpoints and holds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.exceptions import HTTPException
+
+from strandline.statemachine.partition.holds import MAX_HOLD_MS, MAX_READER_BYTES
 
 MAX_TOPICS: Final = 1000
 """Topics that one checkpoint may name; without names it takes all there are."""
@@ -18,6 +20,37 @@ RENEWAL_SECONDS: Final = 20.0
 MAX_CHECKPOINT_SECONDS: Final = 600.0
 
 _MAX_NUMBER: Final = 2**63 - 1
+
+_HOLD_FORM: Final = 'a hold is {"topic": "t", "reader": "name", "offsets": {"0": 7}, "lease_seconds": 3600}'
+
+
+class HoldRequest(NamedTuple):
+    """A reader's hold of a topic, to be renewed."""
+
+    topic: str
+    reader: str
+    offsets: dict[int, int | None] | None
+    """By partition; None for all partitions, and for an offset: where the reader holds it, or may begin."""
+    lease_seconds: float
+
+
+def hold(body: Any) -> HoldRequest:
+    """The request for a hold; HTTPException for anything else."""
+    _only(body, "topic", "reader", "offsets", "lease_seconds")
+    topic, reader = _topic_and_reader(body)
+    lease = _seconds(body, "lease_seconds", LEASE_SECONDS, MAX_HOLD_MS / 1000)
+    given = body.get("offsets")
+    if given is None:
+        return HoldRequest(topic, reader, None, lease)
+    if not isinstance(given, dict) or not given or not all(_is_offset(*one) for one in given.items()):
+        raise HTTPException(400, f"{_HOLD_FORM}: offsets has an offset, or null, by partition")
+    return HoldRequest(topic, reader, {int(number): offset for number, offset in given.items()}, lease)
+
+
+def release(body: Any) -> tuple[str, str]:
+    """Topic and reader whose holds end; HTTPException for anything else."""
+    _only(body, "topic", "reader")
+    return _topic_and_reader(body)
 
 
 def checkpoint(body: Any) -> tuple[list[str] | None, float, float]:
@@ -50,6 +83,20 @@ def _only(body: Any, *known: str) -> None:
     unknown = sorted(set(body) - set(known))
     if unknown:
         raise HTTPException(400, f"there is no {unknown[0][:100]!r}: {', '.join(known)}")
+
+
+def _topic_and_reader(body: Mapping[str, Any]) -> tuple[str, str]:
+    topic, reader = body.get("topic"), body.get("reader")
+    if not isinstance(topic, str) or not isinstance(reader, str):
+        raise HTTPException(400, f"topic and reader are missing: {_HOLD_FORM}")
+    if not 0 < len(reader.encode(errors="replace")) <= MAX_READER_BYTES:
+        raise HTTPException(400, f"a reader's name has 1 to {MAX_READER_BYTES} bytes")
+    return topic, reader
+
+
+def _is_offset(number: str, offset: Any) -> bool:
+    is_number = number.isascii() and number.isdigit() and len(number) < 9
+    return is_number and (offset is None or (type(offset) is int and 0 <= offset <= _MAX_NUMBER))
 
 
 def _is_names(topics: Any) -> bool:

@@ -1,0 +1,111 @@
+"""What must hold of removal: no copy is overtaken (L3), and deletions wait as long as their topic says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandline.statemachine.controller.topic_config import DELETE_RETENTION_MS
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import Kind
+from tests.simulation.whole.objects import Place
+from tests.simulation.whole.sim_broker import SimBroker
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.compaction.watch import LogWatch
+
+
+class _Proposed(NamedTuple):
+    """What a leader was about to propose."""
+
+    at: float
+    mcco: int | None
+    """All copies were clean up to here, as far as it knew; None: it did not know all of them."""
+    retention: int
+    """By the state of the controller on its node."""
+
+
+class RemovalWatch:
+    """The entries of all partitions that raise MTRO, MXRO or a start offset."""
+
+    def __init__(self, watch: LogWatch) -> None:
+        self._watch = watch
+        self._world = watch.cluster.world
+        self._ledger = watch.cluster.ledger
+        self._proposed: dict[int, list[_Proposed]] = {}
+        self._advanced: dict[int, tuple[float, int]] = {}
+        """When the last AdvanceRemoval was applied, and the retention that it has."""
+        self._ripe: dict[int, int] = {}
+        """Up to where tombstones were ripe when that was last looked at."""
+
+    def watch(self, broker: SimBroker) -> None:
+        """Hear of what a broker is about to propose."""
+        removal, advance = broker.removal, broker.removal._advance
+
+        async def advanced(replica: Any, led: Any) -> None:
+            minimum = removal.copies(replica).minimum
+            topic = broker.controller.machine.topic_by_id(replica.topic_id)
+            if topic is not None and replica.leader_epoch >= self._ledger.objects.newest_term(
+                replica.group.id
+            ):
+                mcco = None if minimum is None else minimum.mcco
+                retention = DELETE_RETENTION_MS.of(topic.configs)
+                known = self._proposed.setdefault(replica.group.id, [])
+                known.append(_Proposed(self._world.now, mcco, retention))
+            await advance(replica, led)
+
+        removal._advance = advanced  # type: ignore[method-assign]
+
+    def check(
+        self, node: int, group: int, machine: PartitionStateMachine, place: Place, commands: Sequence[Any]
+    ) -> None:
+        """Judge an entry that a replica is the first to apply."""
+        self._check_ripe(group, place, machine)
+        for kind, *fields in commands:
+            if kind == Kind.ADVANCE_REMOVAL:
+                self._check_removal(node, group, machine, place, *fields)
+            elif kind == Kind.SET_START_OFFSET and fields[0] > machine.start_offset:
+                self._watch.counts["start moves"] += 1
+                if not self._watch.settings.had(place.topic_id, "delete"):
+                    text = f"{place} begins at {fields[0]}, and nothing of it may expire"
+                    self._ledger.broken("compact only", text)
+
+    def _check_removal(
+        self, node: int, group: int, machine: PartitionStateMachine, place: Place, mtro: int, mxro: int,
+        retention: int,
+    ) -> None:  # fmt: skip
+        settings, broken = self._watch.settings, self._ledger.broken
+        known = {one.retention for one in self._proposed.get(group, []) if one.mcco in (None, mtro)}
+        if retention not in known:
+            broken("retention in force", f"{place}: an entry has {retention} ms, its leader knew {known}")
+        if not settings.had(place.topic_id, "compact"):
+            broken("published", f"{place} is not compacted any more, and MTRO goes to {mtro}")
+        self._advanced[group] = (self._world.now, retention)
+        hosted = self._watch.cluster.brokers[node].host.groups.get(group)
+        if hosted is None or mtro <= machine.removals.mtro:
+            return
+        self._watch.counts["removals"] += 1
+        for member in hosted.configuration.members:
+            said = self._watch.said(member, group)
+            if self._watch.excused(said) or settings.flipped(place.topic_id):
+                continue
+            has = self._watch.ends_on_disk(member, place, machine.start_offset)
+            if has.mcco < mtro or has.mxfo < mxro:
+                text = f"{place}: MTRO {mtro}, MXRO {mxro}, and node {member} has {has}"
+                broken("removal overtakes none", text)
+
+    def _check_ripe(self, group: int, place: Place, machine: PartitionStateMachine) -> None:
+        """The last AdvanceRemoval let ripen what has waited since all were clean, for as long as it says."""
+        ripe, error_ms = machine.removals.ripe_tombstones, self._ledger.retention.clock_error_ms
+        if ripe <= self._ripe.get(group, 0) or error_ms >= 1000:
+            return
+        self._ripe[group] = ripe
+        self._watch.counts["ripe"] += 1
+        at, retention = self._advanced[group]
+        proposed = self._proposed.get(group, [])
+        passed = min((one.at for one in proposed if one.mcco is not None and one.mcco >= ripe), default=None)
+        if passed is None or at < passed + (retention - error_ms) / 1000:
+            self._ledger.broken(
+                "retention of tombstones",
+                f"{place}: ripe to {ripe} at {at} after {retention} ms, which all passed at {passed}",
+            )

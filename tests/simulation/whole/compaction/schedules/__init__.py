@@ -1,0 +1,1 @@
+"""The dangerous schedules of compaction as set pieces: what a random seed hardly meets, step by step."""
