@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Set
 from typing import Any, Final
 
 from strandline.cluster.admin_client import AdminClient, Unreachable
@@ -40,7 +37,8 @@ LEAD_ROUNDS: Final = 14
 CHECKPOINT_SECONDS: Final = 60.0
 LEASE_SECONDS: Final = 3600.0
 """Of the checkpoints that are read: longer than all that is looked at takes."""
-_LOST_LEAD_SECONDS: Final = 2.0
+_SILENT_SECONDS: Final = 2.0
+"""A leader hands over to no follower that was silent for so long."""
 
 
 async def status_of(nodes: Nodes) -> list[dict[str, Any]]:
@@ -87,7 +85,7 @@ class Comparison:
         report.level_one_bound = int(SLACK * sum(sizes)) + PARTITIONS * SLACK_BYTES
 
     async def each_leads(self) -> None:
-        """Read each partition from 0 with each node leading it; kill -9 moves what a node leads."""
+        """Read each partition from 0 with each node leading it."""
         wanted, seen = self._wanted, set[tuple[int, int]]()
         for _ in range(LEAD_ROUNDS):
             leaders = await self._leaders()
@@ -111,23 +109,24 @@ class Comparison:
             lacking = [
                 partition for partition in wanted if sum(at == partition for at, _ in seen) < len(NODES)
             ]
-            node = leaders[lacking[0]]
-            with self._stopped([at for one, at in sorted(seen) if one == lacking[0] and at != node][:1]):
-                await self._nodes.kill(node)
-                await asyncio.sleep(_LOST_LEAD_SECONDS)
-            await self._nodes.start(node)
+            await self._move(leaders[lacking[0]], {at for one, at in seen if one == lacking[0]})
 
-    @contextmanager
-    def _stopped(self, nodes: Sequence[int]) -> Iterator[None]:
-        """SIGSTOP to these: the third node stands first, where two would hand a partition to and fro."""
-        pids = [pid for node in nodes if (pid := self._nodes.local.description.nodes[node].pid) is not None]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+    async def _move(self, leader: int, seen: Set[int]) -> None:
+        """Stop the leader, which hands over to a node outside of `seen` if there is one.
+
+        A node that has led already stands still meanwhile: two would hand a partition to and fro.
+        """
+        paused = sorted(seen - {leader})[:1]
+        for node in paused:
+            self._nodes.pause(node)
         try:
-            yield
+            if paused:
+                await asyncio.sleep(_SILENT_SECONDS)
+            await self._nodes.stop(leader)
         finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+            for node in paused:
+                self._nodes.resume(node)
+        await self._nodes.start(leader)
 
     async def _leaders(self) -> dict[int, int]:
         """Raises NotWell if a partition has none for long."""
