@@ -4,8 +4,9 @@
 loopback, real disks, the load inside the leader's process. Times are as the proposer of a command sees them.
 
 `scripts/bench kafka` compares a whole cluster with Apache Kafka, `scripts/bench gc` tells what level one and
-collecting cost, and `scripts/bench compaction` compares compaction with Kafka's log cleaner; their options
-are their own (kafka_compare.py, gc_bench.py, compaction_bench.py).
+collecting cost, `scripts/bench compaction` compares compaction with Kafka's log cleaner, and `scripts/bench
+partitions` tells what thousands of partitions cost; their options are their own (kafka_compare.py,
+gc_bench.py, compaction_bench.py, partitions_bench.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.programs.bench import compaction_bench, gc_bench, kafka_compare, measures
+from tests.programs.bench import compaction_bench, gc_bench, kafka_compare, measures, partitions_bench
 from tests.programs.bench.measures import FULL, QUICK, TINY, Result, Scale
 from tests.programs.bench.report import Row, lines, plain, table
 from tests.programs.bench.systems import StockPySyncObj, Strandline, System
@@ -121,6 +122,8 @@ def main() -> int:
         return gc_bench.main(sys.argv[2:])
     if sys.argv[1:2] == ["compaction"]:
         return compaction_bench.main(sys.argv[2:])
+    if sys.argv[1:2] == ["partitions"]:
+        return partitions_bench.main(sys.argv[2:])
     arguments = parse()
     scale = SCALES[arguments.scale]
     if arguments.in_flight:
@@ -175,10 +178,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "what",
-        choices=["raft", "kafka", "gc", "compaction"],
+        choices=["raft", "kafka", "gc", "compaction", "partitions"],
         help="the replicated log beside stock PySyncObj (the options below), a cluster beside Apache Kafka"
-        " (see scripts/bench kafka --help), reconciling and collecting (scripts/bench gc --help), or"
-        " compaction beside Kafka's log cleaner (scripts/bench compaction --help)",
+        " (see scripts/bench kafka --help), reconciling and collecting (scripts/bench gc --help),"
+        " compaction beside Kafka's log cleaner (scripts/bench compaction --help), or thousands of partitions"
+        " (scripts/bench partitions --help)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     size = parser.add_mutually_exclusive_group()
