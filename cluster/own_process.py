@@ -1,6 +1,6 @@
 """The processes that this command has started, distinguished from others that may have their pid by now.
 
-A pid alone is a poor name: the kernel gives it to someone else once the process is gone, and a file that
+A pid alone is a poor name: the kernel gives it to another process once the process is gone, and a file that
 holds it outlives both. So a process is known by its pid, the boot of the machine, the moment it started and
 its command line, and nothing is ever signalled that differs in one of them. A signal goes through a pidfd,
 which stays with the process that was looked at, whatever happens to the number in between.
@@ -91,7 +91,7 @@ class OwnProcess:
         return _command_line(self.pid) in (self.command, ())
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; False when the process is gone, or its number is someone else's now."""
+        """Send a signal; False when the process is gone, or another process has its number now."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:

@@ -1,7 +1,7 @@
 """A snapshot at rest: one msgpack document and a digest over it.
 
-The document says what it is (format, cluster, group, kind), where in the log it stands (index, term), who
-the members were at that index, and holds the machine's state. It does not say which node wrote it: replicas
+The document says what it is (format, cluster, group, kind), where in the log it stands (index, term), the
+members at that index, and holds the machine's state. It does not say which node wrote it: replicas
 at one index write the same bytes, so they can be compared without being understood.
 """
 

@@ -2,7 +2,7 @@
 
 With it an audit can apply the entries to the earlier state and compare the outcome with the later one, long
 after the nodes have dropped their logs. It holds what the state machine was given, entry by entry, under one
-digest; like a snapshot it does not say who wrote it. Changes of membership are no entries of a machine, so
+digest; like a snapshot it does not name its writer. Changes of membership are no entries of a machine, so
 indexes may skip.
 """
 

@@ -149,7 +149,7 @@ def _check_group(group: str, partitions: list[int] | None, begin: str | None) ->
         raise CommandFailed("--group is empty", "name a group", MISUSED)
     if partitions:
         raise CommandFailed(
-            "--group and --partition exclude each other: a group decides who reads what",
+            "--group and --partition exclude each other: a group assigns the partitions itself",
             "leave one of them away",
             MISUSED,
         )

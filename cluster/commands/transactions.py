@@ -1,7 +1,7 @@
 """`strandline transaction`: list transactions, and abort those that hang.
 
 An open transaction holds back every reader of the committed records behind it. Its coordinator aborts it
-after its timeout; an operator who knows that the producer is gone need not wait for that.
+after its timeout; an operator that knows that the producer is gone need not wait for that.
 """
 
 from __future__ import annotations

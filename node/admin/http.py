@@ -1,4 +1,4 @@
-"""The bounds around the HTTP API, which anyone who reaches the port may try.
+"""The bounds around the HTTP API, which any process that reaches the port may try.
 
 How many requests run at once, how long one may take, how large its body may be, how long a connection may do
 nothing: everything has a limit, and every refusal has one form, `{"error": "why"}`.

@@ -41,13 +41,13 @@ class _Owner(NamedTuple):
 
     prefix: str
     """Prefix of all names of this owner, without the last slash."""
-    who: bytes | int
+    owner_id: bytes | int
 
     def is_gone(self, machine: Controller) -> bool:
         return (
-            machine.topic_is_gone(self.who)
-            if isinstance(self.who, bytes)
-            else machine.group_is_gone(self.who)
+            machine.topic_is_gone(self.owner_id)
+            if isinstance(self.owner_id, bytes)
+            else machine.group_is_gone(self.owner_id)
         )
 
 

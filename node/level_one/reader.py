@@ -1,7 +1,7 @@
 """Reads level one: long stretches of a partition's log, sent to clients as they lie in storage.
 
 The batches in a level-one object are final, so nothing is done for each of them. An object is read in chunks
-of several blocks, one get each; the blocks' checksums are compared when a chunk comes, before anybody sees
+of several blocks, one get each; the blocks' checksums are compared when a chunk comes, before a client sees
 it; a read gives whole blocks, so that the next one begins where a block begins. Only a read that starts or
 ends within a block looks at its batches. Where compaction has removed records, a read goes on to the next
 batch there is. docs/level-one.md.

@@ -1,9 +1,9 @@
 """The controller: one replicated state machine with the cluster's metadata.
 
 Which nodes there are, which topics, where each partition's replicas lie and which Raft group replicates it,
-the cluster epoch, who may use which producer ids. Group 0 is its own. Every node that has a replica of it
-reads it directly, without a round trip: `version` says when what was derived from it is out of date, and
-`group_changes` what a node has to create and remove. docs/controller.md tells the rules.
+the cluster epoch, which node may hand out which producer ids. Group 0 is its own. Every node that has a
+replica of it reads it directly, without a round trip: `version` says when what was derived from it is out of
+date, and `group_changes` what a node has to create and remove. docs/controller.md tells the rules.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class ClassicGroup:
         return None
 
     def refuse_fetch(self, member_id: str | None, generation: int) -> KafkaError | None:
-        """See Membership: anyone may fetch a classic group's offsets."""
+        """See Membership: any client may fetch a classic group's offsets."""
         return None
 
     def subscriptions(self) -> Callable[[str], bool] | None:

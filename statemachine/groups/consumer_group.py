@@ -113,7 +113,7 @@ class ConsumerGroup:
             self._put(member)
         for member_id, target in change.targets.items():
             if member_id not in self.members:
-                raise Corruption(f"group {change.group}: a target for {member_id}, who is no member")
+                raise Corruption(f"group {change.group}: a target for {member_id}, which is no member")
             if target:
                 self.targets[member_id] = target
             else:

@@ -7,14 +7,21 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests import ROOT
 
 PACKAGES = ("cluster", "node", "snapshot", "statemachine", "strandline")
 OPENING = re.compile(r"(Who|Whoever|What|Which|Whose|How|Where|Why)\b")
 """A docstring that opens so is a clause and no statement."""
-NAMELESS = re.compile(r"\b(anew|nobody|whoever|somebody|thrice)\b", re.IGNORECASE)
-"""The actor has a name, and a word is a plain one: in docstrings, comments, log lines, errors and help."""
+NAMELESS = re.compile(
+    r"(?<!\{)\b(who|whom|whoever|(any|every|no|some)body|(any|every|some)one|no one|anew|thrice)\b",
+    re.IGNORECASE,
+)
+"""The actor has a name, and a word is a plain one: in docstrings, comments, log lines, errors, help, pages.
+
+A name in braces is a variable's.
+"""
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
@@ -52,10 +59,39 @@ def test_docstrings_begin_with_a_statement_and_name_the_actor() -> None:
     assert found == []
 
 
+def documents() -> list[Path]:
+    """Return what a user or a developer reads beside the code: pages, alerts and what the scripts say."""
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    return [
+        *pages,
+        *(path for path in sorted((ROOT / "docs").glob("**/*")) if path.suffix in (".md", ".yaml")),
+    ]
+
+
+def lines_without_actor(text: str) -> list[int]:
+    return [number for number, line in enumerate(text.splitlines(), 1) if NAMELESS.search(line)]
+
+
+def test_documents_name_the_actor() -> None:
+    pages = documents()
+    assert len(pages) > 30
+    found = [
+        f"{page.relative_to(ROOT)}:{number}"
+        for page in pages
+        for number in lines_without_actor(page.read_text())
+    ]
+    assert found == []
+
+
+def test_a_line_without_an_actor_is_found() -> None:
+    assert lines_without_actor("The leader votes.\nNobody votes.\n## Who leads\n") == [2, 3]
+    assert lines_without_actor("`test_anyone_who_asks`, whose log it is\nA log is made anew.\n") == [2]
+
+
 def test_a_clause_and_an_actor_without_a_name_are_found() -> None:
     assert faults('"""What a node keeps."""\n') == [(1, "What a node keeps.")]
     assert faults('def f():\n    """Which of them it is."""\n') == [(2, "Which of them it is.")]
     assert faults('LIMIT = 1\n"""Rows that nobody reads."""\n') == [(2, '"""Rows that nobody reads."""')]
     assert faults('log.info("begin %s anew", name)  # Fine.\n') == [(1, '"begin %s anew"')]
-    assert faults("NOBODY = 0  # Not that of anybody\n# but nobody's\n") == [(2, "# but nobody's")]
+    assert faults("NOBODY = 0  # Not that of a node\n# but nobody's\n") == [(2, "# but nobody's")]
     assert faults('"""Whatever is left: the state of a node."""\nx = lambda: 1\n') == []

@@ -17,7 +17,7 @@ NOT_ASKED: Final = -(2**31)
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 
-# Bits are Kafka's AclOperation codes. There are no ACLs, so everyone may do everything, as in Kafka then.
+# Bits are Kafka's AclOperation codes. There are no ACLs, so every client may do everything, as in Kafka then.
 _CREATE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 1 << 5, 1 << 7, 1 << 8, 1 << 10, 1 << 11
 _READ, _WRITE, _DELETE, _CLUSTER_ACTION, _IDEMPOTENT_WRITE = 1 << 3, 1 << 4, 1 << 6, 1 << 9, 1 << 12
 _BOTH: Final = _CREATE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS

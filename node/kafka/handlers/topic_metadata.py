@@ -92,7 +92,7 @@ class EncodedTopics:
         at the moment it is encoded, so two partitions of one answer may come from different moments.
         """
         machine = self._machine()
-        assert machine is not None, "who asks has the machine"
+        assert machine is not None, "only a node that has the machine asks"
         if machine.version != self._version:
             self._catch_up(machine)
         live, key = self._live, (topic.topic_id, version, operations)

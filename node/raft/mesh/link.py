@@ -1,6 +1,6 @@
 """One TCP connection of the mesh: framing, the handshake's life on a socket, and its orderly end.
 
-A Link knows nothing of other connections; what concerns the pair of nodes, such as who is admitted and
+A Link knows nothing of other connections; what concerns the pair of nodes, such as which peer is admitted and
 which of two connections wins, is its owner's business (node/raft/mesh/mesh.py).
 """
 

@@ -204,7 +204,7 @@ def _behind_its_marker(frames: Frames) -> DataFrame:
 
 
 def _of_no_member(frames: Frames) -> DataFrame:
-    """Offsets that a state has taken although who sent them was no member of the group's generation then."""
+    """Offsets that a state has taken although their sender was no member of the group's generation then."""
     taken = (
         frames.documents.where("error is null")
         .select("root", "group", f.explode("offset_entries").alias("offset"))

@@ -277,8 +277,8 @@ def _is_member(
 ) -> bool:
     """Whether a group has this member, in this generation or member epoch, and of this instance.
 
-    Who says none of it is not asked: clients from before KIP-447 cannot say. Who names no generation is not
-    asked while the group has no members either, whatever its member id: it assigns itself its partitions.
+    A commit that names none of it passes: clients from before KIP-447 cannot name them. So does one without a
+    generation while the group has no members, whatever its member id: it assigns itself its partitions.
     """
     group = machine.groups.get(group_id)
     membership = None if group is None else group.membership

@@ -121,7 +121,7 @@ async def _trusts_its_state(self: GoneTopics) -> None:
             owner = gone_topics._owner(name)
             if owner is None:
                 continue
-            known = machine.topic_by_id(owner.who) if isinstance(owner.who, bytes) else True
+            known = machine.topic_by_id(owner.owner_id) if isinstance(owner.owner_id, bytes) else True
             if known is None:
                 going.append(name)
         await self._delete(going, machine)

@@ -13,7 +13,7 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "released-before-the-log": ("window order",),
     "stale-epochs-accepted": ("extent epochs",),
     "own-epoch-moves": ("replica failure",),
-    "old-epoch-kept": ("restaged anew",),
+    "old-epoch-kept": ("restaged under the newest epoch",),
     "no-turns": ("sequences",),
     "fails-alone": ("sequences",),
     "gaps-forgotten": ("sequences",),

@@ -125,7 +125,7 @@ class SimBroker(Broker):
                 head = lane.queue[0]
                 if grant.epoch < told.get(head, 0):
                     self.ledger.broken(
-                        "restaged anew",
+                        "restaged under the newest epoch",
                         f"node {self.node_id} was told of epoch {told[head]}, came again with {grant.epoch}",
                     )
                 told[head] = grant.newest
