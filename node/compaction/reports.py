@@ -104,6 +104,8 @@ class _Sent(NamedTuple):
     connection: int
     term: int
     ends: Ends | None
+    again: bool = False
+    """Whether it was told once more with everything else: of a log that is gone that is enough."""
 
     def row(self, group: int) -> tuple[int, int, int, int]:
         return (group, self.term, *(self.ends or (NONE, NONE)))
@@ -189,7 +191,7 @@ class Reports:
         """
         ready: dict[int, list[tuple[int, _Sent]]] = {}
         async for group in in_slices(dict.fromkeys([*self._sent, *self._logs.logs])):
-            told = self._report(group)
+            told = self._report(group, everything)
             if told is None or (not everything and self._sent.get(group) == told):
                 continue
             rows = ready.setdefault(told.peer, [])
@@ -199,15 +201,15 @@ class Reports:
         for peer, rows in ready.items():
             self._send(peer, rows)
 
-    def _report(self, group: int) -> _Sent | None:
+    def _report(self, group: int, everything: bool) -> _Sent | None:
         """The report that is due for a replica as things are now; None for none."""
         log = self._logs.log_of(group)
         if log is None:
             last = self._sent.get(group)
-            if last is None or last.ends is None or not self._is_present(last):
+            if last is None or last.again or not self._is_present(last):
                 self._sent.pop(group, None)
                 return None
-            return last._replace(ends=None)
+            return last._replace(ends=None, again=everything and last.ends is None)
         leader = self._leaders.leader_of(group)
         if leader is None or leader.node not in self._connected:
             return None

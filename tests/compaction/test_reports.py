@@ -225,6 +225,21 @@ def test_words_behind_the_end_of_their_connection_do_not_count() -> None:
     assert 2 not in three.known()
 
 
+def test_that_a_log_is_gone_is_told_twice_as_the_first_word_may_be_lost() -> None:
+    three = Three()
+    three.pass_on()
+    del three.nodes[2].disk[1]
+    three.nodes[2].look()
+    three.post.waiting.clear()
+    assert three.known()[2] == Ends(20, 30), "what was said before still counts"
+    three.nodes[2].look(everything=True)
+    three.post.deliver_all()
+    assert 2 not in three.known()
+    for _ in range(2):
+        three.nodes[2].look(everything=True)
+        assert three.frames() == []
+
+
 def test_everything_is_told_again_twice_a_minute_and_what_is_gone_is_forgotten() -> None:
     with World(1) as world:
         sim = started(world)
