@@ -20,6 +20,7 @@ from strandline.node.compaction.segment_files import (
     TERM,
     LocalLogDamaged,
     disk_reason,
+    keep_reserve,
     open_segment,
     segment_unique,
     write_made,
@@ -119,6 +120,7 @@ class _Making:
     def finish(self) -> Segment:
         """The segment, durable under the name of its making. Raises OSError."""
         job, made = self._job, self._writer.finish()
+        keep_reserve(self._disk, job.place.folder, made.size)
         write_made(self._disk, job.place.folder, job.number, job.place.maker, made.parts)
         return Segment(
             job.number,

@@ -8,6 +8,7 @@ leaves a file that no log names, and never writes to one that a log has.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from typing import Final
@@ -31,6 +32,11 @@ SUFFIX: Final = ".seg"
 PART: Final = ".part"
 TERM: Final = 0
 """Of a segment as a level-one object: no leader's."""
+
+RESERVE_PART: Final = 20
+"""Local logs leave a twentieth of their disk free when they grow, and MOST_RESERVE at most."""
+MOST_RESERVE: Final = 1 << 30
+"""Bytes: the write-ahead log's 16 files of 64 MiB."""
 
 
 class LocalLogDamaged(Exception):
@@ -69,6 +75,24 @@ def segment_name(identity: LogIdentity, number: int) -> str:
     return level_one_name(identity.topic_id, identity.partition, TERM, segment_unique(number))
 
 
+def keep_reserve(disk: Disk, folder: str, size: int) -> None:
+    """Raise an OSError if a segment of `size` bytes would take what the write-ahead log may need.
+
+    Only for what makes a log larger: cleaning makes it smaller, and may use the reserve for that. Raises
+    LocalLogDamaged if the folder is gone.
+    """
+    try:
+        usage = disk.usage(folder)
+    except FileNotFoundError:
+        raise _gone(folder) from None
+    if usage is None:
+        return
+    reserve = min(usage.total // RESERVE_PART, MOST_RESERVE)
+    if usage.free - size < reserve:
+        kept = f"but for {reserve >> 20} MiB, which are left to the write-ahead log"
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} {kept}", folder)
+
+
 def write_made(disk: Disk, folder: str, number: int, maker: str, parts: Sequence[Buffer]) -> None:
     """Make the bytes of a segment durable under the name of its making.
 
@@ -78,7 +102,11 @@ def write_made(disk: Disk, folder: str, number: int, maker: str, parts: Sequence
     try:
         write_new(disk, os.path.join(folder, made_name(number, maker)), parts)
     except FileNotFoundError:
-        raise LocalLogDamaged(f"{folder} is not there any more") from None
+        raise _gone(folder) from None
+
+
+def _gone(folder: str) -> LocalLogDamaged:
+    return LocalLogDamaged(f"{folder} is not there any more")
 
 
 def write_new(disk: Disk, path: str, parts: Sequence[Buffer]) -> None:

@@ -15,7 +15,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 _ZEROS = bytes(1 << 20)
 _WRITES_DURABLY = sys.platform == "linux" and hasattr(os, "RWF_DSYNC")
@@ -60,6 +60,13 @@ class DiskFile(Protocol):
         """Close without syncing."""
 
 
+class DiskUsage(NamedTuple):
+    """Bytes of a file system, and those of them that are free for this process."""
+
+    total: int
+    free: int
+
+
 class Disk(Protocol):
     """A file system."""
 
@@ -88,6 +95,10 @@ class Disk(Protocol):
 
     def sync_dir(self, path: str) -> None:
         """Make the names in a folder durable."""
+
+    def usage(self, path: str) -> DiskUsage | None:
+        """Tell how full a folder's disk is; None where it has no end. Raises OSError."""
+        return None
 
     def lock(self, path: str) -> Callable[[], None]:
         """Take a lock file and return its release; `BlockingIOError` when another process has it."""
@@ -207,6 +218,10 @@ class RealDisk(Disk):
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def usage(self, path: str) -> DiskUsage:
+        told = os.statvfs(path)
+        return DiskUsage(told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize)
 
     def lock(self, path: str) -> Callable[[], None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from strandline.cluster.admin_client import AdminClient as NodeClient
 from strandline.node.compaction.local_log import open_log, stored_logs
 from strandline.node.compaction.manifest import LogIdentity
+from strandline.node.compaction.segment_files import RESERVE_PART
 from strandline.node.raft.disk import RealDisk
 from tests.cluster.real_cluster import RealCluster, running_cluster, wait
 from tests.compaction.real_logs import SETTINGS, contents
@@ -32,6 +34,8 @@ pytestmark = [
 ]
 FULL, OTHERS = 1, (2, 3)
 KEYS, RECORDS, MORE = 20, 1000, 200
+DISK = 64 << 20
+RESERVE = DISK // RESERVE_PART
 LAZY = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**10)}
 """Of a topic that is filled and not cleaned yet."""
 EAGER = {"min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.0"}
@@ -44,7 +48,7 @@ class FullDisk:
     def __init__(self, cluster: RealCluster) -> None:
         self.cluster = cluster
         self.folder = cluster.description.nodes[FULL].data / "compacted"
-        self.disk = SmallDisk(self.folder, 64 << 20)
+        self.disk = SmallDisk(self.folder, DISK)
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         self._admin.create_topics([NewTopic("table", 1, 3, config=LAZY)])["table"].result(20)
 
@@ -121,6 +125,21 @@ def test_a_round_and_the_filling_wait_for_room_and_go_on_by_themselves(full: Ful
     assert full.local(FULL)["clean_end"] == 0
     worker = full.worker()
 
+    # What a log would grow by leaves the node's own log its part of the disk.
+    free = os.statvfs(full.folder)
+    left = free.f_bavail * free.f_frsize
+    filler = full.folder / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, left - RESERVE // 2)
+    full.write(RECORDS, MORE)
+    wait(full.problem, WAIT_SECONDS)
+    kept = "No space left on device but for 3 MiB, which are left to the write-ahead log"
+    assert full.problem().startswith(f"the local log cannot be filled: {kept}")
+    assert full.local(FULL)["log_end"] == RECORDS
+    filler.unlink()
+    filled = RECORDS + MORE
+    wait(lambda: full.local(FULL)["log_end"] == filled and not full.problem(), WAIT_SECONDS)
+
     # A round meets the full disk, and nothing is to be filled.
     full.disk.fill()
     full.configure(EAGER)
@@ -131,7 +150,7 @@ def test_a_round_and_the_filling_wait_for_room_and_go_on_by_themselves(full: Ful
     wait(lambda: "the local log cannot be cleaned: No space left" in (full.health() or ""), WAIT_SECONDS)
     assert "the local log cannot be cleaned: No space left on device" in full.told()
     wait(lambda: all(full.local(node)["clean_end"] > 0 for node in OTHERS), WAIT_SECONDS)
-    assert (full.local(FULL)["clean_end"], full.local(FULL)["log_end"]) == (0, RECORDS)
+    assert (full.local(FULL)["clean_end"], full.local(FULL)["log_end"]) == (0, filled)
     assert {full.status(node)["mtro"] for node in (FULL, *OTHERS)} == {0}, "its copy holds removal back"
     assert not full.unfinished(), "what could not be written is given back"
     full.disk.free()
@@ -140,13 +159,13 @@ def test_a_round_and_the_filling_wait_for_room_and_go_on_by_themselves(full: Ful
 
     # The next that is to be filled meets it.
     full.disk.fill()
-    full.write(RECORDS, MORE)
+    full.write(filled, MORE)
     wait(full.problem, WAIT_SECONDS)
     assert full.problem().startswith("the local log cannot be filled: No space left on device")
-    wait(lambda: full.local(OTHERS[0])["log_end"] == RECORDS + MORE, WAIT_SECONDS)
-    assert full.local(FULL)["log_end"] == RECORDS
+    wait(lambda: full.local(OTHERS[0])["log_end"] == filled + MORE, WAIT_SECONDS)
+    assert full.local(FULL)["log_end"] == filled
     full.disk.free()
-    wait(lambda: full.local(FULL)["log_end"] == RECORDS + MORE and not full.problem(), WAIT_SECONDS)
+    wait(lambda: full.local(FULL)["log_end"] == filled + MORE and not full.problem(), WAIT_SECONDS)
 
     assert full.local(FULL)["resets"] == 0
     assert full.worker() == worker, "the process lives on"
@@ -158,7 +177,7 @@ def test_a_round_and_the_filling_wait_for_room_and_go_on_by_themselves(full: Ful
     log = open_log(RealDisk(), folder, LogIdentity(cluster.description.cluster, topic_id, number))
     table = {one.key: one.value for one in contents(log)}
     log.close()
-    total = RECORDS + MORE
+    total = filled + MORE
     assert table == {
         b"key %d" % (number % KEYS): b"value %d" % number for number in range(total - KEYS, total)
     }

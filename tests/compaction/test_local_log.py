@@ -24,8 +24,14 @@ from strandline.node.compaction.local_log import (
     reset_log,
 )
 from strandline.node.compaction.manifest import NONE, LogIdentity, Manifest, ManifestDamaged, Segment
-from strandline.node.compaction.segment_files import LocalLogDamaged, segment_unique, write_made
-from strandline.node.raft.disk import RealDisk
+from strandline.node.compaction.segment_files import (
+    LocalLogDamaged,
+    disk_reason,
+    keep_reserve,
+    segment_unique,
+    write_made,
+)
+from strandline.node.raft.disk import DiskUsage, RealDisk
 from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from tests.level_one.stamped import sent, stamped
@@ -416,6 +422,28 @@ def test_what_no_log_is_like_is_neither_written_nor_read(changes: dict[str, Any]
         data = manifest.encoded(wrong)
     with pytest.raises(ManifestDamaged, match=reason):
         manifest.parsed(data, WHOSE)
+
+
+class Filling(RealDisk):
+    """The machine's disk, which says of itself what a test wants."""
+
+    def __init__(self, total: int, free: int) -> None:
+        self._told = DiskUsage(total, free)
+
+    def usage(self, path: str) -> DiskUsage:
+        del path
+        return self._told
+
+
+@pytest.mark.parametrize(("total", "kept"), [(100 << 20, 5 << 20), (1 << 40, 1 << 30)])
+def test_a_log_that_grows_leaves_a_part_of_the_disk(total: int, kept: int, tmp_path: Path) -> None:
+    keep_reserve(Filling(total, kept + 100), str(tmp_path), 100)
+    with pytest.raises(OSError, match=f"but for {kept >> 20} MiB") as caught:
+        keep_reserve(Filling(total, kept + 99), str(tmp_path), 100)
+    assert disk_reason(caught.value, "").endswith("make room there; the node goes on by itself")
+    keep_reserve(SimDisk(random.Random(1)), "/nowhere", 1 << 50)
+    with pytest.raises(LocalLogDamaged, match="is not there any more"):
+        keep_reserve(RealDisk(), str(tmp_path / "gone"), 100)
 
 
 def test_on_a_real_disk(tmp_path: Path) -> None:

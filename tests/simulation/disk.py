@@ -62,6 +62,10 @@ class SimDisk:
         self.bytes_written = 0
         self.bytes_synced = 0
 
+    def usage(self, path: str) -> None:
+        """There is no end of it until `fill`, and then nothing is set aside."""
+        del path
+
     @property
     def space(self) -> int | None:
         """Bytes that are left, None while there is no end of them."""
