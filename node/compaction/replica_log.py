@@ -79,8 +79,17 @@ class ReplicaLog:
         return Ends(mcco, max(manifest.log_end, manifest.floor_markers, mcco))
 
     def readable(self) -> View | None:
-        """The log's present view if it may be read; to be held and released by the reader, in this turn."""
-        return self.log.view if self.log is not None and self.in_step() else None
+        """The log's present view if it may be read; to be held and released by the reader, in this turn.
+
+        Nothing is read before the log is clean to MTRO, be it in step or not: it may have a value whose
+        tombstone all other copies are clean past. A reader would have less than `delete.retention.ms` to meet
+        that tombstone. A member that was left out, and is let in with its old files, has such a log.
+        """
+        machine = self.replica.machine
+        ends = self.ends(machine)
+        if self.log is None or ends is None or ends.mcco < machine.removals.mtro or not self.in_step():
+            return None
+        return self.log.view
 
     def in_step(self) -> bool:
         """Whether the open log has every tombstone and marker that it needs, by the state as it is now.

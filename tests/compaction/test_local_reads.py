@@ -284,6 +284,25 @@ def test_a_log_that_is_out_of_step_is_not_read() -> None:
         assert reading.level_one.measures.gets > gets
 
 
+def test_a_log_that_is_less_clean_than_all_copies_are_is_not_read_before_it_is() -> None:
+    """It is of a member that was left out and came back: its values may have tombstones that ripen soon."""
+    with compaction_node() as node:
+        reading = written(node, numbered(60, 60))
+        replica = reading.replica
+        replica.put(Plan(((b"key 1", None, 0),)))
+        replica.put(Plan(((b"last", b"y", 0),)))
+        replica.put(Plan(((b"last", b"z", 0),)))
+        replica.lift()
+        replica.removal(62, 63, ripe=False)
+        assert reading.log.in_step(), "nothing has gone that it lacks"
+        assert not reading.reader.serves(replica.id, 0)
+        assert reading.log.readable() is None
+        node.settle()
+        assert reading.log.resets == 0
+        assert reading.reader.serves(replica.id, 0)
+        assert all(one.value is None for one in records(reading.locally(0)) if one.key == b"key 1")
+
+
 def test_an_answer_ends_with_the_log_and_the_next_is_level_ones() -> None:
     """Below its end nothing is asked of the store, nor are there aborted transactions."""
     with compaction_node() as node:

@@ -59,10 +59,10 @@ def a_deleted_key_does_not_come_back(stage: Stage) -> None:
     stage.check_table(C)
 
 
-def _left_out_and_back(stage: Stage) -> int:
-    """C stops, clean past a value of K; it is left out, and let in again when the deletion is gone elsewhere.
+def _left_out(stage: Stage) -> int:
+    """C stops, clean past a value of K, and is left out; the others delete K, and are clean past that.
 
-    Its log is not filled and not looked after until then. Returns the tombstone's offset.
+    Returns the tombstone's offset.
     """
     stage.all_clean()
     stage.down(C)
@@ -71,13 +71,12 @@ def _left_out_and_back(stage: Stage) -> int:
     tombstone = deleted(stage)
     stage.cleaned(A, B)
     stage.published()
-    gone(stage, tombstone)
     return tombstone
 
 
 def old_files_that_come_back_are_made_again(stage: Stage) -> None:
     """A replica that was left out, and comes back with its old files, has never met the tombstone."""
-    _left_out_and_back(stage)
+    gone(stage, _left_out(stage))
     stage.cluster.start(C)
     stage.join(C)
     stage.level(C)
@@ -85,6 +84,35 @@ def old_files_that_come_back_are_made_again(stage: Stage) -> None:
     stage.lead(C)
     stage.expect(resets(stage, C) == 1, "one reset", f"there were {resets(stage, C)}.")
     stage.check_table(C)
+
+
+def old_files_are_not_read_before_they_are_clean(stage: Stage) -> None:
+    """The same, before the tombstone is ripe: what C lacks is still to be had, and so its log is in step.
+
+    A reader that begins after all members are clean past the tombstone has `delete.retention.ms` for the
+    whole. It must not get the value from C then: the tombstone may be gone when it comes there.
+    """
+    retention = 10.0
+    stage.configure(delete_retention_ms=str(int(1000 * retention)))
+    tombstone = _left_out(stage)
+    stage.removed(tombstone)
+    stage.hold("ingest", C)
+    stage.cluster.start(C)
+    stage.join(C)
+    stage.level(C)
+    stage.lead(C)
+    stage.pass_time(0.3 * retention)
+    began, half = stage.world.now, stage.log_end(C)
+    log = stage.log(C)
+    stage.expect(half <= tombstone and log is not None and log.in_step(), "the log lags, and is in step")
+    read = stage.read(C, until=half, most=1)
+    stage.lead(A)
+    stage.let("ingest", C)
+    gone(stage, tombstone)
+    read += stage.read(A, offset=half)
+    stage.expect(stage.world.now - began < retention, "the reader is in time", f"it began at {began}.")
+    stage.check_table(A, read)
+    stage.expect(resets(stage, C) == 0, "no reset", "C has met the tombstone.")
 
 
 def _left_out_amid_an_ingest(stage: Stage) -> int:
@@ -188,6 +216,12 @@ SCHEDULES = (
               {"one table": "b'K': (b'v', None)"}),),
     ),
     Schedule(
+        6,
+        old_files_are_not_read_before_they_are_clean,
+        (Hole("not clean", "a log that is in step is read, however clean it is", lambda: (holes.not_clean(),),
+              {"one table": "b'K': (b'v', None)"}),),
+    ),
+    Schedule(
         7,
         a_joiner_meets_the_tombstone,
         (
@@ -208,8 +242,12 @@ SCHEDULES = (
     Schedule(
         14,
         an_install_under_a_job_drops_it,
-        (Hole("planned only", "whether a log is in step is looked at as work is planned, and not after",
-              holes.planned_only, {"one table": "b'K': (b'v', None)"}),),
+        (
+            Hole("planned only", "whether a log is in step is looked at as work is planned, and not after",
+                 holes.planned_only, {"it goes on": "nodes (3,) clean"}),
+            Hole("planned only, not clean", "the same, and it is read however clean it is",
+                 lambda: (*holes.planned_only(), holes.not_clean()), {"one table": "b'K': (b'v', None)"}),
+        ),
         {"snapshots": (8, 0)},
     ),
 )  # fmt: skip

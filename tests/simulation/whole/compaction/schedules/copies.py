@@ -55,14 +55,17 @@ class CopiesOnNodes(Nodes):
         """No copy has an offset any more."""
         return not any(self.has(node, offset) for node in self.brokers) and not self.level_one_has(offset)
 
-    def read(self, node: int, *, offset: int = 0, most: int = 1 << 20) -> list[Written]:
-        """All that a consumer of committed records gets from a leader, up to the last stable offset."""
+    def read(
+        self, node: int, *, offset: int = 0, until: int | None = None, most: int = 1 << 20
+    ) -> list[Written]:
+        """All that a consumer of committed records gets from a leader, up to the last stable offset, or until
+        it has come to a lower one."""
         found: list[Written] = []
 
         async def consume(position: int) -> bool:
             partition = self.partition(node)
             position, end = max(position, partition.start_offset), partition.last_stable_offset
-            while position < end:
+            while position < (end if until is None else min(end, until)):
                 answer = await partition.read_committed(position, end, most)
                 if not answer.batches:
                     return False
@@ -86,10 +89,10 @@ class CopiesOnNodes(Nodes):
                 position = max(position, header.next_offset)
         return position
 
-    def table(self, node: int) -> dict[bytes, bytes]:
-        """The table that a consumer makes of what a leader gives it."""
+    def table(self, records: list[Written]) -> dict[bytes, bytes]:
+        """The table that a consumer makes of what leaders gave it."""
         table: dict[bytes, bytes] = {}
-        for one in self.read(node):
+        for one in records:
             if one.key is not None and not one.marker:
                 table.pop(one.key, None)
                 if one.value is not None:
@@ -112,9 +115,9 @@ class CopiesOnNodes(Nodes):
         if not holds:
             self.ledger.findings.append(Finding(check, self.world.now, f"{text} {self.describe()}"))
 
-    def check_table(self, node: int) -> None:
-        """What a consumer has from this leader is what was written."""
-        table, truth = self.table(node), self.truth()
+    def check_table(self, node: int, records: list[Written] | None = None) -> None:
+        """What a consumer has from this leader, or has got by now, is what was written."""
+        table, truth = self.table(self.read(node) if records is None else records), self.truth()
         wrong = {key: (table.get(key), truth.get(key)) for key in table.keys() | truth.keys()}
         wrong = {key: pair for key, pair in wrong.items() if pair[0] != pair[1]}
         self.expect(not wrong, "one table", f"node {node} gives {wrong} (is, should be).")

@@ -44,6 +44,15 @@ def in_step() -> Broken:
     return patch.object(ReplicaLog, "in_step", lambda self: self.log is not None and self._due is None)
 
 
+def not_clean() -> Broken:
+    """A log that is in step is read, also while it is less clean than what all copies are clean to."""
+    return patch.object(
+        ReplicaLog,
+        "readable",
+        lambda self: self.log.view if self.log is not None and self.in_step() else None,
+    )
+
+
 def _by_hearsay(self: ReplicaLog) -> bool:
     if self.log is not None and self.log.manifest.segments:
         floors, manifest = self._floors(), self.log.manifest
