@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from strandline.node.admin.exposition import Page, label
+from strandline.node.admin.replica_sources import PartitionSource
 from strandline.node.admin.slices import Slices
-from strandline.node.admin.source import AdminSource, PartitionSource
+from strandline.node.admin.source import AdminSource
 
 MAX_OFFSETS: Final = 5_000
 """Most committed offsets of a node's groups in the metrics, by the groups' names; two series each."""

@@ -14,8 +14,9 @@ from strandline.node.admin.loop_lag import LoopLag
 from strandline.node.admin.metric_names import METRICS
 from strandline.node.admin.node_views import collectable_epoch, coordinated_keys
 from strandline.node.admin.process import process_state
+from strandline.node.admin.replica_sources import PartitionSource
 from strandline.node.admin.slices import Slices
-from strandline.node.admin.source import AdminSource, PartitionSource
+from strandline.node.admin.source import AdminSource
 from strandline.node.kafka.wire.server_config import CloseReason
 from strandline.node.level_one.block_cache import BlockCache
 from strandline.node.level_zero.cache import BatchCache

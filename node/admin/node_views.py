@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from strandline.node.admin.source import AdminSource, CoordinatorSource, PartitionSource
+from strandline.node.admin.replica_sources import CoordinatorSource, PartitionSource
+from strandline.node.admin.source import AdminSource
 from strandline.node.raft.group import RaftGroup
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, NodeRegistration, Topic
 from strandline.statemachine.groups.groups import GroupsMachine

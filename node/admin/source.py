@@ -7,9 +7,14 @@ provides less than a whole node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from strandline.node.admin.replica_sources import (
+    CoordinatorTableSource,
+    LeaderTableSource,
+    PartitionTableSource,
+)
 from strandline.node.checkpoints.local_documents import LocalDocumentMeasures
 from strandline.node.checkpoints.publisher import PublisherMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
@@ -19,7 +24,6 @@ from strandline.node.compaction.holding import PartitionHold
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import ClockEstimate
-from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.wire.server import KafkaServer
@@ -31,104 +35,9 @@ from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.raft.host import RaftHost
-from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.groups.groups import GroupsMachine
-from strandline.statemachine.partition.epoch_window import EpochWindow, WindowCounters
-from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.transactions.transactions import TransactionsMachine
-
-
-class FenceSource(Protocol):
-    """A partition's fence: the window of this node's term, None while it does not lead."""
-
-    @property
-    def window(self) -> EpochWindow | None: ...
-    @property
-    def counters(self) -> WindowCounters: ...
-
-
-class GroupIdentity(Protocol):
-    """The Raft group of a partition."""
-
-    @property
-    def id(self) -> int: ...
-
-
-class PartitionSource(Protocol):
-    """One replica of a partition on this node."""
-
-    @property
-    def group(self) -> GroupIdentity: ...
-    @property
-    def machine(self) -> PartitionStateMachine: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def leads(self) -> bool: ...
-    @property
-    def collectable_epoch(self) -> int: ...
-    @property
-    def fence(self) -> FenceSource: ...
-
-
-class CoordinatorPlaceSource(Protocol):
-    """The partition of an internal topic that a replica belongs to."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-
-
-class CoordinatorSource(Protocol):
-    """One replica of a coordinator on this node."""
-
-    @property
-    def group(self) -> GroupIdentity: ...
-    @property
-    def place(self) -> CoordinatorPlaceSource: ...
-    @property
-    def machine(self) -> GroupsMachine | TransactionsMachine: ...
-    @property
-    def leads(self) -> bool: ...
-
-
-class TransactionCoordinatorSource(Protocol):
-    """A coordinator of transactions that this node leads."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def machine(self) -> TransactionsMachine: ...
-    async def abort(self, transactional_id: str, number: int, /) -> object | Refusal | None: ...
-
-
-class CoordinatorTableSource(Protocol):
-    """All replicas of coordinators on this node."""
-
-    def __iter__(self) -> Iterator[CoordinatorSource]: ...
-    def led_groups(self) -> Sequence[GroupCoordinator]: ...
-    def led_transactions(self) -> Sequence[TransactionCoordinatorSource]: ...
-
-
-class LeaderSource(Protocol):
-    """Leader and term of a group."""
-
-    @property
-    def node(self) -> int: ...
-    @property
-    def term(self) -> int: ...
-
-
-class LeaderTableSource(Protocol):
-    """Leaders of the cluster's groups, as known to this node."""
-
-    def leader_of(self, group: int) -> LeaderSource | None: ...
 
 
 class ControllerSource(Protocol):
@@ -345,9 +254,3 @@ class AdminSource(Protocol):
     def checkpoints(self) -> CheckpointTaker: ...
     @property
     def holding(self) -> HoldingSource: ...
-
-
-class PartitionTableSource(Protocol):
-    """All replicas of partitions on this node."""
-
-    def __iter__(self) -> Iterator[PartitionSource]: ...

@@ -16,7 +16,8 @@ from starlette.responses import Response
 
 from strandline.node.admin.http import Json, json_body, refusal
 from strandline.node.admin.pages import coordinators_led, limit, only, page
-from strandline.node.admin.source import AdminSource, TransactionCoordinatorSource
+from strandline.node.admin.replica_sources import TransactionCoordinatorSource
+from strandline.node.admin.source import AdminSource
 from strandline.node.refusal import Refusal
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError

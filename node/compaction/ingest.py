@@ -28,14 +28,8 @@ from strandline.node.compaction.segment_files import (
 from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, RangeNotFound, StoreError
 from strandline.node.raft.disk import Disk
 from strandline.snapshot.aborted import Aborted
-from strandline.snapshot.level_one_format import (
-    Block,
-    LevelOneFooter,
-    LevelOneWriter,
-    batches_of,
-    parse_footer,
-    verify_block,
-)
+from strandline.snapshot.level_one_format import Block, LevelOneFooter, batches_of, parse_footer, verify_block
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 

@@ -17,13 +17,8 @@ from strandline.node.compaction.compactor import JobFailed, Published, PublishJo
 from strandline.node.compaction.segment_files import LocalLogDamaged, OpenSegment, file_name, open_segment
 from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, RangeNotFound, StoreError
 from strandline.node.raft.disk import Disk
-from strandline.snapshot.level_one_format import (
-    Block,
-    EncodedObject,
-    LevelOneWriter,
-    body_bytes,
-    parse_footer,
-)
+from strandline.snapshot.level_one_format import Block, body_bytes, parse_footer
+from strandline.snapshot.level_one_writer import EncodedObject, LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 

@@ -36,7 +36,8 @@ from strandline.node.compaction.segment_files import (
     write_made,
 )
 from strandline.node.raft.disk import Disk
-from strandline.snapshot.level_one_format import Block, LevelOneWriter, StoredSpan
+from strandline.snapshot.level_one_format import Block, StoredSpan
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.record_fields import Longs
 

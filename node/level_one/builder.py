@@ -15,13 +15,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from strandline.node.level_one.builder_measures import BuilderMeasures
 from strandline.node.level_one.gathering import Destination, Gathering
 from strandline.node.objectstore.store import ObjectStore, StoreError
-from strandline.snapshot.level_one_format import (
-    BODY_AT,
-    LevelOneWriter,
-    body_bytes,
-    parse_footer,
-    verify_block,
-)
+from strandline.snapshot.level_one_format import BODY_AT, body_bytes, parse_footer, verify_block
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.level_zero_format import verify_batch
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.object_names import object_name

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from strandline.node.objectstore.store import Buffer
 from strandline.node.refusal import Refusal
 from strandline.statemachine.partition.partition_commands import Appended
-from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 
 
 class ProducedBatch(NamedTuple):

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from strandline.node.partition.batch import ProducedBatch
 from strandline.node.partition.refusals import behind
 from strandline.node.refusal import Reason, Refusal
-from strandline.statemachine.partition.producers import MAX_SEQUENCE, NO_PRODUCER, Producers
+from strandline.statemachine.partition.producer_state import MAX_SEQUENCE, NO_PRODUCER
+from strandline.statemachine.partition.producers import Producers
 
 MAX_GAPS = 4_096
 """Producers of one partition with a gap; beyond it the oldest is forgotten, as a change of node would."""

@@ -19,7 +19,7 @@ from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.outcome import Applied, Outcome
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.partition_commands import Appended
-from strandline.statemachine.partition.producers import NO_PRODUCER, NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_PRODUCER, NO_TRANSACTION
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 ANSWER_SECONDS = 0.1

@@ -26,7 +26,8 @@ from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, Appended, encode
-from strandline.statemachine.partition.producers import NO_PRODUCER, Duplicate
+from strandline.statemachine.partition.producer_state import NO_PRODUCER
+from strandline.statemachine.partition.producers import Duplicate
 
 MAX_BATCHES = 16_384
 MAX_BYTES = 64 * 1024 * 1024

@@ -60,12 +60,13 @@ class Holds:
         """One reader's, if it stands."""
         return self._by_reader.get(reader)
 
-    def put(self, hold: Hold) -> None:
-        """Renew a reader's hold, or give it one; raises ValueError for one too many."""
+    def put(self, hold: Hold) -> bool:
+        """Renew a reader's hold, or give it one; False, and no change, for one reader above MAX_HOLDS."""
         if hold.reader not in self._by_reader and len(self._by_reader) >= MAX_HOLDS:
-            raise ValueError(f"{MAX_HOLDS} readers hold the partition")
+            return False
         self._by_reader[hold.reader] = hold
         self._changed()
+        return True
 
     def release(self, reader: str) -> bool:
         """End a reader's hold; whether it had one."""

@@ -19,7 +19,7 @@ import msgpack
 from strandline.statemachine.machine import Captured, Corruption
 from strandline.statemachine.partition import partition_invariants
 from strandline.statemachine.partition.checkpoints import RetainedCheckpoint
-from strandline.statemachine.partition.holds import MAX_HOLDS, Hold
+from strandline.statemachine.partition.holds import Hold
 from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
 from strandline.statemachine.partition.partition_commands import (
     NO_CLOCK,
@@ -43,10 +43,8 @@ from strandline.statemachine.partition.partition_commands import (
 )
 from strandline.statemachine.partition.partition_state import PartitionState
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
-from strandline.statemachine.partition.producers import (
-    NO_PRODUCER,
-    Duplicate,
-)
+from strandline.statemachine.partition.producer_state import NO_PRODUCER
+from strandline.statemachine.partition.producers import Duplicate
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 FAR_AHEAD_MS: Final = 60_000
@@ -75,8 +73,6 @@ class PartitionStateMachine(PartitionState):
         except Exception as error:
             raise ValueError(f"a partition's state cannot be read: {error}") from error
         vars(self).update(vars(restored))
-
-    # The log.
 
     def begin_term(self, index: int, term: int, node: int) -> None:
         """A leader's first entry; the term becomes Kafka's partition leader epoch."""
@@ -309,10 +305,9 @@ class PartitionStateMachine(PartitionState):
             return Rejected(Rejection.HOLD_TOO_LOW, lowest)
         if offset > self.next_offset:
             return Rejected(Rejection.HOLD_ABOVE_THE_END, self.next_offset)
-        if len(self.holds) >= MAX_HOLDS and self.holds.get(reader) is None:
-            return Rejected(Rejection.TOO_MANY_HOLDS, len(self.holds))
         hold = Hold(reader, offset, self.time + lease)
-        self.holds.put(hold)
+        if not self.holds.put(hold):
+            return Rejected(Rejection.TOO_MANY_HOLDS, len(self.holds))
         return HoldRenewed(hold.offset, hold.until)
 
     def _release_hold(self, index: int, reader: str) -> CommandResult:
@@ -329,10 +324,9 @@ class PartitionStateMachine(PartitionState):
     def _forget_removed(self, index: int, uniques: Sequence[bytes]) -> CommandResult:
         gone = set(uniques)
         partition_invariants.what_is_leased_is_not_forgotten(self, gone)
-        kept = [one for one in self.removed if one.unique not in gone]
-        forgotten = len(self.removed) - len(kept)
-        self.removed = kept
-        return RemovedForgotten(forgotten)
+        before = len(self.removed)
+        self.removed = [one for one in self.removed if one.unique not in gone]
+        return RemovedForgotten(before - len(self.removed))
 
 
 _HANDLERS: dict[int, Callable[..., CommandResult]] = {

@@ -21,7 +21,8 @@ from strandline.statemachine.partition.extents import Extent, Extents
 from strandline.statemachine.partition.holds import Holds
 from strandline.statemachine.partition.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from strandline.statemachine.partition.level_one import LevelOne, RemovedObject
-from strandline.statemachine.partition.producers import OpenTransaction, Producers
+from strandline.statemachine.partition.producer_state import OpenTransaction
+from strandline.statemachine.partition.producers import Producers
 from strandline.statemachine.partition.removal import Removals
 from strandline.statemachine.partition.watermarks import high_watermark, last_stable_offset
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.statemachine.partition.producers import NO_PRODUCER, NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_PRODUCER, NO_TRANSACTION
 
 
 class Placeholder(NamedTuple):

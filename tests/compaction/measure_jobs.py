@@ -21,7 +21,7 @@ from strandline.node.compaction.segment_files import TERM, made_name, segment_un
 from strandline.node.raft.disk import RealDisk
 from strandline.node.runtime.allocator import keep_freed_memory
 from strandline.snapshot.compression import Compression
-from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from tests.compaction.measure import MAP_BYTES, made
 
 ROUNDS = 7

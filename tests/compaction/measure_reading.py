@@ -29,7 +29,7 @@ from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.store import Buffer, ObjectStore
 from strandline.node.raft.disk import RealDisk
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
-from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
+from strandline.snapshot.level_one_writer import EncodedObject, LevelOneWriter
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_zero.samples import record_batch
 

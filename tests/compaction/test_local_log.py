@@ -32,7 +32,7 @@ from strandline.node.compaction.segment_files import (
     write_made,
 )
 from strandline.node.raft.disk import DiskUsage, RealDisk
-from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
+from strandline.snapshot.level_one_writer import EncodedObject, LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from tests.level_one.stamped import sent, stamped
 from tests.level_zero.samples import TOPIC

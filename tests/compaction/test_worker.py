@@ -50,7 +50,7 @@ from strandline.node.objectstore.opening import StorePlace
 from strandline.node.raft.disk import RealDisk
 from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, message_of
 from strandline.node.worker.worker_link import WorkerLimits
-from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.compaction.logs import Plan, bytes_of, read
 from tests.level_one.workers import gone, run

@@ -20,7 +20,8 @@ from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.config.node_config import CompactionSection, NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
-from strandline.snapshot.level_one_format import LevelOneWriter, batches_of, parse
+from strandline.snapshot.level_one_format import batches_of, parse
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.partition.level_one import level_one_name
 from strandline.statemachine.partition.partition_commands import (

@@ -15,7 +15,7 @@ import uvloop
 from strandline.node.kafka.handlers.fetch_partition import stamped_parts
 from strandline.node.level_one.reader import KIB, MIB, LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.objectstore.store import ObjectStore
-from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_zero.samples import record_batch
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
+from strandline.snapshot.level_one_writer import EncodedObject, LevelOneWriter
 from tests.level_zero.samples import TOPIC
 
 UNIQUE = bytes(range(100, 116))

@@ -20,7 +20,8 @@ from strandline.node.level_one.builder import (
     StoreBuilder,
 )
 from strandline.node.objectstore.store import Buffer
-from strandline.snapshot.level_one_format import LevelOneWriter, batches_of, parse
+from strandline.snapshot.level_one_format import batches_of, parse
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extents import Extent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name

@@ -15,15 +15,8 @@ from strandline.node.level_one.builder import Merge
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore.store import ObjectStore
-from strandline.snapshot.level_one_format import (
-    NO_TIMESTAMP,
-    EncodedObject,
-    LevelOneWriter,
-    StoredSpan,
-    batches_of,
-    body_bytes,
-    parse,
-)
+from strandline.snapshot.level_one_format import NO_TIMESTAMP, StoredSpan, batches_of, body_bytes, parse
+from strandline.snapshot.level_one_writer import EncodedObject, LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.kafka.handlers.fake_partition import ObjectsByName

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.objectstore.store import NotDone, ObjectNotFound
-from strandline.snapshot.level_one_format import LevelOneWriter, StoredSpan, batches_of, parse
+from strandline.snapshot.level_one_format import StoredSpan, batches_of, parse
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_zero.samples import TOPIC, record_batch, run, started

@@ -23,7 +23,7 @@ from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import object_id
 from strandline.statemachine.partition.extents import Extent
-from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 from tests.runtime.manual_loop import ManualLoop
 
 T = TypeVar("T")

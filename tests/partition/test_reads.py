@@ -13,7 +13,7 @@ from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore.store import NotDone, ObjectNotFound
 from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.stored_batches import PLANS, Measured
-from strandline.snapshot.level_one_format import LevelOneWriter
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.extents import ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name

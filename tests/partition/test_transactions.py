@@ -16,7 +16,7 @@ from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
 from strandline.statemachine.partition.extents import InlineExtent
 from strandline.statemachine.partition.partition_commands import EndTransaction, Kind, SetStartOffset
-from strandline.statemachine.partition.producers import OpenTransaction
+from strandline.statemachine.partition.producer_state import OpenTransaction
 from tests.partition.lone import Lone, unknown
 
 P = 7

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests import ROOT
+from tests.project.product import modules
 
-PACKAGES = ("cluster", "node", "snapshot", "statemachine", "strandline")
 OPENING = re.compile(r"(Who|Whoever|What|Which|Whose|How|Where|Why)\b")
 """A docstring that opens so is a clause and no statement."""
 NAMELESS = re.compile(
@@ -49,7 +49,7 @@ def faults(source: str) -> list[tuple[int, str]]:
 
 
 def test_docstrings_begin_with_a_statement_and_name_the_actor() -> None:
-    paths = [path for package in PACKAGES for path in sorted((ROOT / package).glob("**/*.py"))]
+    paths = modules()
     assert len(paths) > 300
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"

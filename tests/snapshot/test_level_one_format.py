@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from strandline.snapshot.level_one_format import (
     BODY_AT,
     WITHOUT_HOLES,
-    LevelOneWriter,
     batches_of,
     body_bytes,
     parse,
     parse_footer,
     verify_block,
 )
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.level_zero_format import encode
 from strandline.snapshot.object_frame import TAIL, BadObject, NewerFormat
 from strandline.statemachine.object_names import object_name

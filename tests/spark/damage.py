@@ -19,8 +19,9 @@ from crc32c import crc32c
 
 from strandline.snapshot.document import decode
 from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
-from strandline.snapshot.level_one_format import LevelOneWriter, batches_of
+from strandline.snapshot.level_one_format import batches_of
 from strandline.snapshot.level_one_format import parse as parse_level_one
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.level_zero_format import Batch, encode, parse
 from strandline.snapshot.local_document import LocalDocument, decode_local
 from strandline.snapshot.local_rows import rows_of

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from strandline.snapshot.compression import Compression
 from strandline.snapshot.document import SnapshotDocument
-from strandline.snapshot.level_one_format import LevelOneWriter, batches_of, parse
+from strandline.snapshot.level_one_format import batches_of, parse
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.level_zero_format import Batch, encode
 from strandline.snapshot.log_document import LogDocument, pack_entry
 from strandline.snapshot.names import log_name, snapshot_name
@@ -54,7 +55,7 @@ from strandline.statemachine.partition.partition_commands import (
 )
 from strandline.statemachine.partition.partition_commands import encode as encode_partition
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
-from strandline.statemachine.partition.producers import MAX_SEQUENCE
+from strandline.statemachine.partition.producer_state import MAX_SEQUENCE
 from tests.kafka.wire.batches import Record, build
 from tests.statemachine.controller_harness import registration, topic_id
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from strandline.snapshot.document import SnapshotDocument, decode
 from strandline.snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
-from strandline.snapshot.level_one_format import LevelOneWriter, batches_of
+from strandline.snapshot.level_one_format import batches_of
 from strandline.snapshot.level_one_format import parse as parse_level_one
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.names import SnapshotName, parse_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark import plan as planning

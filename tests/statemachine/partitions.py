@@ -14,7 +14,7 @@ from strandline.statemachine.partition.partition_commands import (
     encode,
 )
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
-from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 from strandline.statemachine.partition.rejection import Rejected
 
 CREATION_EPOCH = 5

@@ -23,7 +23,7 @@ from strandline.statemachine.partition.partition_commands import (
     TransactionEnded,
 )
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
-from strandline.statemachine.partition.producers import NO_TRANSACTION, OpenTransaction
+from strandline.statemachine.partition.producer_state import NO_TRANSACTION, OpenTransaction
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 from tests.statemachine.partitions import NOW, Replica, placeholder
 

@@ -9,15 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from strandline.statemachine.partition.producers import (
+from strandline.statemachine.partition.producer_state import (
     MAX_SEQUENCE,
     NO_TRANSACTION,
-    Duplicate,
     OpenTransaction,
-    ProducerDescription,
-    Producers,
     last_sequence,
 )
+from strandline.statemachine.partition.producers import Duplicate, ProducerDescription, Producers
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 PRODUCER = 4000

@@ -32,7 +32,7 @@ from strandline.node.partition.partition import Partition
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.partition.partition_commands import Appended
-from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 
 _KEYLESS: Final = "a compacted topic takes no record without a key"
 

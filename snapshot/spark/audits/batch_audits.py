@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
 from strandline.snapshot.spark.audits.batches import PLACES
-from strandline.statemachine.partition.producers import MAX_SEQUENCE
+from strandline.statemachine.partition.producer_state import MAX_SEQUENCE
 
 
 def references_exist_and_crc(frames: Frames) -> Answer:

@@ -30,7 +30,7 @@ from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Appended, Kind, TransactionEnded
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
-from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 from strandline.statemachine.transactions.transaction_commands import Enlisted, Prepared
 from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
 from strandline.statemachine.transactions.transaction_state import AT_REST, PREPARED, State, Transaction

@@ -19,7 +19,7 @@ from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
 from strandline.node.partition.verifications import Verifications
 from strandline.node.refusal import Reason, Refusal
-from strandline.snapshot.level_one_format import EncodedObject, LevelOneWriter
+from strandline.snapshot.level_one_writer import EncodedObject, LevelOneWriter
 from strandline.statemachine.partition.extents import Extent, InlineExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -33,7 +33,7 @@ from strandline.statemachine.partition.partition_commands import (
     SetStartOffset,
 )
 from strandline.statemachine.partition.placeholder import InlineBatch
-from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 from strandline.statemachine.partition.rejection import Rejected
 from tests.kafka.handlers.fake_cluster import TERM
 from tests.statemachine.partitions import Replica

@@ -8,7 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.record_batch import boundaries, read_header
-from strandline.snapshot.level_one_format import LevelOneWriter, batches_of, parse
+from strandline.snapshot.level_one_format import batches_of, parse
+from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.statemachine.partition.level_one import level_one_name
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne
 from tests.kafka.handlers.fake_node import FakeNode

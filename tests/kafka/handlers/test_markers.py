@@ -16,7 +16,7 @@ from strandline.node.partition.transaction_markers import ANSWER_SECONDS, MAX_MA
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.partition.producers import OpenTransaction
+from strandline.statemachine.partition.producer_state import OpenTransaction
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.handlers.fetch_answers import P, Q, batch, made
 from tests.kafka.wire.batches import build

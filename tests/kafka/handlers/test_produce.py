@@ -19,7 +19,7 @@ from strandline.node.kafka.wire.record_batch import BatchLimits, read_header, va
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller_commands import ReplaceTopicConfigs
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.partition.producers import NO_TRANSACTION
+from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 from tests.kafka.handlers.fake_cluster import TERM
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.handlers.fake_partition import NOW

@@ -13,7 +13,7 @@ from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.partition.producers import OpenTransaction
+from strandline.statemachine.partition.producer_state import OpenTransaction
 from tests.kafka.handlers.fake_cluster import Asked
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.handlers.produce_answers import codes, only

@@ -26,7 +26,8 @@ from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClu
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, Appended, encode
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
-from strandline.statemachine.partition.producers import NO_PRODUCER, Duplicate
+from strandline.statemachine.partition.producer_state import NO_PRODUCER
+from strandline.statemachine.partition.producers import Duplicate
 from tests.partition.fence_sabotages import AcceptsStaleEpochs, JudgesOnlyOnce, KeptOverTerms
 from tests.simulation.sabotage import Sabotage
 

@@ -19,12 +19,8 @@ from strandline.statemachine.groups import conversions, group_offsets
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
-from strandline.statemachine.partition.producers import (
-    MAX_SEQUENCE,
-    NO_TRANSACTION,
-    Duplicate,
-    Producers,
-)
+from strandline.statemachine.partition.producer_state import MAX_SEQUENCE, NO_TRANSACTION
+from strandline.statemachine.partition.producers import Duplicate, Producers
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 from strandline.statemachine.transactions.transaction_commands import Enlisted, Kind
 from strandline.statemachine.transactions.transaction_state import State, Transaction
