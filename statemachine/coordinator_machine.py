@@ -11,17 +11,19 @@ raises Corruption, which stops the replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgpack
 
-from strandline.statemachine.machine import Captured, Corruption, packed
+from strandline.statemachine.machine import Captured, Corruption, ReadAttributes, ReadState, packed, unpacker
 
 CHECKPOINT: Final = 0
 """The kind of a Checkpoint; a subclass's kinds begin at 1."""
+_COMMON_FIELDS: Final = 3
+"""Of a snapshot: format, term, time."""
 
 
 class OlderTerm(NamedTuple):
@@ -76,8 +78,9 @@ class CoordinatorMachine:
         bytes."""
         raise NotImplementedError
 
-    def load(self, fields: dict[str, Any]) -> None:
-        """Take up what `fields` gave, on a new instance; raises ValueError for anything else."""
+    def load(self, name: str, source: msgpack.Unpacker) -> None:
+        """Take up one of the fields that `fields` gave, on a new instance, in their order; raises ValueError
+        for anything else."""
         raise NotImplementedError
 
     def go_on_from(self, now: int) -> None:
@@ -131,22 +134,47 @@ class CoordinatorMachine:
         common = {"format": self.formats[-1], "term": self.term, "time": self.time}
         return partial(packed, {**common, **self.fields()})
 
-    def restore(self, state: bytes) -> None:
-        """Replace the whole state; raises ValueError, and changes nothing, for an invalid snapshot."""
-        restored = type(self)(self._on_checkpoint)
+    def read(self, state: bytes) -> ReadState:
+        """See StateMachine."""
+        made, blank = type(self)(self._on_checkpoint), type(self)(self._on_checkpoint)
+        source = unpacker(state)
         try:
-            fields = msgpack.unpackb(state)
-            version = fields.pop("format")
-            if version not in self.formats:
-                reads = " and ".join(map(str, self.formats))
-                raise ValueError(f"it has format {version}, this release reads {reads}")
-            restored.term, restored.time = fields.pop("term"), fields.pop("time")
-            if type(restored.term) is not int or type(restored.time) is not int:
-                raise ValueError("its term or its time is not a number")
-            restored.load(fields)
+            made._load(source, [*blank.fields()])
+            if source.tell() != len(state):
+                raise ValueError("it goes on behind its end")
         except Exception as error:
             raise ValueError(f"a state of {self.kind} cannot be read: {error}") from error
-        vars(self).update(vars(restored))
+        return ReadAttributes(self, vars(made))
+
+    def restore(self, state: bytes) -> None:
+        """See StateMachine."""
+        self.read(state).adopt()
+
+    def _load(self, source: msgpack.Unpacker, names: Sequence[str]) -> None:
+        fields = source.read_map_header()
+        version = _number(source, "format")
+        if version not in self.formats:
+            reads = " and ".join(map(str, self.formats))
+            raise ValueError(f"it has format {version}, this release reads {reads}")
+        self.term, self.time = _number(source, "term"), _number(source, "time")
+        for name in names:
+            _expect(source, name)
+            self.load(name, source)
+        if fields != _COMMON_FIELDS + len(names):
+            raise ValueError(f"it has {fields} fields")
+
+
+def _expect(source: msgpack.Unpacker, name: str) -> None:
+    if (found := source.unpack()) != name:
+        raise ValueError(f"it has {found!r} in the place of its {name}")
+
+
+def _number(source: msgpack.Unpacker, name: str) -> int:
+    _expect(source, name)
+    value = source.unpack()
+    if type(value) is not int:
+        raise ValueError(f"its {name} is not a number")
+    return value
 
 
 def encode(term: int, time: int, command: CoordinatorCommand) -> bytes:

@@ -7,7 +7,8 @@ test and an audit treat a replica's history as a function of its log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgpack
@@ -28,6 +29,42 @@ class Rows(NamedTuple):
 
     size: int
     given: Callable[[], Iterable[Any]]
+
+
+class ReadState(Protocol):
+    """The state of a snapshot, read and built, to be put in the place of a machine's.
+
+    Reading a large state takes long, and so does letting go of one. Each may be done in any thread while the
+    machine goes on, and goes a row at a time, so that other threads have the interpreter in between.
+    """
+
+    def adopt(self) -> None:
+        """Replace the machine's whole state, at once: called once at most, where entries are applied."""
+
+    def let_go(self) -> None:
+        """Free what the machine does not have: its former state or, if this was not adopted, the one read."""
+
+
+class ReadAttributes:
+    """The ReadState of a machine whose state is some of its attributes."""
+
+    def __init__(self, machine: object, attributes: dict[str, Any]) -> None:
+        self._machine = machine
+        self._attributes = attributes
+
+    def adopt(self) -> None:
+        """See ReadState."""
+        present = vars(self._machine)
+        former = {name: present[name] for name in self._attributes}
+        present.update(self._attributes)
+        self._attributes = former
+
+    def let_go(self) -> None:
+        """See ReadState."""
+        for value in self._attributes.values():
+            while isinstance(value, dict) and value:
+                value.popitem()
+        self._attributes = {}
 
 
 class Corruption(ValueError):
@@ -58,8 +95,12 @@ class StateMachine(Protocol):
         """As `snapshot`, of this moment, at once and without making the bytes: that takes long for a large
         state, and nothing may wait for it."""
 
+    def read(self, state: bytes) -> ReadState:
+        """Read what `snapshot` gave, in any thread, and change nothing; raises ValueError if it cannot be
+        read."""
+
     def restore(self, state: bytes) -> None:
-        """Replace the whole state by that of a snapshot; raises ValueError if it cannot be read."""
+        """Read and adopt, in one go, before anything waits for the machine; raises ValueError as `read`."""
 
 
 def packed(fields: Mapping[str, Any]) -> bytes:
@@ -79,3 +120,22 @@ def packed(fields: Mapping[str, Any]) -> bytes:
             packer.pack(value)
     result: bytes = packer.bytes()
     return result
+
+
+def unpacker(state: bytes) -> msgpack.Unpacker:
+    """Reads what `packed` gave, in the order of its fields, a row at a time; see `rows` and `keyed_rows`."""
+    return msgpack.Unpacker(io.BytesIO(state), max_buffer_size=len(state))
+
+
+def rows(source: msgpack.Unpacker) -> Iterator[Any]:
+    """The elements of the array that comes next; all of them are to be taken before what follows it."""
+    for _ in range(source.read_array_header()):
+        yield source.unpack()
+
+
+def keyed_rows(source: msgpack.Unpacker) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """As `rows`, of an array of pairs of a key and an array."""
+    for _ in range(source.read_array_header()):
+        if source.read_array_header() != 2:
+            raise ValueError("a row is no pair")
+        yield source.unpack(), rows(source)

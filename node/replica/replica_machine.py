@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from strandline.statemachine.machine import Captured, StateMachine
+from strandline.statemachine.machine import Captured, ReadState, StateMachine
+
+_MANY: Final = 50_000
+"""Objects that a collection may look at: it takes some 10 ms, in which the loop does nothing. More of them
+are set aside, as in `runtime/garbage.py`."""
 
 Plain = TypeVar("Plain", bound=StateMachine)
 
@@ -27,6 +31,19 @@ class Recorder(Protocol):
 
     def restored(self) -> None:
         """The state was replaced by a snapshot's: the entries between the two were never applied here."""
+
+
+class _ReadState:
+    """A ReadState whose machine's recorder and leader hear that it was adopted."""
+
+    def __init__(self, plain: ReadState, adopted: Callable[[], None]) -> None:
+        self._plain = plain
+        self._adopted = adopted
+        self.let_go = plain.let_go
+
+    def adopt(self) -> None:
+        self._plain.adopt()
+        self._adopted()
 
 
 class ReplicaMachine(Generic[Plain]):
@@ -58,15 +75,22 @@ class ReplicaMachine(Generic[Plain]):
     def capture(self) -> Captured:
         return self.plain.capture()
 
-    def restore(self, state: bytes) -> None:
+    def read(self, state: bytes) -> ReadState:
         # What is made here stays: the collector would go through hundreds of thousands of objects, again and
-        # again, and the loop would be held for two to three times as long.
+        # again, and whichever thread it runs in, the loop would be held meanwhile.
         collects = gc.isenabled()
         gc.disable()
         try:
-            self.plain.restore(state)
+            return _ReadState(self.plain.read(state), self._adopted)
         finally:
+            if gc.get_count()[0] > _MANY:
+                gc.freeze()
             if collects:
                 gc.enable()
+
+    def restore(self, state: bytes) -> None:
+        self.read(state).adopt()
+
+    def _adopted(self) -> None:
         self._recorder.restored()
         self._applied()

@@ -51,7 +51,7 @@ from strandline.statemachine.controller.controller_state import (
 from strandline.statemachine.controller.controller_topics import TopicCommand
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.kafka_errors import Refused
-from strandline.statemachine.machine import Captured, Corruption
+from strandline.statemachine.machine import Captured, Corruption, ReadAttributes, ReadState
 
 _NO_CONFIGS: Configs = {}
 Result = Topic | NodeRegistration | ProducerIdBlock | int | str | Refused
@@ -116,9 +116,13 @@ class Controller:
         state = self.snapshot()
         return lambda: state
 
+    def read(self, state: bytes) -> ReadState:
+        """See StateMachine."""
+        return ReadAttributes(self, {"_state": ControllerState.load(state)})
+
     def restore(self, state: bytes) -> None:
-        """Replace the whole state; raises ValueError, and changes nothing, for an invalid snapshot."""
-        self._state = ControllerState.load(state)
+        """See StateMachine."""
+        self.read(state).adopt()
 
     def _advance(self, index: int) -> None:
         if index <= self._state.applied_index:

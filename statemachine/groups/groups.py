@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+import msgpack
 
 from strandline.statemachine.groups import classic_group, conversions, group_offsets
 from strandline.statemachine.groups.classic_group import ClassicGroup
@@ -17,12 +19,15 @@ from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_state import Group, GroupsState, Membership
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.groups.transactional_producers import TransactionalProducers
-from strandline.statemachine.machine import Rows
+from strandline.statemachine.machine import Rows, keyed_rows, rows
 
 _MEMBERSHIPS: Mapping[str, Callable[[list[Any]], Membership]] = {
     ClassicGroup.protocol: ClassicGroup.loaded,
     ConsumerGroup.protocol: ConsumerGroup.loaded,
 }
+
+_ROW_FIELDS: Final = 4
+_OFFSETS_FIELDS: Final = 3
 
 
 def _row(group_id: str, group: Group) -> list[Any]:
@@ -56,12 +61,19 @@ class GroupsMachine(GroupsState):
             "producers": self.producers.rows(),
         }
 
-    def load(self, fields: dict[str, Any]) -> None:
-        """Take up what `fields` gave."""
-        for group_id, protocol, membership, offsets in fields.pop("groups"):
+    def load(self, name: str, source: msgpack.Unpacker) -> None:
+        """Take up one of what `fields` gave."""
+        if name == "producers":
+            self.producers = TransactionalProducers.loaded(rows(source))
+            return
+        for _ in range(source.read_array_header()):
+            if source.read_array_header() != _ROW_FIELDS:
+                raise ValueError("a group's row has more or less than a group has")
+            group_id, protocol, membership = source.unpack(), source.unpack(), source.unpack()
             loaded = None if protocol is None else _MEMBERSHIPS[protocol](membership)
+            # One group may have all offsets that there are.
+            if source.read_array_header() != _OFFSETS_FIELDS:
+                raise ValueError(f"the offsets of group {group_id} have more or less than offsets have")
+            offsets = rows(source), keyed_rows(source), keyed_rows(source)
             self.group_for(group_id)  # counts it
             self.groups[group_id] = Group(loaded, Offsets.loaded(offsets, self.totals), age=self.age)
-        self.producers = TransactionalProducers.loaded(fields.pop("producers"))
-        if fields:
-            raise ValueError(f"unknown fields {sorted(fields)}")

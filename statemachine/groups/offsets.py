@@ -9,7 +9,7 @@ OffsetMetadataManager).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 NO_EXPIRY = -1
@@ -231,8 +231,11 @@ class Offsets:
         ]
 
     @classmethod
-    def loaded(cls, fields: list[Any], totals: Totals | None = None) -> Offsets:
-        """The object that `fields` was taken from; raises ValueError if the fields contradict each other."""
+    def loaded(cls, fields: Iterable[Any], totals: Totals | None = None) -> Offsets:
+        """The object that `fields` was taken from; raises ValueError if the fields contradict each other.
+
+        Each array may be an iterator: they are gone through once, in their order.
+        """
         names, committed, pending = fields
         loaded = cls(totals)
         loaded.names = dict(names)
@@ -249,9 +252,8 @@ class Offsets:
         empty = [one for one in (*loaded.committed.values(), *loaded.pending.values()) if not one]
         if empty or loaded._topics() != dict.fromkeys(loaded.names):
             raise ValueError("topics without offsets, or offsets without a topic")
-        metadata = [offset.metadata for offset in loaded._all()]
-        loaded._totals.offsets += len(metadata)
-        loaded._totals.bytes += len(metadata) * OFFSET_BYTES + len("".join(metadata).encode())
+        for offset in loaded._all():
+            loaded._count(1, offset)
         for topic_id, name in loaded.names.items():
             loaded._count_name(1, topic_id, name)
         return loaded

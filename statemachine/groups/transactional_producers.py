@@ -5,7 +5,7 @@ A transaction's number shows whether a message of it comes too late.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import islice, pairwise, takewhile
 from typing import Any
@@ -128,7 +128,7 @@ class TransactionalProducers:
         return Rows(len(held), lambda: ((producer_id, *one.fields()) for producer_id, one in held.items()))
 
     @classmethod
-    def loaded(cls, fields: list[Any]) -> TransactionalProducers:
+    def loaded(cls, fields: Iterable[Any]) -> TransactionalProducers:
         """The object that `fields` was taken from."""
         loaded = cls()
         loaded._producers = {

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgpack
 
-from strandline.statemachine.machine import Captured, Corruption
+from strandline.statemachine.machine import Captured, Corruption, ReadAttributes, ReadState
 from strandline.statemachine.partition import partition_invariants
 from strandline.statemachine.partition.checkpoints import RetainedCheckpoint
 from strandline.statemachine.partition.holds import Hold
@@ -65,14 +65,18 @@ class PartitionStateMachine(PartitionState):
         super().__init__(creation_epoch)
         self._on_checkpoint = on_checkpoint
 
-    def restore(self, state: bytes) -> None:
-        """Replace the whole state; raises ValueError, and changes nothing, for an invalid snapshot."""
+    def read(self, state: bytes) -> ReadState:
+        """See StateMachine."""
         try:
             restored = PartitionState.loaded(state)
             partition_invariants.check(restored)
         except Exception as error:
             raise ValueError(f"a partition's state cannot be read: {error}") from error
-        vars(self).update(vars(restored))
+        return ReadAttributes(self, vars(restored))
+
+    def restore(self, state: bytes) -> None:
+        """See StateMachine."""
+        self.read(state).adopt()
 
     def begin_term(self, index: int, term: int, node: int) -> None:
         """A leader's first entry; the term becomes Kafka's partition leader epoch."""

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import msgpack
+
 from strandline.statemachine.coordinator_machine import CoordinatorMachine
 from strandline.statemachine.internal_topics import TRANSACTIONS_KIND
 from strandline.statemachine.kafka_errors import KafkaError, Refused
-from strandline.statemachine.machine import Captured, Rows
+from strandline.statemachine.machine import Captured, Rows, rows
 from strandline.statemachine.transactions.transaction_commands import (
     LAST_EPOCH,
     NO_EPOCH,
@@ -303,11 +305,9 @@ class TransactionsMachine(CoordinatorMachine):
         self._age += 1
         return {"transactions": Rows(len(held), lambda: (held[key].row() for key in sorted(held)))}
 
-    def load(self, fields: dict[str, Any]) -> None:
+    def load(self, name: str, source: msgpack.Unpacker) -> None:
         """See CoordinatorMachine."""
-        if tuple(fields) != ("transactions",):
-            raise ValueError(f"its fields are {', '.join(map(str, fields))}")
-        for row in fields["transactions"]:
+        for row in rows(source):
             one = transaction_from(row)
             self._transactions[one.transactional_id] = one
             if one.state is State.ONGOING:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
+import msgpack
 import pytest
 
 from strandline.node.coordinator.replica import ANSWER_SECONDS, CoordinatorReplica
@@ -39,8 +40,8 @@ class Counting(CoordinatorMachine):
     def fields(self) -> dict[str, Any]:
         return {"total": self.total}
 
-    def load(self, fields: dict[str, Any]) -> None:
-        self.total = fields.pop("total")
+    def load(self, name: str, source: msgpack.Unpacker) -> None:
+        self.total = source.unpack()
 
 
 class Lone:

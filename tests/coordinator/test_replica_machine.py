@@ -8,20 +8,21 @@ from typing import Any
 import pytest
 
 from strandline.node.replica.replica_machine import ReplicaMachine
+from strandline.statemachine.machine import ReadState
 from tests.coordinator.recording import Recording
 from tests.raft.register_map import RegisterMap
 
 
 class Watched(RegisterMap):
-    """Notes whether the collector runs while it restores."""
+    """Notes whether the collector runs while it reads a state."""
 
     collects: bool | None = None
 
-    def restore(self, state: bytes) -> None:
+    def read(self, state: bytes) -> ReadState:
         self.collects = gc.isenabled()
         if state == b"damaged":
             raise ValueError("this is no state")
-        super().restore(state)
+        return super().read(state)
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -113,6 +113,11 @@ class Replica:
 
     # What happens to it.
 
+    def install(self, document: SnapshotDocument) -> None:
+        """A snapshot has arrived, and its state was read."""
+        receiving = self.group.receiving
+        receiving.install(document, receiving.read(document))
+
     def turn(self) -> None:
         """The end of a loop turn, before its sync."""
         self.host.loop.run()

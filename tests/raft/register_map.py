@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from strandline.statemachine.machine import Captured
+from strandline.statemachine.machine import Captured, ReadAttributes, ReadState
 
 
 class RegisterMap:
@@ -63,12 +63,21 @@ class RegisterMap:
         packed: bytes = msgpack.packb(state)
         return packed
 
-    def restore(self, state: bytes) -> None:
-        self.term, self.leader, registers, applied, self.doubled = msgpack.unpackb(
-            state, strict_map_key=False
+    def read(self, state: bytes) -> ReadState:
+        term, leader, registers, applied, doubled = msgpack.unpackb(state, strict_map_key=False)
+        return ReadAttributes(
+            self,
+            {
+                "term": term,
+                "leader": leader,
+                "registers": dict(registers),
+                "applied": dict(applied),
+                "doubled": doubled,
+            },
         )
-        self.registers = dict(registers)
-        self.applied = dict(applied)
+
+    def restore(self, state: bytes) -> None:
+        self.read(state).adopt()
 
 
 def set_register(command_id: int, key: str, value: Any) -> bytes:

@@ -9,9 +9,13 @@ another.
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from strandline.node.raft.disk import DiskFile
 from strandline.node.raft.outcome import Unknown
 from strandline.node.raft.rules.configuration_log import ConfigurationLog
 from strandline.node.raft.rules.leader_contact import LeaderContact
@@ -32,8 +36,25 @@ from strandline.snapshot.document import (
     SnapshotDocument,
     SnapshotTooNew,
 )
+from strandline.statemachine.machine import ReadState
 
 log = logging.getLogger(__name__)
+
+
+TURN_SECONDS: Final = 0.001
+"""The loop gives the interpreter away with each system call, and has it back from a thread that is busy only
+after so long. Of Python's own 5 ms a loop that sends twenty messages would wait a tenth of a second."""
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Only used by the one thread of disk jobs, so that two do not set back each other's."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(TURN_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 class SnapshotReceiving(Part):
@@ -49,6 +70,7 @@ class SnapshotReceiving(Part):
         "receiver",
         "store",
         "taking",
+        "taking_in",
     )
 
     def __init__(
@@ -72,6 +94,8 @@ class SnapshotReceiving(Part):
         self.taking = taking
         self.receiver: Receiver | None = None
         self.opening: bool = False
+        self.taking_in: tuple[int, int, int, bytes] | None = None
+        """The snapshot that is whole, and is being read."""
 
     def on_chunk(self, peer: int, chunk: SnapshotChunk) -> None:
         state = self.state
@@ -82,6 +106,9 @@ class SnapshotReceiving(Part):
             return
         if self.host.disk_stalled():
             # Installing one is a record each time, and none of them could be written.
+            return
+        if chunk.snapshot == self.taking_in:
+            # Its leader has waited for long and sends again what is here.
             return
         if self.receiver is None or self.receiver.key != chunk.snapshot:
             self.drop()
@@ -135,14 +162,33 @@ class SnapshotReceiving(Part):
         if written < receiver.total:
             self.reply(peer, chunk, written, Status.CONTINUE)
             return
-        self.receiver = None
+        self.receiver, self.taking_in = None, receiver.key
         state.run_blocking(
-            partial(self.store.adopt_incoming, receiver.file, state.id, chunk.snapshot_index),
-            partial(self.adopted, peer, chunk),
+            partial(self._take_in, receiver.file, chunk.snapshot_index), partial(self.adopted, peer, chunk)
         )
 
-    def adopted(self, peer: int, chunk: SnapshotChunk, document: Any, error: Exception | None) -> None:
+    def _take_in(self, file: DiskFile, index: int) -> tuple[SnapshotDocument, ReadState | Exception]:
+        """Off the loop: a large state takes longer to read than an election may."""
+        with _short_turns():
+            document = self.store.adopt_incoming(file, self.state.id, index)
+            try:
+                return document, self.read(document)
+            except Exception as error:
+                return document, error
+
+    def read(self, document: SnapshotDocument) -> ReadState:
+        """Read a snapshot's state, in any thread; raises ValueError if the machine cannot."""
+        machine = self.state.machine
+        if document.kind != machine.kind:
+            raise SafetyViolation(
+                f"group {self.state.id}: a snapshot of a {document.kind} for a {machine.kind}"
+            )
+        return machine.read(document.state)
+
+    def adopted(self, peer: int, chunk: SnapshotChunk, taken: Any, error: Exception | None) -> None:
         state = self.state
+        if self.taking_in == chunk.snapshot:
+            self.taking_in = None
         if state.failure is not None:
             return
         if error is not None:
@@ -150,7 +196,7 @@ class SnapshotReceiving(Part):
             if isinstance(error, SnapshotDamaged | SnapshotTooNew):
                 self.reply(peer, chunk, 0, Status.BAD)
             return
-        self.install(document)
+        self.install(*taken)
         self.reply(peer, chunk, chunk.total, Status.DONE)
 
     def reply(self, peer: int, chunk: SnapshotChunk, offset: int, status: Status) -> None:
@@ -174,16 +220,19 @@ class SnapshotReceiving(Part):
             receiver.abandoned = True
             state.run_blocking(partial(self.store.discard_incoming, receiver.file, state.id), note_untidy)
 
-    def install(self, document: SnapshotDocument) -> None:
-        """Replace the state by a snapshot's, atomically on the loop; keep the log's matching suffix."""
+    def install(self, document: SnapshotDocument, read: ReadState | Exception) -> None:
+        """Replace the state by a snapshot's, atomically on the loop; keep the log's matching suffix.
+
+        Raises what its state could not be read for, if it is needed.
+        """
         state = self.state
         if self.has_applied_enough(document.index):
+            if not isinstance(read, Exception):
+                state.run_blocking(partial(self._let_go, read, 0), note_untidy)
             return
-        if document.kind != state.machine.kind:
-            raise SafetyViolation(
-                f"group {state.id}: a snapshot of a {document.kind} for a {state.machine.kind}"
-            )
-        state.machine.restore(document.state)
+        if isinstance(read, Exception):
+            raise read
+        read.adopt()
         self.taking.remember(document)
         if self.keeps_suffix(document):
             self.journal.record_snapshot(document.index, document.term, document.voters, document.learners)
@@ -202,7 +251,13 @@ class SnapshotReceiving(Part):
             self.commands.end(index, Unknown("a snapshot covered the command before it was seen applied"))
         self.reads.release()
         self.host.wake(state)
-        state.run_blocking(partial(self.store.drop, state.id, document.index), note_untidy)
+        state.run_blocking(partial(self._let_go, read, document.index), note_untidy)
+
+    def _let_go(self, read: ReadState, index: int) -> None:
+        """Off the loop: free the former state and delete older snapshots."""
+        with _short_turns():
+            read.let_go()
+        self.store.drop(self.state.id, index)
 
     def keeps_suffix(self, document: SnapshotDocument) -> bool:
         """The log goes on after the snapshot if it holds the snapshot's last entry (Raft §7)."""

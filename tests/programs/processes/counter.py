@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from strandline.statemachine.machine import Captured
+from strandline.statemachine.machine import Captured, ReadAttributes, ReadState
 
 _GROW = 1
 
@@ -35,8 +35,11 @@ class Counter:
         """Count and ballast, in the time that one copy takes."""
         return self.count.to_bytes(8, "big") + self.ballast
 
+    def read(self, state: bytes) -> ReadState:
+        return ReadAttributes(self, {"count": int.from_bytes(state[:8], "big"), "ballast": state[8:]})
+
     def restore(self, state: bytes) -> None:
-        self.count, self.ballast = int.from_bytes(state[:8], "big"), state[8:]
+        self.read(state).adopt()
 
 
 def count(size: int) -> bytes:

@@ -150,9 +150,9 @@ def test_entry_of_another_leader_in_its_place_is_no_success(group_class: type[Ra
 
 
 class ForgetsWhatASnapshotCovers(SnapshotReceiving):
-    def install(self, document: SnapshotDocument) -> None:
+    def install(self, *read: Any) -> None:
         waiting, self.state.waiting = self.state.waiting, {}
-        super().install(document)
+        super().install(*read)
         self.state.waiting = waiting
 
 
@@ -163,9 +163,7 @@ def test_command_that_a_snapshot_covers_ends(group_class: type[RaftGroup]) -> No
     future = leader.propose()
     leader.append(2, 9, (2, 2))
     state = RegisterMap().snapshot()
-    leader.group.receiving.install(
-        SnapshotDocument(CLUSTER, "register-map", GROUP, 9, 9, (1, 2, 3), (), state)
-    )
+    leader.install(SnapshotDocument(CLUSTER, "register-map", GROUP, 9, 9, (1, 2, 3), (), state))
     assert future.done()
     assert isinstance(future.result(), Unknown)
 

@@ -141,7 +141,7 @@ class TakesOldSnapshots(SnapshotReceiving):
 @hole_in(TakesOldSnapshots)
 def test_snapshot_at_or_below_the_commit_index_is_ignored(group_class: type[RaftGroup]) -> None:
     follower = committed(4, group_class)
-    follower.group.receiving.install(state_at(2))
+    follower.install(state_at(2))
     assert follower.group.applied == 4
     assert follower.machine.registers == {"x": 4}
 
@@ -154,7 +154,7 @@ class DropsTheSuffix(SnapshotReceiving):
 @hole_in(DropsTheSuffix)
 def test_install_keeps_the_log_that_follows_the_snapshot(group_class: type[RaftGroup]) -> None:
     follower = Replica(terms=[1, 1, 1, 1], group_class=group_class)  # All acknowledged, none known committed.
-    follower.group.receiving.install(state_at(2))
+    follower.install(state_at(2))
     follower.sync()
     follower.restart()
     assert follower.terms == [1, 1]
@@ -192,7 +192,7 @@ def test_replica_with_a_bad_snapshot_asks_for_one_and_applies_nothing(group_clas
     said = follower.append(2, 1, (3, 1), commit=3)
     assert [(message.kind, message.fields[0]) for message in said] == [(MessageKind.NEED_SNAPSHOT, 2)]
     assert follower.machine.applied == {}
-    follower.group.receiving.install(state_at(3))
+    follower.install(state_at(3))
     assert not follower.group.damaged_below
     assert follower.machine.registers == {"x": 3}
 

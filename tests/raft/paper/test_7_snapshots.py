@@ -92,7 +92,7 @@ def test_7_follower_that_is_far_behind_gets_the_snapshot() -> None:
 
 def test_7_snapshot_beyond_the_log_replaces_it() -> None:
     replica = Replica(terms=[1, 1])
-    replica.group.receiving.install(state_at(5, 2))
+    replica.install(state_at(5, 2))
     assert (replica.group.journal.base, replica.terms) == (5, [])
     assert (replica.group.applied, replica.group.commit) == (5, 5)
     assert replica.machine.registers == {"x": 5}
@@ -100,7 +100,7 @@ def test_7_snapshot_beyond_the_log_replaces_it() -> None:
 
 def test_7_snapshot_of_a_prefix_keeps_the_entries_that_follow() -> None:
     replica = Replica(terms=[1, 1, 1, 1])
-    replica.group.receiving.install(state_at(2, 1))
+    replica.install(state_at(2, 1))
     assert (replica.group.journal.base, replica.terms) == (2, [1, 1])
     replica.append(2, 1, (4, 1), [1], commit=4)
     assert replica.machine.registers == {"x": 4}
@@ -108,13 +108,13 @@ def test_7_snapshot_of_a_prefix_keeps_the_entries_that_follow() -> None:
 
 def test_7_snapshot_that_conflicts_discards_the_entries_that_follow() -> None:
     replica = Replica(terms=[1, 1, 1, 1])
-    replica.group.receiving.install(state_at(2, 2))
+    replica.install(state_at(2, 2))
     assert (replica.group.journal.base, replica.group.journal.base_term, replica.terms) == (2, 2, [])
 
 
 def test_7_old_snapshot_changes_nothing() -> None:
     replica = committed(4)
-    replica.group.receiving.install(state_at(2, 1))
+    replica.install(state_at(2, 1))
     assert (replica.group.applied, replica.terms) == (4, [1] * 4)
     assert replica.machine.registers == {"x": 4}
 

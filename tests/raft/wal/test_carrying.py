@@ -18,7 +18,7 @@ from strandline.node.raft.wal.raft_log import RaftLog
 from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import Kind
-from strandline.statemachine.machine import StateMachine
+from strandline.statemachine.machine import ReadState, StateMachine
 from tests.raft.harness import Replica, entry, membership
 from tests.raft.register_map import RegisterMap, set_register
 from tests.raft.small_cluster import BUSY, WAL, SmallCluster
@@ -362,8 +362,8 @@ def test_a_node_that_dies_again_and_again_meanwhile_loses_nothing(seed: int) -> 
 
 def _no_machine() -> StateMachine:
     class Unreadable(RegisterMap):
-        def restore(self, state: bytes) -> None:
-            raise ValueError("a bug in restore")
+        def read(self, state: bytes) -> ReadState:
+            raise ValueError("a bug in read")
 
     return Unreadable()
 

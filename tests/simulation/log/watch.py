@@ -100,9 +100,9 @@ class WatchedTaking(SnapshotTaking):
 class WatchedReceiving(SnapshotReceiving):
     """Counts the snapshots that are installed."""
 
-    def install(self, document: SnapshotDocument) -> None:
+    def install(self, *read: Any) -> None:
         before = self.state.applied
-        super().install(document)
+        super().install(*read)
         if self.state.applied > before:
             group = group_of(self)
             assert isinstance(group, WatchedGroup)
