@@ -10,8 +10,8 @@ PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """A producer that wrote nothing for this long is forgotten, as by Kafka's transactional.id.expiration.ms."""
 MAX_PRODUCERS: Final = 32_768
 """Beyond this number the producers that are idle for longest are forgotten sooner. A client that makes a
-producer for each message would fill memory otherwise, and a snapshot of all of them is read in one go when it
-is restored, which would take seconds (Kafka: KIP-854)."""
+producer for each message would fill memory otherwise, and a snapshot of all of them is read in one go when a
+node starts, which would take seconds (Kafka: KIP-854)."""
 LEAST_EXPIRY_MS: Final = 15 * 60 * 1000
 """No producer is forgotten sooner: longer than any client tries to send a batch again."""
 

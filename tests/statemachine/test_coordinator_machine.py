@@ -15,6 +15,7 @@ from strandline.statemachine.coordinator_machine import (
     encode,
 )
 from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.groups.offsets import NO_EXPIRY, CommittedOffset
 from strandline.statemachine.machine import Captured, Corruption
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.statemachine.adding import Add
@@ -152,3 +153,58 @@ def test_the_coordinators_own_kinds_stay_clear_of_the_checkpoint(machine: type[C
     empty = machine(lambda index, state: None)
     assert list(msgpack.unpackb(empty.snapshot()))[:3] == ["format", "term", "time"]
     empty.restore(empty.snapshot())
+
+
+def with_offsets(*groups: str) -> GroupsMachine:
+    machine = GroupsMachine(lambda index, captured: None)
+    machine.begin_term(1, 1, 1)
+    for group in groups:
+        offsets = machine.offsets_of(group)
+        for partition in range(200):
+            committed = CommittedOffset(partition, 1, "", 1000, NO_EXPIRY, 2)
+            offsets.commit(b"t", "topic", partition, committed)
+            offsets.add_pending(7, b"t", "topic", partition, committed)
+    machine.producers.touched(7, 0, 1000)
+    return machine
+
+
+def test_a_state_is_read_beside_the_present_one_which_goes_on_until_it_is_replaced() -> None:
+    machine, newer = with_offsets("a", "b"), with_offsets("b", "c")
+    before = machine.snapshot()
+    read = machine.read(newer.snapshot())
+    assert machine.snapshot() == before
+    machine.drop("a")
+    captured, meanwhile = machine.capture(), machine.snapshot()
+    read.adopt()
+    assert machine.snapshot() == newer.snapshot()
+    read.let_go()
+    assert machine.snapshot() == newer.snapshot()
+    assert captured() == meanwhile, "a snapshot of the former state was under way"
+    machine.drop("b")
+    assert newer.snapshot() != machine.snapshot()
+
+
+def test_a_state_that_was_read_and_is_not_wanted_is_let_go() -> None:
+    machine = with_offsets("a")
+    before = machine.snapshot()
+    machine.read(with_offsets("b").snapshot()).let_go()
+    assert machine.snapshot() == before
+
+
+def test_a_group_of_many_offsets_is_read_an_offset_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of the decoder holds all threads until it ends."""
+    sizes: list[int] = []
+
+    class Watched(msgpack.Unpacker):
+        def unpack(self) -> Any:
+            before = self.tell()
+            value = super().unpack()
+            sizes.append(self.tell() - before)
+            return value
+
+    machine, group = GroupsMachine(lambda index, captured: None), with_offsets("a")
+    monkeypatch.setattr(msgpack, "Unpacker", Watched)
+    machine.restore(group.snapshot())
+    assert machine.snapshot() == group.snapshot()
+    assert len(sizes) > 400
+    assert max(sizes) < 64

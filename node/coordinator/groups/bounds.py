@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MAX_GROUPS: Final = 32_768
 MAX_OFFSETS: Final = 131_072
-"""Of all groups together. A replica that restores a snapshot with all of them is held for 0.35 s."""
+"""Of all groups together. A node that starts with all of them in a snapshot is held for 0.35 s."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of ids, names and metadata, about; see `Totals.bytes`."""
 TRANSIENT: Final = 2

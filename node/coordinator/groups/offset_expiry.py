@@ -32,7 +32,8 @@ PRODUCER_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """A producer that ended no transaction here for this long is forgotten: transactional.id.expiration.ms."""
 MAX_PRODUCERS: Final = 32_768
 """Number of producers above which the longest idle are forgotten sooner. A client with a new producer for
-each transaction adds one here with each. All are in every snapshot, which is restored in one go."""
+each transaction adds one here with each. All are in every snapshot, which is read in one go when
+a node starts."""
 LEAST_PRODUCER_EXPIRY_MS: Final = 3600 * 1000
 """No producer is forgotten sooner for that: longer than any message of a transaction that ended is late."""
 MAX_TOPICS: Final = 1_000

@@ -32,7 +32,7 @@ EXPIRE_SECONDS: Final = 600.0
 MAX_IDS: Final = 32_768
 """Beyond this number the ids that are at rest for longest are forgotten sooner. Sinks that make an id for
 each checkpoint leave several hundred thousand in a week, and a snapshot of all ids is read in one go when
-it is restored: 0.1 s of CPU for this number."""
+a node starts: 0.1 s of CPU for this number."""
 LEAST_EXPIRATION_MS: Final = 3600 * 1000
 """No id is forgotten sooner for that, unless the configuration says so: a producer that pauses between two
 transactions, and one that is started again, find theirs."""

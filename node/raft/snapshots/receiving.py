@@ -1,5 +1,8 @@
 """Receiving and installing a leader's snapshot (Raft §7).
 
+What takes long is done by a disk job: the state is read beside the present one, which the loop then replaces
+at once. Until then the follower is as if the snapshot was still arriving.
+
 PySyncObj took an older snapshot back, cleared the journal when a dump and the log did not line up, and
 went on with an empty state when a dump was bad. Here a snapshot at or below the commit index changes
 nothing, what the log holds above a snapshot stays, and a bad one stops the replica until a leader sends

@@ -300,7 +300,7 @@ def test_a_state_machine_that_cannot_read_a_sound_snapshot_stops_that_replica_al
         def unable(state: bytes) -> None:
             raise ValueError("a field of the state is of a later release")
 
-        cluster.machine(behind, 1).restore = unable  # type: ignore[method-assign]
+        cluster.machine(behind, 1).read = unable  # type: ignore[method-assign]
         cluster.run(2.0)
         assert cluster.failed == [(behind, 1, "a field of the state is of a later release")]
         assert cluster.group(behind, 2).failure is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import pytest
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.rules.messages import MessageKind
 from strandline.node.raft.rules.replica_state import SafetyViolation
-from strandline.node.raft.snapshots.receiving import SnapshotReceiving
+from strandline.node.raft.snapshots.receiving import TURN_SECONDS, SnapshotReceiving
 from strandline.node.raft.snapshots.transfer import Status
 from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.groups.groups import GroupsMachine
@@ -232,6 +233,28 @@ def test_what_is_not_needed_any_more_is_freed_by_a_job() -> None:
         host.run_jobs()
         assert freed == ["freed"]
         freed.clear()
+
+
+def test_threads_take_short_turns_while_a_state_is_read_and_freed_and_usual_ones_then() -> None:
+    seen: list[float] = []
+
+    class Sees(RegisterMap):
+        def read(self, state: bytes) -> ReadState:
+            seen.append(sys.getswitchinterval())
+            read = super().read(state)
+            read.let_go = lambda: seen.append(sys.getswitchinterval())  # type: ignore[method-assign]
+            return read
+
+    usual = sys.getswitchinterval()
+    follower = Follower()
+    follower.group.machine = Sees()
+    follower.hear()
+    follower.send(state_at(8))
+    follower.arrive()
+    assert sys.getswitchinterval() == usual
+    follower.hear()
+    assert seen == [pytest.approx(TURN_SECONDS)] * 2
+    assert sys.getswitchinterval() == usual
 
 
 def test_the_loop_has_its_turns_while_a_large_state_is_read() -> None:

@@ -383,7 +383,7 @@ def test_a_group_that_nobody_takes_up_lets_the_log_go_on_and_keeps_its_entries(
         start(cluster, node)
         host = cluster.hosts[node]
         if take_up is not None:
-            with pytest.raises(ValueError, match="a bug in restore"):
+            with pytest.raises(ValueError, match="a bug in read"):
                 host.create_group(2, take_up(), VOTERS)
         assert host.stored_groups() == [2]
         assert most_segments(cluster, node, 30) < LONGEST
