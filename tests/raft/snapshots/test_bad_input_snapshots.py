@@ -12,6 +12,7 @@ import pytest
 
 from strandline.snapshot import document as format_module
 from strandline.snapshot.document import decode
+from strandline.statemachine.machine import ReadState
 from tests.raft.small_cluster import SmallCluster
 from tests.simulation.disk import SimDisk
 from tests.simulation.inode import Inode
@@ -297,7 +298,7 @@ def test_a_state_machine_that_cannot_read_a_sound_snapshot_stops_that_replica_al
         cluster.start(behind)
         assert cluster.world.run_until(lambda: behind in cluster.hosts, timeout=1.0)
 
-        def unable(state: bytes) -> None:
+        def unable(state: bytes) -> ReadState:
             raise ValueError("a field of the state is of a later release")
 
         cluster.machine(behind, 1).read = unable  # type: ignore[method-assign]

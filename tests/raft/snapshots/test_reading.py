@@ -22,8 +22,9 @@ from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import NO_EXPIRY, CommittedOffset
 from strandline.statemachine.machine import ReadState
+from tests.raft.fake_host import Sent
 from tests.raft.group_with import group_with
-from tests.raft.harness import Replica, Sent, state_at
+from tests.raft.harness import Replica, state_at
 from tests.raft.register_map import RegisterMap
 
 
