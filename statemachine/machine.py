@@ -7,7 +7,6 @@ test and an audit treat a replica's history as a function of its log.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -122,9 +121,22 @@ def packed(fields: Mapping[str, Any]) -> bytes:
     return result
 
 
+class _Parts:
+    """Gives a state to the decoder a part at a time: one copy of all of it would hold all threads."""
+
+    def __init__(self, state: bytes) -> None:
+        self._state = state
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        part = self._state[self._at : self._at + size]
+        self._at += len(part)
+        return part
+
+
 def unpacker(state: bytes) -> msgpack.Unpacker:
     """Reads what `packed` gave, in the order of its fields, a row at a time; see `rows` and `keyed_rows`."""
-    return msgpack.Unpacker(io.BytesIO(state), max_buffer_size=len(state))
+    return msgpack.Unpacker(_Parts(state), max_buffer_size=len(state))
 
 
 def rows(source: msgpack.Unpacker) -> Iterator[Any]:
