@@ -24,7 +24,7 @@ _TOLD: Final = {"node", "logs", "resets", "entries", "clock_trusted", "failing_c
 
 
 @dataclass(slots=True)
-class Partition:
+class CompactedPartition:
     """One compacted partition."""
 
     topic: str
@@ -90,12 +90,14 @@ def ask(addresses: Sequence[str], topic: str | None) -> list[NodeAnswers]:
     return node_answers.ask(addresses, "/api/compaction", _TOLD, topic)
 
 
-def partitions(answers: Iterable[NodeAnswers]) -> list[Partition]:
+def partitions(answers: Iterable[NodeAnswers]) -> list[CompactedPartition]:
     """Every partition once, the longest held back first."""
-    found: dict[int, Partition] = {}
+    found: dict[int, CompactedPartition] = {}
     for answer in answers:
         for row in answer.partitions:
-            known = found.setdefault(row["group"], Partition(row["topic"], row["partition"], state=row))
+            known = found.setdefault(
+                row["group"], CompactedPartition(row["topic"], row["partition"], state=row)
+            )
             known.locals[answer.status["node"]] = row["local"]
             known.due[answer.status["node"]] = row["due"]
             if _rank(row) > _rank(known.state) or known.state is row:
@@ -108,7 +110,7 @@ def _rank(row: dict[str, Any]) -> tuple[int, int, int]:
     return (-1 if row["leader"] is None else row["leader"]["term"], row["mtro"], row["mxro"])
 
 
-def held_by(one: Partition, what: str) -> str:
+def held_by(one: CompactedPartition, what: str) -> str:
     """In words, the copies that hold back the removal of `what`, tombstones or markers, and for how long.
 
     Of replicas that have not reported it says so, and of copies that have nothing to do now.
@@ -134,7 +136,7 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def resets(found: Iterable[Partition]) -> list[str]:
+def resets(found: Iterable[CompactedPartition]) -> list[str]:
     """The last reset of each local log that was reset since its node's start, one line each."""
     return [
         f"node {node}: the local log of {one.topic}-{one.number} was reset: {local['reset_for']}"
@@ -144,7 +146,7 @@ def resets(found: Iterable[Partition]) -> list[str]:
     ]
 
 
-def problems(answers: Iterable[NodeAnswers], found: Iterable[Partition]) -> list[str]:
+def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]) -> list[str]:
     """Problems for an operator, one line each."""
     told = []
     for answer in answers:

@@ -17,7 +17,7 @@ from confluent_kafka.admin._group import ConsumerGroupDescription, ListConsumerG
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
 from strandline.cluster.failure import MISUSED, CommandFailed
-from strandline.cluster.kafka_client import ANSWER_SECONDS, REQUEST_SECONDS, Topics
+from strandline.cluster.kafka_client import ANSWER_SECONDS, REQUEST_SECONDS, TopicAdmin
 from strandline.cluster.kafka_errors import PASSING, error_of
 from strandline.cluster.member_protocols import member_protocols
 from strandline.cluster.target import Target
@@ -26,7 +26,7 @@ _AT: Any = OffsetSpec
 """Its constructors say nothing of types."""
 
 
-class Place(NamedTuple):
+class AssignedPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -41,7 +41,7 @@ class Listed(NamedTuple):
     state: str
 
 
-class Member(NamedTuple):
+class AssignedMember(NamedTuple):
     """One member and its assignment."""
 
     member_id: str
@@ -50,7 +50,7 @@ class Member(NamedTuple):
     host: str
     protocol: str
     """``"classic"`` or ``"consumer"``; a consumer group may have both. "" where the broker cannot say."""
-    partitions: list[Place]
+    partitions: list[AssignedPartition]
 
 
 class Described(NamedTuple):
@@ -60,13 +60,13 @@ class Described(NamedTuple):
     state: str
     coordinator: str
     assignor: str
-    members: list[Member]
+    members: list[AssignedMember]
 
 
 class Position(NamedTuple):
     """A group's position in a partition; None if it committed nothing, or the partition is gone."""
 
-    place: Place
+    place: AssignedPartition
     offset: int | None
     end: int | None
 
@@ -80,7 +80,7 @@ class Groups:
     """Groups by way of Kafka's own admin requests. Everything raises CommandFailed."""
 
     def __init__(self, where: Target) -> None:
-        self._topics = Topics(where)
+        self._topics = TopicAdmin(where)
         self._admin = self._topics.admin
 
     def all(self) -> list[Listed]:
@@ -123,7 +123,7 @@ class Groups:
             "none" if coordinator is None else f"{coordinator.id} ({coordinator.host}:{coordinator.port})",
             found.partition_assignor,
             [
-                Member(
+                AssignedMember(
                     member.member_id,
                     member.group_instance_id,
                     member.client_id,
@@ -165,7 +165,7 @@ class Groups:
                 failed[name] = error
         return failed
 
-    def places(self, topics: Sequence[str], partitions: Sequence[int] | None) -> list[Place]:
+    def places(self, topics: Sequence[str], partitions: Sequence[int] | None) -> list[AssignedPartition]:
         """The partitions of these topics, or those of them whose numbers are given; all must exist."""
         found = []
         for topic in dict.fromkeys(topics):
@@ -175,10 +175,14 @@ class Groups:
                     raise CommandFailed(
                         f"there is no {topic}-{number}", "see them with `strandline topic describe`", MISUSED
                     )
-            found += [Place(topic, number) for number in there if not partitions or number in partitions]
+            found += [
+                AssignedPartition(topic, number) for number in there if not partitions or number in partitions
+            ]
         return found
 
-    def found(self, places: Sequence[Place], start: tuple[str, int]) -> dict[Place, int]:
+    def found(
+        self, places: Sequence[AssignedPartition], start: tuple[str, int]
+    ) -> dict[AssignedPartition, int]:
         """The offset of each at `start`, which is as `parse_start` gives it."""
         what, value = start
         first = self._offsets(dict.fromkeys(places, _AT.earliest()))
@@ -192,7 +196,7 @@ class Groups:
         at = self._offsets(dict.fromkeys(places, _AT.for_timestamp(value)))
         return {place: ends[place] if at[place] < 0 else at[place] for place in places}
 
-    def set(self, name: str, offsets: Mapping[Place, int]) -> None:
+    def set(self, name: str, offsets: Mapping[AssignedPartition, int]) -> None:
         """Commit them for the group."""
         rows = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         what = f"group {name}'s offsets cannot be set"
@@ -211,7 +215,7 @@ class Groups:
 
         self._topics.read(what, ask)
 
-    def trim(self, topic: str, ends: Mapping[Place, int]) -> None:
+    def trim(self, topic: str, ends: Mapping[AssignedPartition, int]) -> None:
         """Delete the records of a topic's partitions below these offsets."""
         if not ends:
             return
@@ -221,11 +225,11 @@ class Groups:
                 f"partition {row.partition} of {topic} cannot be trimmed", future, topic=topic
             )
 
-    def _offsets(self, asked: Mapping[Place, OffsetSpec]) -> dict[Place, int]:
+    def _offsets(self, asked: Mapping[AssignedPartition, OffsetSpec]) -> dict[AssignedPartition, int]:
         if not asked:
             return {}
 
-        def ask() -> dict[Place, int]:
+        def ask() -> dict[AssignedPartition, int]:
             futures = self._admin.list_offsets(
                 {TopicPartition(*place): spec for place, spec in asked.items()},
                 isolation_level=IsolationLevel.READ_COMMITTED,
@@ -240,8 +244,8 @@ class Groups:
         return self._topics.read(f"the offsets of {topics} cannot be read", ask)
 
 
-def _place(row: TopicPartition) -> Place:
-    return Place(row.topic, row.partition)
+def _place(row: TopicPartition) -> AssignedPartition:
+    return AssignedPartition(row.topic, row.partition)
 
 
 def _protocol(kind: ConsumerGroupType | Any) -> str:

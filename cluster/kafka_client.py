@@ -57,7 +57,7 @@ def refused(where: Target, what: str, request: Callable[[], Value]) -> Value:
         raise CommandFailed(f"{what}: {one_line(str(error))}", "correct the value", MISUSED) from None
 
 
-class Topics:
+class TopicAdmin:
     """Topics by way of Kafka's own admin requests. Everything raises CommandFailed."""
 
     def __init__(self, where: Target) -> None:

@@ -88,10 +88,10 @@ class TemporaryCluster:
         """Create a topic; `config` has Kafka's names. The default is 3 replicas, or one on each node."""
         with _told():
             # librdkafka, which a test of another client need not load.
-            from strandline.cluster.kafka_client import Topics
+            from strandline.cluster.kafka_client import TopicAdmin
             from strandline.cluster.target import target
 
-            topics = Topics(target(folder=self.folder))
+            topics = TopicAdmin(target(folder=self.folder))
             topics.create(name, partitions, replication_factor, config or {})
 
     def kill(self, node: int) -> None:

@@ -24,7 +24,7 @@ MAX_VARINT_BITS = 63
 _NULL = -1
 
 
-class WrongRecords(ValueError):
+class UnreadableRecords(ValueError):
     """Bytes that are not the records that a batch's header announces."""
 
 
@@ -55,7 +55,7 @@ class Fields:
 
 
 def record_ends(data: bytes, at: int, end: int, count: int, ends: array[int]) -> None:
-    """Append the end position of each of the `count` records that lie in `[at, end)`; raises WrongRecords.
+    """Append the end position of each of `count` records that lie in `[at, end)`; raises UnreadableRecords.
 
     The one loop over records: it reads a length and steps over it.
     """
@@ -74,9 +74,9 @@ def record_ends(data: bytes, at: int, end: int, count: int, ends: array[int]) ->
                     at += size
             append(at)
     except IndexError:
-        raise WrongRecords(f"{count} records do not fit into their {end - at} bytes") from None
+        raise UnreadableRecords(f"{count} records do not fit into their {end - at} bytes") from None
     if at != end:
-        raise WrongRecords(f"{count} records end at byte {at} in place of {end}")
+        raise UnreadableRecords(f"{count} records end at byte {at} in place of {end}")
 
 
 def _long_length(data: bytes, at: int) -> tuple[int, int]:
@@ -89,13 +89,13 @@ def _long_length(data: bytes, at: int) -> tuple[int, int]:
             return value >> 1, at
         shift += 7
         if shift > 28:
-            raise WrongRecords(f"a record's length, before byte {at}, is longer than five bytes")
+            raise UnreadableRecords(f"a record's length, before byte {at}, is longer than five bytes")
 
 
 def read_fields(buffer: Bytes, starts: Longs, ends: Longs, *, bodies: bool, headers: bool) -> Fields:
     """Read the records at `[starts, ends)`: times and offsets, then keys and values, then headers.
 
-    What is not asked for is not read. Raises WrongRecords when a field leaves its record.
+    What is not asked for is not read. Raises UnreadableRecords when a field leaves its record.
     """
     try:
         first = buffer[starts]
@@ -115,7 +115,7 @@ def read_fields(buffer: Bytes, starts: Longs, ends: Longs, *, bodies: bool, head
         if headers:
             _read_headers(buffer, at, ends, fields)
     except IndexError:
-        raise WrongRecords("a record's fields go on after the end of the bytes") from None
+        raise UnreadableRecords("a record's fields go on after the end of the bytes") from None
     return fields
 
 
@@ -128,7 +128,7 @@ def _varints(buffer: Bytes, at: Longs) -> tuple[Longs, Longs]:
     shift = 7
     while more.size:
         if shift > MAX_VARINT_BITS:
-            raise WrongRecords("a varint is longer than ten bytes")
+            raise UnreadableRecords("a varint is longer than ten bytes")
         rest = at[more]
         byte = buffer[rest]
         at[more] = rest + 1
@@ -144,7 +144,7 @@ def _spans(buffer: Bytes, at: Longs, ends: Longs) -> tuple[Spans, Longs]:
     length, start = _varints(buffer, at)
     null = length < 0
     if length.size and (length.min() < _NULL or (length > ends - start).any()):
-        raise WrongRecords("a key, a value or a header leaves its record")
+        raise UnreadableRecords("a key, a value or a header leaves its record")
     end = start + np.maximum(length, 0)
     return Spans(start, end, null), end
 
@@ -153,7 +153,7 @@ def _read_headers(buffer: Bytes, at: Longs, ends: Longs, fields: Fields) -> None
     """The n-th header of all records that have one at once: as many rounds as a record has headers."""
     count, at = _varints(buffer, at)
     if count.size and (count.min() < 0 or (count > ends - at).any()):
-        raise WrongRecords("a record has more headers than bytes")
+        raise UnreadableRecords("a record has more headers than bytes")
     total = int(count.sum())
     fields.header_count = count
     key, value = _empty_spans(total), _empty_spans(total)
@@ -171,9 +171,9 @@ def _read_headers(buffer: Bytes, at: Longs, ends: Longs, fields: Fields) -> None
         number += 1
         owners = owners[count[owners] > number]
     if (at != ends).any():
-        raise WrongRecords("a record does not end with its headers")
+        raise UnreadableRecords("a record does not end with its headers")
     if key.null.any():
-        raise WrongRecords("a header has no key")
+        raise UnreadableRecords("a header has no key")
     fields.header_key, fields.header_value = key, value
 
 

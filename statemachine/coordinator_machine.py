@@ -21,7 +21,7 @@ import msgpack
 from strandline.statemachine.machine import Captured, Corruption, ReadAttributes, ReadState, packed, unpacker
 
 CHECKPOINT: Final = 0
-"""The kind of a Checkpoint; a subclass's kinds begin at 1."""
+"""The kind of a CoordinatorCheckpoint; a subclass's kinds begin at 1."""
 _COMMON_FIELDS: Final = 3
 """Of a snapshot: format, term, time."""
 
@@ -41,7 +41,7 @@ class CoordinatorCommand(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CoordinatorCheckpoint:
     """Hand this entry's state to the publisher, on every replica. Result: the entry's index."""
 
     kind: ClassVar[int] = CHECKPOINT
@@ -53,9 +53,9 @@ class Checkpoint:
 class CoordinatorMachine:
     """A coordinator's state; see StateMachine for what the log asks of it.
 
-    `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
-    state as of that very entry; when entries are applied again after a restart it gets the same again. A
-    subclass's constructor takes the same and nothing else: a snapshot is loaded into a new instance.
+    `on_checkpoint(index, captured)` is called inside the apply of a CoordinatorCheckpoint, on every replica,
+    with the state as of that very entry; when entries are applied again after a restart it gets the same
+    again. A subclass's constructor takes the same and nothing else: a snapshot is loaded into a new instance.
     """
 
     kind: str

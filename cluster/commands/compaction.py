@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from strandline.cluster.admin_client import first_answer
-from strandline.cluster.compaction import Partition, ask, held_by, partitions, problems, resets
+from strandline.cluster.compaction import CompactedPartition, ask, held_by, partitions, problems, resets
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.output import Json, escaped, plural, show, table
 from strandline.cluster.target import Admin, Cluster, target
@@ -174,14 +174,14 @@ def _when(milliseconds: int | None) -> str | None:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _holds(one: Partition) -> list[tuple[object, ...]]:
+def _holds(one: CompactedPartition) -> list[tuple[object, ...]]:
     return [
         (f"{one.topic}-{one.number}", held["reader"], _number(held["offset"]), _when(held["until_ms"]))
         for held in one.state["holds"]
     ]
 
 
-def _summary(one: Partition) -> tuple[object, ...]:
+def _summary(one: CompactedPartition) -> tuple[object, ...]:
     leader, state = one.leader, one.state
     numbers = (state["mtro"], state["ripe_tombstones"], state["mxro"], state["ripe_markers"])
     held = ["no leader answers"] * 2
@@ -191,7 +191,7 @@ def _summary(one: Partition) -> tuple[object, ...]:
     return (name, one.leads, *(f"{number:,}" for number in numbers), holds, *held)
 
 
-def _copies(one: Partition) -> list[tuple[object, ...]]:
+def _copies(one: CompactedPartition) -> list[tuple[object, ...]]:
     """One row for level one, and one for each replica: as its leader knows it, with its own node's log."""
     name = f"{one.topic}-{one.number}"
     told = {} if one.leader is None else {copy["node"]: copy for copy in one.leader["copies"]}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from strandline.cluster.commands.record_text import FORMATS, Writer
+from strandline.cluster.commands.record_text import FORMATS, RecordWriter
 from strandline.cluster.failure import MISUSED, CommandFailed, ReaderGone
 from strandline.cluster.output import Json
 from strandline.cluster.target import Bootstrap, Cluster, Target, target
@@ -96,7 +96,7 @@ def consume(
         raise CommandFailed(f"there is no format {form}", f"use {', '.join(FORMATS)}", MISUSED)
     if group is not None:
         _check_group(group, partitions, begin)
-    writer = Writer("json" if as_json else form)
+    writer = RecordWriter("json" if as_json else form)
     start = parse_start(begin or "beginning", time.time())
     where = target(bootstrap=bootstrap, folder=cluster)
     reach(where)
@@ -189,7 +189,7 @@ def _copy(
     where: Target,
     topic: str,
     ends: _Progress | None,
-    writer: Writer,
+    writer: RecordWriter,
     silence: Silence,
     most: int | None,
     *,

@@ -16,7 +16,7 @@ _CREATE_TIME: Final = 1  # Kafka's TimestampType
 _LOG_APPEND_TIME: Final = 2
 
 
-class Writer:
+class RecordWriter:
     """Writes records to stdout in one of FORMATS."""
 
     def __init__(self, form: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Node
 
-    from strandline.cluster.kafka_client import Topics
+    from strandline.cluster.kafka_client import TopicAdmin
 
 app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.")
 
@@ -251,7 +251,7 @@ def delete(
 
 
 def _results(
-    topics: Topics, verb: str, futures: Mapping[str, Future[Any]]
+    topics: TopicAdmin, verb: str, futures: Mapping[str, Future[Any]]
 ) -> tuple[list[str], list[CommandFailed]]:
     """The topics of which it was done, and why it was not of the others."""
     done, errors = [], []
@@ -277,10 +277,10 @@ def _leader(node: Node | None) -> int | None:
     return None if node is None or node.id < 0 else node.id
 
 
-def _topics(bootstrap: str | None, cluster: Cluster) -> Topics:
-    from strandline.cluster.kafka_client import Topics
+def _topics(bootstrap: str | None, cluster: Cluster) -> TopicAdmin:
+    from strandline.cluster.kafka_client import TopicAdmin
 
-    return Topics(target(bootstrap=bootstrap, folder=cluster))
+    return TopicAdmin(target(bootstrap=bootstrap, folder=cluster))
 
 
 def _configs(pairs: list[str] | None) -> dict[str, str]:

@@ -37,7 +37,7 @@ SECONDS: Final = dict.fromkeys(
 """Paths that may take longer than others."""
 
 
-class Api:
+class AdminApi:
     """Answers requests about one node."""
 
     def __init__(self, source: AdminSource, metrics: Metrics) -> None:

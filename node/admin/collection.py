@@ -21,7 +21,7 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.gc.collectable_epochs import HeldBack
 from strandline.node.objectstore.store import StoreError
 from strandline.statemachine.controller.controller_commands import SetCollection
-from strandline.statemachine.controller.controller_state import Partition
+from strandline.statemachine.controller.controller_state import PartitionAssignment
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
@@ -68,7 +68,7 @@ class CollectionApi:
         """This node's view of every partition's M(p), in the order of the groups."""
         only(request, "limit", "after")
         after, slices = after_group(request), Slices()
-        known: dict[int, tuple[str, int, Partition]] = {}
+        known: dict[int, tuple[str, int, PartitionAssignment]] = {}
         for topic in self._source.controller.machine.topics:
             if topic.name in INTERNAL_TOPICS:
                 continue
@@ -162,7 +162,7 @@ class CollectionApi:
             "since_ms": held.since_ms,
         }
 
-    def _row(self, topic: str, number: int, placed: Partition) -> dict[str, Any]:
+    def _row(self, topic: str, number: int, placed: PartitionAssignment) -> dict[str, Any]:
         reported = self._source.collectable.reported(placed.group)
         leader = self._source.leaders.leader_of(placed.group)
         unheard = placed.creation_epoch - 1

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from strandline.node.admin.source import AdminSource
 from strandline.node.objectstore.retries import RetryingStore
-from strandline.node.objectstore.store_health import Kind
+from strandline.node.objectstore.store_health import OperationKind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.statemachine.controller.controller import Controller
@@ -121,7 +121,7 @@ def problems(source: AdminSource) -> list[Problem]:
         "no_controller": _once(controller is None or _leaderless(controller)),
         "not_registered": _once(not source.registered),
         "fenced": _once(own is not None and own.fenced),
-        "storage_failing": _storage(source, {Kind.PUT, Kind.READ, Kind.LIST}),
+        "storage_failing": _storage(source, {OperationKind.PUT, OperationKind.READ, OperationKind.LIST}),
         "groups_missing": _about(place.group for place in wanted),
         "groups_leaderless": _about(
             group.id for group in groups if _leaderless(group) and group.id != CONTROLLER_GROUP
@@ -131,7 +131,7 @@ def problems(source: AdminSource) -> list[Problem]:
         "node_replaced": _replacement(machine),
         "nodes_away": (len(away), (), _nodes(away) if away else None),
         "replicas_away": _replicas(source, away),
-        "storage_not_cleaned": _storage(source, {Kind.DELETE}),
+        "storage_not_cleaned": _storage(source, {OperationKind.DELETE}),
         "local_logs_failing": _local_logs(source),
         "collector_stopped": (int(broken is not None), (), broken),
     }
@@ -212,7 +212,7 @@ def _told(detail: str | None) -> _Found:
     return int(detail is not None), (), detail
 
 
-def _storage(source: AdminSource, kinds: set[Kind]) -> _Found:
+def _storage(source: AdminSource, kinds: set[OperationKind]) -> _Found:
     if not isinstance(source.store, RetryingStore):
         return 0, (), None
     health = source.store.health

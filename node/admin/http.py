@@ -132,7 +132,7 @@ async def json_body(request: Request) -> Any:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """uvicorn's connection, with bounds on what a peer may leave undone."""
 
     _seen: object = None

@@ -304,6 +304,13 @@ PARTITION: Final = (
         "Fences granted, by epoch: new (the window slid) or same (within the window).",
         (*_PARTITION, "epoch"),
     ),
+    Metric(
+        "strandline_partition_duplicate_batches_total",
+        _C,
+        "batches",
+        "Batches sent again that the log had already: answered at once, not uploaded.",
+        _PARTITION,
+    ),
 )
 
 LEVEL_ONE: Final = (

@@ -294,10 +294,12 @@ def _partition(page: Page, partition: PartitionSource) -> None:
         page.add("strandline_epoch_window_oldest", window.oldest, labels)
         page.add("strandline_epoch_window_newest", window.newest, labels)
         page.add("strandline_epoch_window_size", window.size, labels)
-    if not partition.leads and counters == _NOTHING_COUNTED:
+    duplicates = partition.writer.duplicates
+    if not partition.leads and counters == _NOTHING_COUNTED and not duplicates:
         return
     page.add("strandline_epoch_window_slides_total", counters.slides, labels)
     page.add("strandline_epoch_window_rejections_total", counters.rejections, labels)
     page.add("strandline_epoch_window_last_gap", counters.last_gap, labels)
     page.add("strandline_epoch_fences_total", counters.new_epoch_fences, f'{labels},epoch="new"')
     page.add("strandline_epoch_fences_total", counters.same_epoch_fences, f'{labels},epoch="same"')
+    page.add("strandline_partition_duplicate_batches_total", duplicates, labels)

@@ -22,6 +22,12 @@ class FenceSource(Protocol):
     def counters(self) -> WindowCounters: ...
 
 
+class WriterSource(Protocol):
+    """A partition's way into the log."""
+
+    duplicates: int
+
+
 class GroupIdentity(Protocol):
     """The Raft group of a partition."""
 
@@ -46,6 +52,8 @@ class PartitionSource(Protocol):
     def collectable_epoch(self) -> int: ...
     @property
     def fence(self) -> FenceSource: ...
+    @property
+    def writer(self) -> WriterSource: ...
 
 
 class CoordinatorPlaceSource(Protocol):

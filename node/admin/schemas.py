@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from strandline.node.admin.health import REASONS
-from strandline.statemachine.transactions.transaction_state import State
+from strandline.statemachine.transactions.transaction_state import TransactionState
 
 Schema = dict[str, Any]
 
@@ -237,7 +237,9 @@ CONSUMER_GROUP: Final = record(
 TRANSACTION: Final = record(
     transactional_id=value("string", "The producer's transactional id."),
     coordinator=value("integer", "Partition of the internal topic that coordinates it."),
-    state=value("string", "State of the newest transaction.", enum=[state.value for state in State]),
+    state=value(
+        "string", "State of the newest transaction.", enum=[state.value for state in TransactionState]
+    ),
     number=value("integer", "Number of the newest transaction; 0: none."),
     producer_id=value("integer", "Id of the current producer."),
     producer_epoch=value("integer", "Epoch of the current producer, or the next one."),

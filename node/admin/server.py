@@ -17,8 +17,8 @@ from typing import Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from strandline.node.admin.api import SECONDS, Api
-from strandline.node.admin.http import IDLE_SECONDS, MAX_HEAD_BYTES, Connection, Guard
+from strandline.node.admin.api import SECONDS, AdminApi
+from strandline.node.admin.http import IDLE_SECONDS, MAX_HEAD_BYTES, Guard, HttpConnection
 from strandline.node.admin.loop_lag import LoopLag
 from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.origins import Origins
@@ -72,11 +72,11 @@ class AdminServer:
         loop = asyncio.get_running_loop()
         self.lag = LoopLag(loop, time.perf_counter)
         answered: Counter[int] = Counter()
-        api = Api(self._broker, Metrics(self._broker, self.lag, answered))
+        api = AdminApi(self._broker, Metrics(self._broker, self.lag, answered))
         guard = Guard(api.app(), SECONDS, answered, self._origins)
         config = Config(
             guard,
-            http=Connection,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -92,7 +92,7 @@ class AdminServer:
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         config.load()
         self._listener = await loop.create_server(
-            lambda: Connection(config, self._state, {}, loop), sock=listening
+            lambda: HttpConnection(config, self._state, {}, loop), sock=listening
         )
         self.lag.start()
 

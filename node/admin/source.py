@@ -146,7 +146,7 @@ class ClockSource(Protocol):
     def estimate(self) -> ClockEstimate: ...
 
 
-class PublisherSource(Protocol):
+class CheckpointPublisherSource(Protocol):
     """The publisher of this node's checkpoints."""
 
     @property
@@ -247,7 +247,7 @@ class AdminSource(Protocol):
     @property
     def clock(self) -> ClockSource: ...
     @property
-    def publisher(self) -> PublisherSource: ...
+    def publisher(self) -> CheckpointPublisherSource: ...
     @property
     def local_documents(self) -> LocalDocumentsSource: ...
     @property

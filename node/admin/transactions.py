@@ -21,9 +21,9 @@ from strandline.node.admin.source import AdminSource
 from strandline.node.refusal import Refusal
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.transactions.transaction_state import State, Transaction
+from strandline.statemachine.transactions.transaction_state import Transaction, TransactionState
 
-_STATES: Final = tuple(state.value for state in State)
+_STATES: Final = tuple(state.value for state in TransactionState)
 _NOT_THERE: Final = (KafkaError.TRANSACTIONAL_ID_NOT_FOUND, KafkaError.NOT_COORDINATOR)
 
 

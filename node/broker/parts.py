@@ -16,7 +16,7 @@ from strandline.node.broker.hosted_replicas import HostedReplicas
 from strandline.node.broker.settings import host_settings
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.local_documents import LocalDocuments
-from strandline.node.checkpoints.publisher import Publisher
+from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.node.compaction.compaction_status import CompactionStatus
@@ -48,7 +48,7 @@ from strandline.node.gc.idle_epochs import IdleEpochs
 from strandline.node.kafka.handlers import elect_leaders
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from strandline.node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
@@ -141,7 +141,9 @@ class NodeParts:
             else None
         )
         store = self.owned
-        self.publisher = Publisher(store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng)
+        self.publisher = CheckpointPublisher(
+            store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng
+        )
         self.compactor = compactor or StoreCompactor(store, disk, loop=loop, executor=snapshot_executor)
         self.local_documents = LocalDocuments(
             config.cluster.id,
@@ -293,5 +295,5 @@ class NodeParts:
             self._on_fatal(error)
 
 
-def _note(problem: Problem) -> None:
+def _note(problem: ConnectionProblem) -> None:
     log.info("%s", problem)

@@ -23,9 +23,9 @@ from strandline.node.objectstore.store import StoreError
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.names import SnapshotName, checkpoint_prefix, parse_name
-from strandline.statemachine.controller.controller_commands import Checkpoint as ControllerCheckpoint
+from strandline.statemachine.controller.controller_commands import ControllerCheckpoint
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
-from strandline.statemachine.coordinator_machine import Checkpoint as CoordinatorCheckpoint
+from strandline.statemachine.coordinator_machine import CoordinatorCheckpoint
 from strandline.statemachine.partition.partition_commands import Checkpoint, CheckpointTaken
 
 METHOD = "checkpoint"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from strandline.node.checkpoints.document_rows import DocumentRows
-from strandline.node.checkpoints.publisher import Publisher
+from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.compaction.compactor import JobFailed, Shared, ShareJob
 from strandline.node.compaction.local_log import View
 from strandline.snapshot.local_document import LocalDocument
@@ -80,7 +80,7 @@ class LocalDocuments:
         self,
         cluster: str,
         node: int,
-        publisher: Publisher,
+        publisher: CheckpointPublisher,
         log_of: Callable[[int], ReplicaLog | None],
         compactor: Compactor,
         *,

@@ -74,7 +74,7 @@ class _Work:
         return DOCUMENT_OVERHEAD_BYTES + len(self.document.state) + entries
 
 
-class Publisher:
+class CheckpointPublisher:
     """One per node, for all its groups. Digests are computed on `executor`: a state may have megabytes."""
 
     def __init__(

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from strandline.node.checkpoints.publisher import Publisher
+from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import LogDocument, pack_entry
 from strandline.statemachine.machine import Captured
@@ -20,7 +20,7 @@ from strandline.statemachine.machine import Captured
 log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
+class CheckpointPlace(NamedTuple):
     """Place of a checkpoint: the term of its entry, and the members at that index of the log."""
 
     term: int
@@ -54,8 +54,8 @@ class CheckpointRecorder:
         cluster: str,
         kind: str,
         group: int,
-        place: Callable[[int], Place],
-        publisher: Publisher,
+        place: Callable[[int], CheckpointPlace],
+        publisher: CheckpointPublisher,
         budget: TailBudget,
         taken: Callable[[int], None] | None = None,
     ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from strandline.node.checkpoints.publisher import Publisher
-from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from strandline.node.checkpoints.publisher import CheckpointPublisher
+from strandline.node.checkpoints.recorder import CheckpointPlace, CheckpointRecorder, TailBudget
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 
@@ -14,7 +14,7 @@ class CheckpointRecorders:
     """Makes recorders and forgets them; they share one budget."""
 
     def __init__(
-        self, cluster: str, host: RaftHost, publisher: Publisher, taken: Callable[[int, int], None]
+        self, cluster: str, host: RaftHost, publisher: CheckpointPublisher, taken: Callable[[int, int], None]
     ) -> None:
         """`taken` is told of the group and index of each checkpoint that was taken for the first time: not of
         one that a log of before this process may have, which is applied again."""
@@ -58,8 +58,8 @@ class CheckpointRecorders:
         self._found.pop(group, None)
 
 
-def _place(group: RaftGroup, index: int) -> Place:
+def _place(group: RaftGroup, index: int) -> CheckpointPlace:
     term = group.journal.term_at(index)
     assert term is not None, "an entry that is being applied is in the log"
     members = group.configuration_log.at(index)
-    return Place(term, members.voters, members.learners)
+    return CheckpointPlace(term, members.voters, members.learners)

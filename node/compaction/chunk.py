@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from strandline.node.compaction.bad_batch import BadBatch
 from strandline.snapshot.compression import Compression, DecompressionError, decompress
 from strandline.snapshot.level_zero_format import BATCH_HEADER_BYTES, CHECKED_FROM, MAGIC_2
-from strandline.snapshot.record_fields import Longs, Spans, WrongRecords, read_fields, record_ends
+from strandline.snapshot.record_fields import Longs, Spans, UnreadableRecords, read_fields, record_ends
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Of batches, decompressed, at which a chunk is closed: its arrays are about three times as large."""
@@ -77,7 +77,7 @@ def headers(data: bytes, positions: Longs) -> NDArray[np.void]:
     return table
 
 
-def chunks(data: bytes) -> Iterator[Chunk]:
+def chunks(data: bytes) -> Iterator[DecodedChunk]:
     """All batches of a buffer below 1 GiB, about CHUNK_BYTES of them at a time; raises BadBatch."""
     positions = batch_positions(data)
     view = memoryview(data)
@@ -104,11 +104,11 @@ def chunks(data: bytes) -> Iterator[Chunk]:
                 payloads.append(payload)
             size += len(payload) + BATCH_HEADER_BYTES
             number += 1
-        yield Chunk(data, positions[begin : number + 1], payloads)
+        yield DecodedChunk(data, positions[begin : number + 1], payloads)
         begin = number
 
 
-class Chunk:
+class DecodedChunk:
     """Some batches of a buffer: `header` has a row for each, the other arrays one for each record."""
 
     def __init__(self, data: bytes, positions: list[int], payloads: list[memoryview] | None) -> None:
@@ -142,7 +142,7 @@ class Chunk:
             fields = read_fields(
                 np.frombuffer(self.records, np.uint8), self.start, self.end, bodies=True, headers=False
             )
-        except WrongRecords as error:
+        except UnreadableRecords as error:
             raise BadBatch(f"of the batches at bytes {positions[0]} to {positions[-1]}: {error}") from None
         assert fields.key is not None, "bodies were asked for"
         assert fields.value is not None, "bodies were asked for"

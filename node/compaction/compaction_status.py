@@ -127,7 +127,7 @@ class Replicas(Protocol):
     def by_group(self, group: int, /) -> Replica | None: ...
 
 
-class PublisherSource(Protocol):
+class CompactionPublisherSource(Protocol):
     """The publisher of level one."""
 
     def error(self, group: int, /) -> str | None: ...
@@ -139,7 +139,7 @@ class LogsSource(Protocol):
     @property
     def logs(self) -> Mapping[int, ReplicaLog]: ...
     @property
-    def publisher(self) -> PublisherSource: ...
+    def publisher(self) -> CompactionPublisherSource: ...
     def due(self, group: int, /) -> bool:
         """Whether a log is to be filled or cleaned."""
 

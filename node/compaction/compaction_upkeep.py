@@ -21,7 +21,7 @@ from strandline.node.compaction.ingest_plan import packed_rows, waiting
 from strandline.node.compaction.local_log import remove_log, stored_logs
 from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.log_upkeep import LogUpkeep
-from strandline.node.compaction.publisher import Publisher
+from strandline.node.compaction.publisher import CompactionPublisher
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.settings import Configs
@@ -38,7 +38,7 @@ class CompactionUpkeep:
 
     def __init__(self, context: CompactionContext) -> None:
         self.measures = CompactionMeasures()
-        self.publisher = Publisher(context, self.log_of, self.measures)
+        self.publisher = CompactionPublisher(context, self.log_of, self.measures)
         self._context = context
         self._config = context.config.compaction
         self._kept: dict[int, LogUpkeep] = {}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strandline.node.compaction.chunk import Chunk
+from strandline.node.compaction.chunk import DecodedChunk
 from strandline.node.compaction.key_map import KeyMap
 
 
@@ -22,7 +22,7 @@ class Ripe(NamedTuple):
     markers: int
 
 
-def map_keys(chunk: Chunk, keys: KeyMap, bound: int) -> int:
+def map_keys(chunk: DecodedChunk, keys: KeyMap, bound: int) -> int:
     """Note the last offset of each key in batches that begin below an offset; returns the round's new bound.
 
     It is the given one, or lower: the base offset of the first batch that might not have fitted into the map.
@@ -47,7 +47,7 @@ def map_keys(chunk: Chunk, keys: KeyMap, bound: int) -> int:
     return bound
 
 
-def kept(chunk: Chunk, keys: KeyMap, ripe: Ripe) -> NDArray[np.bool_]:
+def kept(chunk: DecodedChunk, keys: KeyMap, ripe: Ripe) -> NDArray[np.bool_]:
     """Mask of the records of a chunk that stay; every batch of the chunk begins below the round's bound.
 
     A marker is removed once it is ripe, and a record without a key at once. A record whose key has a later

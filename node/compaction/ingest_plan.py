@@ -17,7 +17,7 @@ MAX_SOURCES: Final = 256
 """Level-one objects of one ingest: each costs a get of its index."""
 
 
-class Waiting(NamedTuple):
+class WaitingOffsets(NamedTuple):
     """Offsets that level one has and the local log has not, and about how many bytes."""
 
     first_offset: int
@@ -26,7 +26,7 @@ class Waiting(NamedTuple):
     sources: Sequence[LevelOneExtent]
 
 
-def waiting(manifest: Manifest, machine: PartitionState, most_bytes: int) -> Waiting | None:
+def waiting(manifest: Manifest, machine: PartitionState, most_bytes: int) -> WaitingOffsets | None:
     """The next ingest, of objects of about this many bytes in all; None if there is nothing.
 
     It ends at the last stable offset: what was aborted below is known.
@@ -45,7 +45,7 @@ def waiting(manifest: Manifest, machine: PartitionState, most_bytes: int) -> Wai
         size += one.size * there / (one.end_offset - one.base_offset)
     if not sources:
         return None
-    return Waiting(first, min(end, sources[-1].end_offset), int(size), sources)
+    return WaitingOffsets(first, min(end, sources[-1].end_offset), int(size), sources)
 
 
 def packed_rows(aborted: AbortedTransactions, first: int, end: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.node.compaction.due import Tally, overdue, round_is_due, tally
-from strandline.node.compaction.ingest_plan import Waiting
+from strandline.node.compaction.ingest_plan import WaitingOffsets
 from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.level_one.plan import FirstSeen
@@ -18,7 +18,7 @@ class LogUpkeep:
         self.log = replica_log
         self.configs = configs
         self.seen = FirstSeen(ingest_seconds)
-        self.waiting: Waiting | None = None
+        self.waiting: WaitingOffsets | None = None
         """The next ingest, as of the last look."""
         self._counted: tuple[Manifest, Tally] | None = None
         self._begun: tuple[tuple[int, int, int], Configs] | None = None

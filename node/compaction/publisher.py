@@ -88,7 +88,7 @@ class _Publishing:
     """Of the log whose segments `compared` has: the next one may use their numbers if its files were gone."""
 
 
-class Publisher:
+class CompactionPublisher:
     """One per node; `step` is called between other work on its local logs."""
 
     def __init__(

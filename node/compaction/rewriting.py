@@ -22,7 +22,7 @@ from strandline.node.compaction.chunk import (
     HEADER,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
-    Chunk,
+    DecodedChunk,
     batch_positions,
     headers,
 )
@@ -86,7 +86,7 @@ def settled(data: bytes, aborted: Aborted) -> Iterator[Rewritten]:
         yield Rewritten(batch, base, base + last + 1, epoch, newest, count)
 
 
-def rewritten(chunk: Chunk, keep: NDArray[np.bool_]) -> Iterator[Rewritten]:
+def rewritten(chunk: DecodedChunk, keep: NDArray[np.bool_]) -> Iterator[Rewritten]:
     """The batches of a chunk with the records that are kept; those of which all are, byte for byte."""
     left = np.add.reduceat(keep.astype(np.int64), chunk.first)
     table = chunk.header.copy()
@@ -136,7 +136,9 @@ def _batch(head: bytes, records: memoryview) -> bytearray:
     return batch
 
 
-def _records(chunk: Chunk, keep: NDArray[np.bool_], part: Longs, left: Longs) -> tuple[memoryview, list[int]]:
+def _records(
+    chunk: DecodedChunk, keep: NDArray[np.bool_], part: Longs, left: Longs
+) -> tuple[memoryview, list[int]]:
     """The kept records of the batches of which some go, one after the other, and where each batch's end.
 
     Arrow copies them in one go. Arrays come by `from_buffers`: pa.array() of numpy's would import pandas.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from strandline.node.compaction.bad_batch import BadBatch
-from strandline.node.compaction.chunk import CHUNK_BYTES, Chunk, chunks
+from strandline.node.compaction.chunk import CHUNK_BYTES, DecodedChunk, chunks
 from strandline.node.compaction.compactor import (
     BEGAN_ANEW,
     Filtered,
@@ -120,7 +120,7 @@ class SegmentCleaning:
                 each.release()
 
 
-def _map_chunk(chunk: Chunk, keys: KeyMap, last: int, job: MapJob) -> Mapped | None:
+def _map_chunk(chunk: DecodedChunk, keys: KeyMap, last: int, job: MapJob) -> Mapped | None:
     """Note a chunk's keys; the outcome if the round ends in it."""
     bound, young = last, None
     ends = chunk.base_offset + chunk.header["last_offset_delta"] + 1

@@ -14,10 +14,10 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from strandline.node.config import variables as config_variables
-from strandline.node.config.values import KIB, MIB, READERS, Peer, is_wildcard
+from strandline.node.config.values import KIB, MIB, READERS, PeerAddress, is_wildcard
 from strandline.node.level_zero.batcher import BatcherConfig
 
-__all__ = ["ConfigError", "NodeConfig", "Peer", "load"]
+__all__ = ["ConfigError", "NodeConfig", "PeerAddress", "load"]
 
 
 class ConfigError(ValueError):
@@ -40,7 +40,7 @@ class ClusterSection:
     id: str
     secret: str
     """Proves membership on the mesh; the same random text on all nodes."""
-    nodes: tuple[Peer, ...]
+    nodes: tuple[PeerAddress, ...]
     """All nodes, which are the voters of the controller's group."""
     epoch_seconds: float = 10.0
     """Time between two advances of the cluster epoch."""

@@ -19,7 +19,7 @@ OBJECT_STORES: Final = ("s3", "gs", "az", "memory")
 """Schemes of storage.url; anything else must be the path of a folder."""
 
 
-class Peer(NamedTuple):
+class PeerAddress(NamedTuple):
     """A node of the cluster and where its mesh listens; written `1@127.0.0.1:7101`."""
 
     id: int
@@ -127,7 +127,7 @@ def _rate(value: Any) -> float:
     return float(value)
 
 
-def _peers(value: Any) -> tuple[Peer, ...]:
+def _peers(value: Any) -> tuple[PeerAddress, ...]:
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts:
         raise ValueError(f'{value!r} is not a list of nodes: write like ["1@127.0.0.1:7101"]')
@@ -136,7 +136,7 @@ def _peers(value: Any) -> tuple[Peer, ...]:
         match = _PEER.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f'{text!r} is not a node: write id@host:port, like "1@127.0.0.1:7101"')
-        peer = Peer(_node_id(int(match[1])), match[2].strip("[]"), _port(int(match[3])))
+        peer = PeerAddress(_node_id(int(match[1])), match[2].strip("[]"), _port(int(match[3])))
         if is_wildcard(peer.host):
             raise ValueError(
                 f"{text!r} is no address that other nodes can connect to: write the one at which they reach "

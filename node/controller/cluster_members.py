@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from strandline.node.config.node_config import Peer
+from strandline.node.config.node_config import PeerAddress
 from strandline.statemachine.controller.controller_state import NodeRegistration
 
 
 def differences(
-    configured: Sequence[Peer], voters: Collection[int], registered: Mapping[int, NodeRegistration]
+    configured: Sequence[PeerAddress], voters: Collection[int], registered: Mapping[int, NodeRegistration]
 ) -> list[str]:
     """Half a line for each difference between cluster.nodes and the cluster; none where there is none.
 

@@ -59,7 +59,7 @@ class Piece(NamedTuple):
     at: int
 
 
-class Range(NamedTuple):
+class PieceRange(NamedTuple):
     """One get, and the pieces that lie in it."""
 
     name: str
@@ -103,7 +103,7 @@ class Gathering:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ranges(self) -> Iterator[Range]:
+    def _ranges(self) -> Iterator[PieceRange]:
         for name, pieces in self._objects.items():
             pieces.sort(key=lambda piece: piece.start)
             joined: list[Piece] = []
@@ -111,17 +111,17 @@ class Gathering:
             for piece in pieces:
                 after = max(end, piece.end)
                 if joined and (piece.start > end + self._gap or after - start > self._max_get_bytes):
-                    yield Range(name, start, end, joined)
+                    yield PieceRange(name, start, end, joined)
                     joined = []
                 if not joined:
                     start, after = piece.start, piece.end
                 joined.append(piece)
                 end = after
-            yield Range(name, start, end, joined)
+            yield PieceRange(name, start, end, joined)
 
     async def _fetch(
         self,
-        ranges: deque[Range],
+        ranges: deque[PieceRange],
         store: ObjectStore,
         measures: BuilderMeasures,
         loop: asyncio.AbstractEventLoop,
@@ -137,7 +137,7 @@ class Gathering:
             except RangeNotFound as error:
                 if len(pieces) > 1:
                     # Others' bytes in this range may be there, before the place where the object is cut.
-                    ranges.extendleft(Range(name, one.start, one.end, [one]) for one in reversed(pieces))
+                    ranges.extendleft(PieceRange(name, one.start, one.end, [one]) for one in reversed(pieces))
                 else:
                     cut = BadObject(name, start, end, f"the object is cut: {error.reason}")
                     pieces[0].destination.failed(cut)

@@ -18,7 +18,7 @@ class NotThisCluster(Exception):
     """A shard has objects that this cluster, as it is now, did not write."""
 
 
-class Page(NamedTuple):
+class ShardPage(NamedTuple):
     """Classification of some names of a shard, in their order."""
 
     names: list[str]
@@ -46,7 +46,7 @@ def shards_of(
     return [node, *(shard for at, shard in enumerate(others) if at % len(alive) == place)]
 
 
-def collectable(names: Sequence[str], bound: int) -> Page:
+def collectable(names: Sequence[str], bound: int) -> ShardPage:
     """Collectable names of a page of a shard's names, up to the epoch `bound`."""
     going: list[str] = []
     foreign, front = 0, ""
@@ -59,9 +59,9 @@ def collectable(names: Sequence[str], bound: int) -> Page:
                 front = name
             continue
         if epoch > bound:
-            return Page(going, foreign, front, ended=True)
+            return ShardPage(going, foreign, front, ended=True)
         going.append(name)
-    return Page(going, foreign, front, ended=False)
+    return ShardPage(going, foreign, front, ended=False)
 
 
 def behind_epoch(shard: int, epoch: int) -> str:

@@ -21,17 +21,17 @@ from strandline.node.objectstore.store import (
     RangeNotFound,
     StoreError,
 )
-from strandline.node.objectstore.store_health import Kind, StoreHealth
+from strandline.node.objectstore.store_health import OperationKind, StoreHealth
 
 T = TypeVar("T")
 
 OPERATIONS: Final = {
-    "put": Kind.PUT,
-    "get": Kind.READ,
-    "get_range": Kind.READ,
-    "size": Kind.READ,
-    "list": Kind.LIST,
-    "delete": Kind.DELETE,
+    "put": OperationKind.PUT,
+    "get": OperationKind.READ,
+    "get_range": OperationKind.READ,
+    "size": OperationKind.READ,
+    "list": OperationKind.LIST,
+    "delete": OperationKind.DELETE,
 }
 
 

@@ -25,7 +25,7 @@ REPEAT_SECONDS: Final = 60.0
 """Time between two lines of the log about the same trouble."""
 
 
-class Kind(StrEnum):
+class OperationKind(StrEnum):
     """Operations that can fail independently: each has its permission, and a full disk can be read."""
 
     PUT = "put"
@@ -35,10 +35,10 @@ class Kind(StrEnum):
 
 
 _TEXTS: Final = {
-    Kind.PUT: ("puts fail, and producers are refused", "takes puts"),
-    Kind.READ: ("reads fail, and consumers wait", "can be read"),
-    Kind.LIST: ("listings fail, and nothing is collected", "can be listed"),
-    Kind.DELETE: ("deletions fail, and unreferenced objects stay", "deletes"),
+    OperationKind.PUT: ("puts fail, and producers are refused", "takes puts"),
+    OperationKind.READ: ("reads fail, and consumers wait", "can be read"),
+    OperationKind.LIST: ("listings fail, and nothing is collected", "can be listed"),
+    OperationKind.DELETE: ("deletions fail, and unreferenced objects stay", "deletes"),
 }
 _ANY_CURE: Final = "see that the store runs and that this node reaches it; the node goes on by itself"
 
@@ -47,7 +47,7 @@ _ANY_CURE: Final = "see that the store runs and that this node reaches it; the n
 class Trouble:
     """One kind of operation that fails. Times are the loop's, in seconds."""
 
-    kind: Kind
+    kind: OperationKind
     since: float
     """Of the first attempt that failed."""
     last_failure: float
@@ -68,16 +68,20 @@ class StoreHealth:
 
     def __init__(self, place: str, *, loop: asyncio.AbstractEventLoop) -> None:
         self.place = place
-        self.given_up = dict.fromkeys(Kind, 0)
+        self.given_up = dict.fromkeys(OperationKind, 0)
         """Operations that failed for good since the start."""
         self.last_answer = float("-inf")
         """The loop's time of the store's last success."""
         self._loop = loop
-        self._failing: dict[Kind, Trouble] = {}
+        self._failing: dict[OperationKind, Trouble] = {}
 
     def troubles(self) -> list[Trouble]:
-        """The kinds that fail at present, beyond a single failure, in the order of Kind."""
-        return [self._failing[kind] for kind in Kind if kind in self._failing and self._failing[kind].certain]
+        """The kinds that fail at present, beyond a single failure, in the order of OperationKind."""
+        return [
+            self._failing[kind]
+            for kind in OperationKind
+            if kind in self._failing and self._failing[kind].certain
+        ]
 
     def describe(self, trouble: Trouble) -> str:
         """Half a line: the store, what fails, why, since when, and the cure."""
@@ -88,7 +92,7 @@ class StoreHealth:
             f"{trouble.error.cure or _ANY_CURE}"
         )
 
-    def answered(self, kind: Kind) -> None:
+    def answered(self, kind: OperationKind) -> None:
         """An operation had an answer; that there is no such object is one, too."""
         self.last_answer = self._loop.time()
         trouble = self._failing.get(kind)
@@ -99,7 +103,7 @@ class StoreHealth:
             else:
                 del self._failing[kind]
 
-    def failed(self, kind: Kind, error: StoreError, *, given_up: bool) -> None:
+    def failed(self, kind: OperationKind, error: StoreError, *, given_up: bool) -> None:
         """An attempt failed; `given_up` says that the operation is not tried again."""
         now = self._loop.time()
         trouble = self._failing.get(kind)

@@ -12,7 +12,7 @@ from typing import Final
 
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.objectstore.store import ObjectStore, StoreError
-from strandline.node.objectstore.store_health import Kind
+from strandline.node.objectstore.store_health import OperationKind
 
 LOOK_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 30.0
@@ -62,20 +62,20 @@ class StoreWatch:
             if not troubles and now - health.last_answer < IDLE_SECONDS:
                 continue
             tried_at = now
-            for kind in [trouble.kind for trouble in troubles] or [Kind.LIST]:
+            for kind in [trouble.kind for trouble in troubles] or [OperationKind.LIST]:
                 # What comes of it is in `health`.
                 with contextlib.suppress(StoreError):
                     await self._try(kind)
 
-    async def _try(self, kind: Kind) -> None:
+    async def _try(self, kind: OperationKind) -> None:
         store, owned = self._store, self._owned
         match kind:
-            case Kind.PUT:
+            case OperationKind.PUT:
                 await owned.put(self._key, [bytes(TRIAL_BYTES)])
                 await owned.delete_many([self._key])
-            case Kind.READ:
+            case OperationKind.READ:
                 await store.size(self._key)
-            case Kind.LIST:
+            case OperationKind.LIST:
                 await store.list(PREFIX, "", 1)
-            case Kind.DELETE:
+            case OperationKind.DELETE:
                 await owned.delete_many([self._key])

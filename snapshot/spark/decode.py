@@ -27,7 +27,7 @@ from strandline.snapshot.record_fields import (
     Fields,
     Longs,
     Spans,
-    WrongRecords,
+    UnreadableRecords,
     read_fields,
     record_ends,
 )
@@ -65,7 +65,7 @@ COLUMNS: Final[dict[str, Any]] = {
 """Every column and its type: those of Spark's Kafka source, in its order, and the leader epoch."""
 
 
-class StoredBatch(NamedTuple):
+class BatchSlice(NamedTuple):
     """A batch as an extent names it: `length` bytes of `data` from `start` on.
 
     `name` and `position` say where it was read, for messages. It has each of the offsets in
@@ -98,7 +98,7 @@ class Decoder:
         self._schema = schema
         self._wanted = frozenset(schema.names)
 
-    def decode(self, batches: Iterable[StoredBatch]) -> Iterator[Any]:
+    def decode(self, batches: Iterable[BatchSlice]) -> Iterator[Any]:
         """Arrow batches of about CHUNK_BYTES, rows in the order of `batches`; raises BadObject."""
         chunk = _Chunk()
         for batch in batches:
@@ -131,7 +131,7 @@ class _Chunk:
     """Batches that become one Arrow batch."""
 
     def __init__(self) -> None:
-        self._batches: list[StoredBatch] = []
+        self._batches: list[BatchSlice] = []
         self._rows: list[_Row] = []
         self._payloads: list[memoryview] = []
         self._size = 0
@@ -139,12 +139,12 @@ class _Chunk:
         self._shared: bytes | None = None
         """The bytes that all batches are part of, uncompressed; None when there is no such thing."""
 
-    def has_room_for(self, batch: StoredBatch) -> bool:
+    def has_room_for(self, batch: BatchSlice) -> bool:
         if self._shared is None or self._shared is batch.data:
             return self._size < CHUNK_BYTES
         return self._size < JOIN_BELOW
 
-    def add(self, batch: StoredBatch) -> None:
+    def add(self, batch: BatchSlice) -> None:
         """Check a batch and take it in, unless it has no rows; raises BadObject."""
         data, start = batch.data, batch.start
         verify_batch(batch.name, batch.position, batch.length, memoryview(data)[start : start + batch.length])
@@ -220,7 +220,7 @@ class _Chunk:
         ):
             try:
                 record_ends(data, begin, begin + length, count, found)
-            except WrongRecords as error:
+            except UnreadableRecords as error:
                 raise _bad(self._batches[number], str(error)) from None
         ends = np.frombuffer(found, np.int64)
         starts = np.empty_like(ends)
@@ -236,7 +236,7 @@ class _Chunk:
         bodies = headers or "key" in wanted or "value" in wanted
         try:
             return read_fields(buffer, starts, ends, bodies=bodies, headers=headers)
-        except WrongRecords:
+        except UnreadableRecords:
             # Some batch of them: read each alone, and say which.
             after = 0
             for batch, count in zip(self._batches, counts.tolist(), strict=True):
@@ -244,7 +244,7 @@ class _Chunk:
                 after += count
                 try:
                     read_fields(buffer, starts[own], ends[own], bodies=bodies, headers=headers)
-                except WrongRecords as error:
+                except UnreadableRecords as error:
                     raise _bad(batch, str(error)) from None
             raise
 
@@ -343,5 +343,5 @@ def _text(keys: Any) -> Any:
         return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
 
 
-def _bad(batch: StoredBatch, reason: str) -> BadObject:
+def _bad(batch: BatchSlice, reason: str) -> BadObject:
     return BadObject(batch.name, batch.position, batch.position + batch.length, reason)

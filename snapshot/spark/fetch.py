@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from strandline.snapshot.aborted import Aborted
 from strandline.snapshot.level_one_format import Block, batches_of, verify_block
-from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.object_names import object_name
@@ -36,14 +36,14 @@ class _StoredBlock(NamedTuple):
     aborted: Aborted
     holes: bool
 
-    def batches(self, data: bytes, start: int) -> Iterator[StoredBatch]:
+    def batches(self, data: bytes, start: int) -> Iterator[BatchSlice]:
         """Its wanted batches; the block's bytes are those of `data` from `start` on. Raises BadObject."""
         name, block, piece, aborted, holes = self
         content = memoryview(data)[start : start + block.length]
         verify_block(name, block, content)
         for span in batches_of(name, block, content, holes):
             if span.end_offset > piece.first and span.base_offset < piece.end:
-                yield StoredBatch(
+                yield BatchSlice(
                     data=data,
                     start=start + span.position - block.position,
                     length=span.length,
@@ -75,7 +75,7 @@ class _Window:
     """The batches of some slices, in their order, whose bytes are on the way."""
 
     def __init__(self, storage: Storage, pool: ThreadPoolExecutor, slices: Sequence[Slice]) -> None:
-        self._stored: list[StoredBatch | _StoredBlock] = []
+        self._stored: list[BatchSlice | _StoredBlock] = []
         self._range_of: dict[int, int] = {}
         """Range of each stored piece, by number; inline batches have none."""
         wanted: list[tuple[str, int, int, str, int]] = []
@@ -102,22 +102,22 @@ class _Window:
             for one in self._ranges
         ]
 
-    def batches(self) -> Iterator[StoredBatch]:
+    def batches(self) -> Iterator[BatchSlice]:
         """The batches with their bytes; waits for them. Raises StorageError, BadObject."""
         for number, stored in enumerate(self._stored):
             source = self._range_of.get(number)
             if source is None:
-                assert isinstance(stored, StoredBatch), "only inline batches come with their bytes"
+                assert isinstance(stored, BatchSlice), "only inline batches come with their bytes"
                 yield stored
                 continue
             data, begin = self._gets[source].result(), self._ranges[source].start
-            if isinstance(stored, StoredBatch):
+            if isinstance(stored, BatchSlice):
                 yield stored._replace(data=data, start=stored.position - begin)
             else:
                 yield from stored.batches(data, stored.block.position - begin)
 
 
-def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> StoredBatch | _StoredBlock:
+def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> BatchSlice | _StoredBlock:
     """The piece of a row of PIECE; with its bytes if it is inline, otherwise without."""
     kind, base, end, term, timestamp, position, length, epoch, crc, batches, identity = row
     if kind in (PieceKind.BLOCK, PieceKind.BLOCK_WITH_HOLES):
@@ -128,7 +128,7 @@ def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> StoredBatch |
         data, name = piece.inline[base], f"{piece.document} (inline batch at offset {base})"
     else:
         data, name = b"", object_name(epoch, identity)
-    return StoredBatch(
+    return BatchSlice(
         data=data,
         start=0,
         length=length,

@@ -22,8 +22,8 @@ from strandline.statemachine.controller.controller_commands import (
     AllocateProducerIds,
     AlterGroupConfigs,
     Bootstrap,
-    Checkpoint,
     Command,
+    ControllerCheckpoint,
     DeleteTopic,
     FenceNode,
     Heartbeat,
@@ -43,7 +43,7 @@ from strandline.statemachine.controller.controller_state import (
     ControllerState,
     NodeFolder,
     NodeRegistration,
-    Partition,
+    PartitionAssignment,
     PartitionPlace,
     Replacement,
     Topic,
@@ -81,8 +81,9 @@ class GroupChanges(NamedTuple):
 class Controller:
     """The controller's state machine; see StateMachine for what the log asks of it.
 
-    `on_checkpoint(index, captured)` is called inside the apply of a Checkpoint, on every replica, with the
-    state as of that very entry; when entries are applied again after a restart it gets the same again.
+    `on_checkpoint(index, captured)` is called inside the apply of a ControllerCheckpoint, on every replica,
+    with the state as of that very entry; when entries are applied again after a restart it gets the same
+    again.
     """
 
     kind = "controller"
@@ -160,7 +161,7 @@ class Controller:
             case SetCollection():
                 state.collection_paused = command.paused
                 return command.paused
-            case Checkpoint():
+            case ControllerCheckpoint():
                 self._on_checkpoint(index, self.capture())
                 return index
             case _:
@@ -330,7 +331,7 @@ class Controller:
         """Whether a partition's group went with its topic; false for one that is not known here yet."""
         return CONTROLLER_GROUP < group < self._state.next_group and group not in self._state.places
 
-    def partition(self, topic_id: bytes, number: int) -> Partition | None:
+    def partition(self, topic_id: bytes, number: int) -> PartitionAssignment | None:
         """One partition of a topic; None when there is no such topic or partition."""
         topic = self._state.topics.get(topic_id)
         return topic.partitions[number] if topic and 0 <= number < len(topic.partitions) else None

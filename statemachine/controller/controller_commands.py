@@ -260,7 +260,7 @@ class RaiseFeatureLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class ControllerCheckpoint:
     """Hand this entry's state to the publisher, on every replica. Result: the entry's index."""
 
 
@@ -290,7 +290,7 @@ Command = (
     | AdvanceClusterEpoch
     | AllocateProducerIds
     | RaiseFeatureLevel
-    | Checkpoint
+    | ControllerCheckpoint
     | SetCollection
     | ReplaceNode
     | ReplicasLeft
@@ -419,7 +419,7 @@ _FORMS: dict[Kind, tuple[type[Command], tuple[_Reader, ...]]] = {
     Kind.ADVANCE_CLUSTER_EPOCH: (AdvanceClusterEpoch, (_positive,)),
     Kind.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
     Kind.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),
-    Kind.CHECKPOINT: (Checkpoint, ()),
+    Kind.CHECKPOINT: (ControllerCheckpoint, ()),
     Kind.SET_COLLECTION: (SetCollection, (_flag,)),
     Kind.CREATE_INTERNAL_TOPIC: (CreateInternalTopic, (_topic_id, _internal_topic, _positive, _positive)),
 }

@@ -21,7 +21,7 @@ REMEMBERED_DELETIONS = 1024
 """Most ids of deleted topics that are remembered; older commands are refused by their `made_at`."""
 
 
-class Partition(NamedTuple):
+class PartitionAssignment(NamedTuple):
     """One partition; its number is its place in the topic."""
 
     group: int
@@ -37,7 +37,7 @@ class Topic(NamedTuple):
 
     topic_id: bytes
     name: str
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionAssignment, ...]
     configs: Configs
     creation_epoch: int
     version: int
@@ -241,7 +241,7 @@ def topic_from(row: Sequence[Any]) -> Topic:
     return Topic(
         topic_id,
         name,
-        tuple(Partition(group, tuple(replicas), epoch) for group, replicas, epoch in partitions),
+        tuple(PartitionAssignment(group, tuple(replicas), epoch) for group, replicas, epoch in partitions),
         configs,
         creation_epoch,
         version,

@@ -20,7 +20,12 @@ from strandline.statemachine.controller.controller_commands import (
     DeleteTopic,
     ReplaceTopicConfigs,
 )
-from strandline.statemachine.controller.controller_state import ControllerState, Partition, Topic, metric_name
+from strandline.statemachine.controller.controller_state import (
+    ControllerState,
+    PartitionAssignment,
+    Topic,
+    metric_name,
+)
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import MIN_INSYNC_REPLICAS
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
@@ -214,7 +219,7 @@ def _growth(state: ControllerState, index: int, topic: Topic, command: CreatePar
 
 
 def _chosen(
-    state: ControllerState, count: int, replication_factor: int, present: Sequence[Partition]
+    state: ControllerState, count: int, replication_factor: int, present: Sequence[PartitionAssignment]
 ) -> _Placement | Refused:
     if too_many := _too_many(len(present) + count):
         return too_many
@@ -269,8 +274,8 @@ def _too_many(count: int) -> Refused | None:
     return Refused(KafkaError.POLICY_VIOLATION, reason)
 
 
-def _partitions(state: ControllerState, placement: _Placement) -> tuple[Partition, ...]:
+def _partitions(state: ControllerState, placement: _Placement) -> tuple[PartitionAssignment, ...]:
     return tuple(
-        Partition(group, replicas, state.cluster_epoch)
+        PartitionAssignment(group, replicas, state.cluster_epoch)
         for group, replicas in enumerate(placement, state.next_group)
     )

@@ -188,8 +188,8 @@ class CommitTransactionOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class EndTransaction:
-    """A transaction's marker for all groups of this coordinator. Result: TransactionEnded, always."""
+class EndGroupTransaction:
+    """A transaction's marker for all groups of this coordinator. Result: GroupTransactionEnded, always."""
 
     kind: ClassVar[int] = GroupKind.END_TRANSACTION
     producer_id: int
@@ -302,7 +302,7 @@ class OffsetsCommitted(NamedTuple):
     log_index: int
 
 
-class TransactionEnded(NamedTuple):
+class GroupTransactionEnded(NamedTuple):
     """The transaction is over here; `offsets` became committed by it. `ignored`: it was over before."""
 
     offsets: int

@@ -15,10 +15,10 @@ from strandline.statemachine.groups.group_commands import (
     Expired,
     GroupDeleted,
     GroupKind,
+    GroupTransactionEnded,
     OffsetsCommitted,
     OffsetsDeleted,
     TopicsForgotten,
-    TransactionEnded,
 )
 from strandline.statemachine.groups.group_state import GroupsState
 from strandline.statemachine.groups.offsets import NO_EXPIRY, CommittedOffset
@@ -134,10 +134,10 @@ def _end_transaction(
     number: int,
     commit: bool,
     coordinator_term: int,
-) -> TransactionEnded:
+) -> GroupTransactionEnded:
     known = state.producers.get(producer_id)
     if known is not None and number <= known.ended:
-        return TransactionEnded(0, ignored=True)
+        return GroupTransactionEnded(0, ignored=True)
     producer = state.producers.touched(producer_id, epoch, state.time)
     producer.ended, producer.coordinator_term = number, coordinator_term
     committed = 0
@@ -149,7 +149,7 @@ def _end_transaction(
                 committed += state.offsets_of(group_id).end(producer_id, commit=commits)
         producer.open = NOTHING_OPEN
         producer.groups = {}
-    return TransactionEnded(committed)
+    return GroupTransactionEnded(committed)
 
 
 def _delete_group(state: GroupsState, index: int, group_id: str) -> GroupDeleted | Refused:

@@ -23,7 +23,7 @@ LAST_CLIENT_EPOCH: Final = LAST_EPOCH - 1
 """The highest epoch a producer gets; the one above it only ever fences (TransactionMetadata.java)."""
 
 
-class State(Enum):
+class TransactionState(Enum):
     """Kafka's states of a transaction, by the names its tools show (TransactionState.java)."""
 
     EMPTY = "Empty"
@@ -34,11 +34,11 @@ class State(Enum):
     COMPLETE_ABORT = "CompleteAbort"
 
 
-PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
-AT_REST: Final = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+PREPARED: Final = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+AT_REST: Final = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 _COMPLETED: Final = {
-    State.PREPARE_COMMIT: State.COMPLETE_COMMIT,
-    State.PREPARE_ABORT: State.COMPLETE_ABORT,
+    TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
 }
 
 
@@ -55,7 +55,7 @@ class Transaction:
     former_epoch: int = NO_EPOCH
     """The producer's epoch before it was given the present one at its own request: a retry still has it.
     Cleared once the present one was used, or if another process raised the epoch: then it is fenced."""
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     number: int = 0
     """Of the newest transaction; it only grows, also when the producer id changes."""
     marker_producer_id: int = NO_PRODUCER_ID
@@ -86,7 +86,7 @@ class Transaction:
     @property
     def commits(self) -> bool:
         """Whether the newest transaction was decided to be committed."""
-        return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
     @property
     def is_exhausted(self) -> bool:
@@ -95,7 +95,7 @@ class Transaction:
 
     def begin(self, now: int) -> None:
         """Open the next transaction."""
-        self.state = State.ONGOING
+        self.state = TransactionState.ONGOING
         self.number += 1
         self.started = now
         self.former_producer_id, self.former_epoch = NO_PRODUCER_ID, NO_EPOCH
@@ -174,7 +174,7 @@ def transaction_from(row: Sequence[Any]) -> Transaction:
         timeout_ms,
         former_producer_id,
         former_epoch,
-        State(state),
+        TransactionState(state),
         number,
         marker_producer_id,
         marker_epoch,
@@ -195,11 +195,11 @@ def problem(transaction: Transaction) -> str | None:
     holds = bool(one.partitions or one.groups)
     if one.producer_id < 0 or not 0 <= one.epoch <= LAST_EPOCH:
         return f"producer {one.producer_id} has epoch {one.epoch}"
-    if one.number < 0 or (one.number == 0 and one.state in (State.ONGOING, *PREPARED)):
+    if one.number < 0 or (one.number == 0 and one.state in (TransactionState.ONGOING, *PREPARED)):
         return f"transaction {one.number} is {one.state.value}"
     if holds and one.state in AT_REST:
         return f"something is in it while it is {one.state.value}"
-    if not holds and one.state in (State.ONGOING, *PREPARED):
+    if not holds and one.state in (TransactionState.ONGOING, *PREPARED):
         return f"nothing is in it while it is {one.state.value}"
     if one.state in PREPARED and one.marker_epoch < 0:
         return "it is prepared without what its markers say"

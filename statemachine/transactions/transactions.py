@@ -33,8 +33,8 @@ from strandline.statemachine.transactions.transaction_commands import (
 from strandline.statemachine.transactions.transaction_state import (
     AT_REST,
     PREPARED,
-    State,
     Transaction,
+    TransactionState,
     transaction_from,
 )
 
@@ -125,7 +125,7 @@ class TransactionsMachine(CoordinatorMachine):
         if refused is not None:
             return refused
         there = all(TopicPartition(*partition) in one.partitions for partition in partitions)
-        if one.state is State.ONGOING and there and all(group in one.groups for group in groups):
+        if one.state is TransactionState.ONGOING and there and all(group in one.groups for group in groups):
             return Enlisted(one.number)
         return Refused(KafkaError.INVALID_TXN_STATE, "It is not part of an open transaction.")
 
@@ -154,7 +154,7 @@ class TransactionsMachine(CoordinatorMachine):
             return _FENCED
         if one.state in PREPARED:
             return _COMPLETING
-        if one.state is State.ONGOING:
+        if one.state is TransactionState.ONGOING:
             return self._abort_of_predecessor(one, asking, new_id)
         if not again:
             if one.is_exhausted:
@@ -164,7 +164,7 @@ class TransactionsMachine(CoordinatorMachine):
             else:
                 one.epoch += 1
             one.remember(asking)
-            one.state = State.EMPTY
+            one.state = TransactionState.EMPTY
         one.timeout_ms, one.updated = timeout_ms, self.time
         return one.given()
 
@@ -196,7 +196,7 @@ class TransactionsMachine(CoordinatorMachine):
             return _COMPLETING
         if not partitions and not groups:
             return Refused(KafkaError.INVALID_REQUEST, "There is nothing to add.")
-        if one.state is not State.ONGOING:
+        if one.state is not TransactionState.ONGOING:
             one.begin(self.time)
             self._ongoing[transactional_id] = None
         for topic_id, partition in partitions:
@@ -221,29 +221,29 @@ class TransactionsMachine(CoordinatorMachine):
             return _UNKNOWN_PRODUCER
         asking = (producer_id, epoch)
         if raises and one.was(asking):
-            return _FENCED if one.state is State.EMPTY else _decided(one, commit)
+            return _FENCED if one.state is TransactionState.EMPTY else _decided(one, commit)
         refused = _foreign(one, producer_id, epoch)
         if refused is not None:
             return refused
         if not raises:
-            if one.state is State.EMPTY:
+            if one.state is TransactionState.EMPTY:
                 return _NOTHING_OPEN
-            if one.state is not State.ONGOING:
+            if one.state is not TransactionState.ONGOING:
                 return _decided(one, commit)
             one.keep_epoch()
             return self._prepare(one, _NOBODY, commit)
         if one.state in PREPARED:
             return _COMPLETING
-        if commit and one.state is not State.ONGOING:
+        if commit and one.state is not TransactionState.ONGOING:
             return _NOTHING_OPEN
         if one.is_exhausted and new_id == NO_PRODUCER_ID:
             return ProducerIdNeeded()
         one.raise_epoch(new_id)
-        if one.state is State.ONGOING:
+        if one.state is TransactionState.ONGOING:
             return self._prepare(one, asking, commit)
         # Nothing was added to it, or what was to be added never came here. It has a number like every other.
         one.begin(self.time)
-        one.state, one.updated = State.COMPLETE_ABORT, self.time
+        one.state, one.updated = TransactionState.COMPLETE_ABORT, self.time
         one.remember(asking)
         return Prepared(one.number, *one.identity)
 
@@ -253,15 +253,15 @@ class TransactionsMachine(CoordinatorMachine):
             return Refused(KafkaError.TRANSACTIONAL_ID_NOT_FOUND, "No such transactional id is known.")
         if one.number != number:
             return _NOTHING_OPEN
-        if one.state is State.ONGOING:
+        if one.state is TransactionState.ONGOING:
             one.raise_epoch(NO_PRODUCER_ID)
             return self._prepare(one, _NOBODY, commit=False)
-        if one.state in (State.PREPARE_ABORT, State.COMPLETE_ABORT):
+        if one.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT):
             return Prepared(one.number, *one.identity)
         return _NOTHING_OPEN
 
     def _prepare(self, one: Transaction, former: tuple[int, int], commit: bool) -> Prepared:
-        one.state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+        one.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         one.remember(former)
         one.updated = self.time
         del self._ongoing[one.transactional_id]
@@ -310,7 +310,7 @@ class TransactionsMachine(CoordinatorMachine):
         for row in rows(source):
             one = transaction_from(row)
             self._transactions[one.transactional_id] = one
-            if one.state is State.ONGOING:
+            if one.state is TransactionState.ONGOING:
                 self._ongoing[one.transactional_id] = None
             elif one.state in PREPARED:
                 self._prepared[one.transactional_id] = None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from strandline.node.admin.server import AdminServer
 from strandline.node.checkpoints.local_documents import LocalDocuments
-from strandline.node.checkpoints.publisher import Publisher
+from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import CompactionStatus
@@ -73,6 +73,11 @@ class FakeFence:
 
 
 @dataclass
+class FakeWriter:
+    duplicates: int = 0
+
+
+@dataclass
 class FakePartition:
     group: Any
     machine: PartitionStateMachine
@@ -84,6 +89,7 @@ class FakePartition:
     readers_hold: int = 0
     """How many epochs below the state's M(p) a reader holds."""
     fence: FakeFence = field(default_factory=FakeFence)
+    writer: FakeWriter = field(default_factory=FakeWriter)
 
     @property
     def collectable_epoch(self) -> int:
@@ -379,7 +385,9 @@ class SmallNode:
             NoHandler(), loop=loop, config=ServerConfig(), on_problem=lambda problem: None
         )
         self.checkpoints = FakeCheckpoints()
-        self.publisher = Publisher(local, NODE, loop=loop, executor=self.executor, rng=random.Random(5))
+        self.publisher = CheckpointPublisher(
+            local, NODE, loop=loop, executor=self.executor, rng=random.Random(5)
+        )
         self.local_documents = LocalDocuments(
             CLUSTER,
             NODE,

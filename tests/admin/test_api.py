@@ -17,7 +17,7 @@ import pytest
 from starlette.routing import Route
 
 from strandline.node.admin import http
-from strandline.node.admin.api import Api
+from strandline.node.admin.api import AdminApi
 from strandline.node.admin.loop_lag import LoopLag
 from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.openapi import OPENAPI
@@ -42,7 +42,7 @@ from tests.raft.mesh.mesh_nodes import on_loop
 @on_loop
 async def test_the_description_has_exactly_the_paths_that_are_answered(tmp_path: Path) -> None:
     async with small_node(tmp_path, {}) as (node, server, client):
-        api = Api(node, Metrics(node, server.lag, Counter()))
+        api = AdminApi(node, Metrics(node, server.lag, Counter()))
         routes = [route for route in api.app().routes if isinstance(route, Route)]
         answered = sorted(
             (method.lower(), route.path)

@@ -11,7 +11,7 @@ import pytest
 from strandline.node.admin import group_metrics
 from strandline.node.coordinator.groups.classic_group import LiveGroup
 from strandline.node.coordinator.groups.classic_members import LiveMember
-from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.classic_state import ClassicGroupState
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
@@ -43,7 +43,7 @@ def coordinator(number: int, groups: Groups, *live: LiveGroup) -> Any:
 
 def joining(name: str, members: int) -> LiveGroup:
     group = LiveGroup(name, None, None)  # type: ignore[arg-type]
-    group.state, group.generation, group.protocol_type = State.PREPARING_REBALANCE, 4, "consumer"
+    group.state, group.generation, group.protocol_type = ClassicGroupState.PREPARING_REBALANCE, 4, "consumer"
     for each in range(members):
         group.members.add(LiveMember(f"m{each}", None, "client", "/10.0.0.1", 10.0, 60.0, [("range", b"")]))
     return group

@@ -69,6 +69,7 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         counters = partition.fence.counters
         counters.slides, counters.new_epoch_fences, counters.same_epoch_fences = 2, 5, 7
         partition.fence.counters.rejected(StaleClusterEpoch(0, 3, 4))
+        partition.writer.duplicates = 6
         node.partitions[1].fence.window = None
         node.compaction.logs = {partition.group.id: local_log(partition)}
         lead(node, partition)
@@ -120,6 +121,7 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
             ("strandline_epoch_fences_total", (("epoch", "same"), *first)): 7,
             ("strandline_epoch_window_rejections_total", first): 1,
             ("strandline_epoch_window_last_gap", first): 3,
+            ("strandline_partition_duplicate_batches_total", first): 6,
             ("strandline_raft_groups", (("role", "leader"),)): 5,
             ("strandline_raft_groups", (("role", "follower"),)): 0,
             ("strandline_raft_elections_total", (("cause", "first"), ("rank", "partition"))): 5,
@@ -137,6 +139,8 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         found = samples((await client.ask("GET", "/metrics")).body.decode())
         counted = {name for name, labels in found if labels == (("partition", "2"), ("topic", "orders"))}
         assert len(counted) == 13, "a follower has no windows and no fences, and most replicas follow"
+        own = ("strandline_partition_", "strandline_epoch_")
+        assert sum(name.startswith(own) and set(first) <= set(labels) for name, labels in found) == 22
         follower.fence.counters.slides = 1
         found = samples((await client.ask("GET", "/metrics")).body.decode())
         assert found["strandline_epoch_window_slides_total", (("partition", "2"), ("topic", "orders"))] == 1

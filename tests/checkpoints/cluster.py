@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from strandline.node.checkpoints.checkpoint_coordinator import METHOD, CheckpointCoordinator, CheckpointReport
 from strandline.node.checkpoints.context import CheckpointContext
-from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from strandline.node.checkpoints.recorder import CheckpointPlace, CheckpointRecorder, TailBudget
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome
@@ -58,7 +58,7 @@ class Cluster:
                 cluster=CLUSTER,
                 kind="controller",
                 group=0,
-                place=lambda index: Place(1, NODES, ()),
+                place=lambda index: CheckpointPlace(1, NODES, ()),
                 publisher=self.publishers[node],
                 budget=TailBudget(),
             )

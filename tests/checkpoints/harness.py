@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from strandline.node.checkpoints.publisher import Publisher, PublisherLimits
-from strandline.node.checkpoints.recorder import CheckpointRecorder, Place, TailBudget
+from strandline.node.checkpoints.publisher import CheckpointPublisher, PublisherLimits
+from strandline.node.checkpoints.recorder import CheckpointPlace, CheckpointRecorder, TailBudget
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
     AppendInline,
@@ -34,8 +34,8 @@ def world(seed: int = 1) -> Iterator[World]:
         yield made
 
 
-def publisher(node: SimNode, store: SimStore, limits: PublisherLimits = LIMITS) -> Publisher:
-    return Publisher(
+def publisher(node: SimNode, store: SimStore, limits: PublisherLimits = LIMITS) -> CheckpointPublisher:
+    return CheckpointPublisher(
         store.client(node),
         node.id,
         loop=node.loop,
@@ -50,11 +50,11 @@ class Replica:
 
     def __init__(
         self,
-        to: Publisher,
+        to: CheckpointPublisher,
         budget: TailBudget | None = None,
         *,
         group: int = GROUP,
-        place: Callable[[int], Place] | None = None,
+        place: Callable[[int], CheckpointPlace] | None = None,
     ) -> None:
         self.index = self.term = 0
         self.now_ms = 1_000
@@ -64,7 +64,7 @@ class Replica:
             cluster=CLUSTER,
             kind="partition",
             group=group,
-            place=place or (lambda index: Place(self.term, VOTERS, ())),
+            place=place or (lambda index: CheckpointPlace(self.term, VOTERS, ())),
             publisher=to,
             budget=self.budget,
         )

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from strandline.node.checkpoints.publisher import Publisher
+from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import LogDocument, pack_entry
 from strandline.snapshot.names import log_name, snapshot_name
@@ -23,7 +23,7 @@ def log_to(index: int, entry: bytes = b"entry") -> LogDocument:
     return LogDocument(CLUSTER, "partition", GROUP, index - 1, index, pack_entry(index, 1, entry))
 
 
-def idle(to: Publisher) -> bool:
+def idle(to: CheckpointPublisher) -> bool:
     return (to.measures.waiting, to.measures.waiting_bytes, len(to._uploads)) == (0, 0, 0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node.checkpoints.recorder import Place, TailBudget
+from strandline.node.checkpoints.recorder import CheckpointPlace, TailBudget
 from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.snapshot.document import decode
 from strandline.snapshot.log_document import LogDocument, decode_log
@@ -162,7 +162,7 @@ def test_a_replica_that_does_not_know_the_members_leaves_the_checkpoint_to_the_o
     with world() as made:
         node, store = node_and_store(made)
         voters: tuple[int, ...] = ()
-        replica = Replica(publisher(node, store), place=lambda index: Place(1, voters, ()))
+        replica = Replica(publisher(node, store), place=lambda index: CheckpointPlace(1, voters, ()))
         replica.begin_term(1)
         first = replica.checkpoint()
         voters = (1, 2)

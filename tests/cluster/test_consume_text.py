@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.cluster.commands.consume import parse_start
-from strandline.cluster.commands.record_text import Writer
+from strandline.cluster.commands.record_text import RecordWriter
 from strandline.cluster.failure import CommandFailed
 
 NOW = 1_000_000.0
@@ -74,7 +74,7 @@ class FakeMessage:
 def written(form: str, message: Any, monkeypatch: pytest.MonkeyPatch) -> bytes:
     data = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data))
-    writer = Writer(form)
+    writer = RecordWriter(form)
     writer.write(message)
     writer.flush()
     return data.getvalue()

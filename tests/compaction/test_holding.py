@@ -10,7 +10,7 @@ import pytest
 from strandline.node.compaction.holding import METHOD, Holding, PartitionHold
 from strandline.node.controller.leaders import Leader
 from strandline.node.rpc import CallFailed
-from strandline.statemachine.controller.controller_state import Partition, Topic
+from strandline.statemachine.controller.controller_state import PartitionAssignment, Topic
 from strandline.statemachine.partition.holds import MAX_HOLDS, Hold
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_commands import AdvanceReconciled, Command
@@ -74,7 +74,7 @@ class Node:
 
 
 def topic() -> Topic:
-    return Topic(b"t" * 16, "users", (Partition(7, (1, 2, 3), 0),), {}, 0, 1)
+    return Topic(b"t" * 16, "users", (PartitionAssignment(7, (1, 2, 3), 0),), {}, 0, 1)
 
 
 def hold(node: Node, offset: int | None = None, reader: str = "table") -> PartitionHold:

@@ -13,7 +13,7 @@ import pytest
 from strandline.node.compaction import replica_log as replica_log_module
 from strandline.node.compaction.cleaning_round import CleaningRound
 from strandline.node.compaction.local_log import has_segments
-from strandline.node.compaction.publisher import Publisher
+from strandline.node.compaction.publisher import CompactionPublisher
 from strandline.node.compaction.removal_minimum import Ends
 from tests.compaction.filling import ends_of, fill
 from tests.compaction.upkeep_harness import Node, compaction_node
@@ -86,7 +86,7 @@ def test_a_publication_that_fails_in_a_way_that_was_not_foreseen_does_not_stop_t
         async def fails(*given: Any) -> None:
             raise RuntimeError("unforeseen")
 
-        with patch.object(Publisher, "_piece", fails), unforeseen(node) as found:
+        with patch.object(CompactionPublisher, "_piece", fails), unforeseen(node) as found:
             for _ in range(20):
                 node.step(8.0)
             fill(good, 20)

@@ -24,6 +24,7 @@ from tests.compaction.upkeep_harness import (
     CONFIG,
     EAGER,
     KIB,
+    Replica,
     check,
     compaction_node,
     contents,
@@ -571,15 +572,22 @@ def test_a_log_that_cannot_be_filled_is_cleaned_and_what_fails_is_told() -> None
 # Records that are hard.
 
 
+def put_bad(replica: Replica, position: int, bits: int) -> int:
+    """Write a batch of one record with these bits set at a position, and a checksum that fits; its offset."""
+    base = replica.put(Plan(((b"key 1", b"v", 0),)))
+    bad = bytearray(replica.written[-1][1])
+    assert bad[position] & bits == 0
+    bad[position] |= bits
+    bad[17:21] = crc32c(memoryview(bad)[21:]).to_bytes(4, "big")
+    replica.written[-1] = (base, bytes(bad), None)
+    return base
+
+
 def test_a_batch_that_cannot_be_read_ends_the_rounds_below_it_and_is_told() -> None:
     with compaction_node() as node:
         replica = node.add()
         fill(replica, 10)
-        base = replica.put(Plan(((b"key 1", b"v", 0),)))
-        bad = bytearray(replica.written[-1][1])
-        bad[22] |= 0x04  # it says zstd
-        bad[17:21] = crc32c(memoryview(bad)[21:]).to_bytes(4, "big")
-        replica.written[-1] = (base, bytes(bad), None)
+        base = put_bad(replica, 22, 0x04)  # it says zstd
         fill(replica, 10, start=11)
         node.settle()
         log = node.log(replica)
@@ -598,12 +606,7 @@ def test_a_record_that_claims_an_offset_outside_of_its_batch_ends_the_rounds_bel
     with compaction_node() as node:
         replica = node.add()
         fill(replica, 10)
-        base = replica.put(Plan(((b"key 1", b"v", 0),)))
-        bad = bytearray(replica.written[-1][1])
-        assert bad[64] == 0
-        bad[64] = delta
-        bad[17:21] = crc32c(memoryview(bad)[21:]).to_bytes(4, "big")
-        replica.written[-1] = (base, bytes(bad), None)
+        base = put_bad(replica, 64, delta)
         fill(replica, 10, start=11)
         node.settle()
         log = node.log(replica)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.node.config.node_config import ConfigError, NodeConfig, Peer, load
+from strandline.node.config.node_config import ConfigError, NodeConfig, PeerAddress, load
 
 GOOD = """
 [node]
@@ -38,7 +38,7 @@ def problem(tmp_path: Path, text: str = GOOD, overrides: tuple[str, ...] = (), *
 def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     config = loaded(tmp_path)
     assert config.node.id == 2
-    assert config.cluster.nodes[1] == Peer(2, "127.0.0.1", 7102)
+    assert config.cluster.nodes[1] == PeerAddress(2, "127.0.0.1", 7102)
     assert (config.mesh.host, config.mesh.port) == ("127.0.0.1", 7102)
     assert (config.kafka.host, config.kafka.port) == ("127.0.0.1", 9092)
     assert config.topics.replication_factor == 3

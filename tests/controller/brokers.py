@@ -15,7 +15,7 @@ from strandline.node.config.node_config import (
     MeshSection,
     NodeConfig,
     NodeSection,
-    Peer,
+    PeerAddress,
     StorageSection,
     TopicsSection,
 )
@@ -59,7 +59,7 @@ class Brokers:
         self.world.close()
 
     def config(self, node: int) -> NodeConfig:
-        peers = tuple(Peer(each, self.world.nodes[each].host, MESH_PORT) for each in self.nodes)
+        peers = tuple(PeerAddress(each, self.world.nodes[each].host, MESH_PORT) for each in self.nodes)
         host = self.world.nodes[node].host
         return NodeConfig(
             NodeSection(node, "/data"),

@@ -19,11 +19,18 @@ from strandline.statemachine.controller.controller_commands import (
     ProducerIdBlock,
     encode,
 )
-from strandline.statemachine.controller.controller_state import NodeRegistration, Partition, Topic
+from strandline.statemachine.controller.controller_state import NodeRegistration, PartitionAssignment, Topic
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.controller.brokers import Brokers
 
-TOPIC = Topic(b"\1" * 16, "t", (Partition(1, (1, 2, 3), 7), Partition(2, (2, 3, 1), 7)), {"a": "b"}, 7, 9)
+TOPIC = Topic(
+    b"\1" * 16,
+    "t",
+    (PartitionAssignment(1, (1, 2, 3), 7), PartitionAssignment(2, (2, 3, 1), 7)),
+    {"a": "b"},
+    7,
+    9,
+)
 
 
 @pytest.mark.parametrize(

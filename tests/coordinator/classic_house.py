@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 from strandline.node.config.node_config import GroupsSection
 from strandline.node.coordinator.groups.classic_group import LiveGroup
 from strandline.node.coordinator.groups.classic_state import (
+    ClassicGroupState,
     JoinRequest,
     JoinResponse,
     Leaving,
-    State,
     SyncRequest,
     SyncResponse,
 )
@@ -142,7 +142,7 @@ class House:
         assert found is not None
         return found
 
-    def state(self) -> State:
+    def state(self) -> ClassicGroupState:
         return self.live().state
 
     def logged(self, group: str = "g") -> ClassicGroup:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups, HeartbeatAnswer
-from strandline.node.coordinator.groups.consumer_member import Heartbeat
+from strandline.node.coordinator.groups.consumer_member import MemberHeartbeat
 from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from tests.coordinator.classic_house import House
@@ -25,15 +25,15 @@ class ConsumerHouse(House):
         self.groups = self.coordinator.consumer = ConsumerGroups(self.coordinator)
         self.groups.started()
 
-    def say(self, heartbeat: Heartbeat, group: str = GROUP) -> asyncio.Task[HeartbeatAnswer | Refusal]:
+    def say(self, heartbeat: MemberHeartbeat, group: str = GROUP) -> asyncio.Task[HeartbeatAnswer | Refusal]:
         return self.ask(self.groups.heartbeat(group, heartbeat))
 
-    def told(self, heartbeat: Heartbeat) -> HeartbeatAnswer | Refusal:
+    def told(self, heartbeat: MemberHeartbeat) -> HeartbeatAnswer | Refusal:
         task = self.say(heartbeat)
         assert task.done()
         return task.result()
 
-    def code(self, heartbeat: Heartbeat) -> Cause | None:
+    def code(self, heartbeat: MemberHeartbeat) -> Cause | None:
         refusal = self.told(heartbeat)
         assert isinstance(refusal, Refusal), refusal
         return refusal.reason

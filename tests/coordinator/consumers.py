@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from strandline.node.coordinator.groups.consumer_events import Answer, MemberEvent, Reply, TimerExpired
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, Partition
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, MemberHeartbeat, Partition
 from strandline.node.coordinator.groups.consumer_plan import MAX_GROUP_BYTES, Plan, plan
 from strandline.node.coordinator.groups.consumer_topics import Topics
 from strandline.node.refusal import Refusal
@@ -129,17 +129,17 @@ class Consumer:
     says_all: bool = True
     """The next heartbeat is a full one, as after an error and when joining."""
 
-    def word(self, epoch: int | None = None) -> Heartbeat:
+    def word(self, epoch: int | None = None) -> MemberHeartbeat:
         """Its next heartbeat."""
         epoch = self.epoch if epoch is None else epoch
         if epoch < 0:
-            return Heartbeat(self.member_id, epoch, "c", "/h", instance_id=self.instance_id)
+            return MemberHeartbeat(self.member_id, epoch, "c", "/h", instance_id=self.instance_id)
         says_owned, self.says_owned = self.says_owned, False
         if not self.says_all:
-            return Heartbeat(self.member_id, epoch, "c", "/h", owned=self.owned if says_owned else None)
+            return MemberHeartbeat(self.member_id, epoch, "c", "/h", owned=self.owned if says_owned else None)
         # It takes nothing any more of what it was told before: the answer to this one may tell otherwise.
         self.told = self.owned
-        return Heartbeat(
+        return MemberHeartbeat(
             self.member_id,
             epoch,
             "c",

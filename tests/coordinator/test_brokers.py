@@ -14,7 +14,7 @@ from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.kafka.handlers import elect_leaders
 from strandline.snapshot.document import decode
 from strandline.snapshot.names import SnapshotName, group_prefix, parse_name
-from strandline.statemachine.coordinator_machine import Checkpoint
+from strandline.statemachine.coordinator_machine import CoordinatorCheckpoint
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_kind
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.controller.brokers import Brokers
@@ -158,7 +158,7 @@ def test_a_command_is_applied_by_every_replica() -> None:
         leader = leader_of(made, "g")
         replica = made.brokers[leader].coordinators.by_group(where.raft_group)
         assert replica is not None
-        index = made.run(leader, replica.execute(Checkpoint()))
+        index = made.run(leader, replica.execute(CoordinatorCheckpoint()))
         assert isinstance(index, int)
 
         def states() -> list[bytes]:

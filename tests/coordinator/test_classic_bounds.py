@@ -9,7 +9,7 @@ import pytest
 
 from strandline.node.config.node_config import GroupsSection
 from strandline.node.coordinator.groups import classic, classic_memory
-from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.classic_state import ClassicGroupState
 from strandline.node.refusal import Cause
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import DELAY, House, rejoin, sync
@@ -102,7 +102,7 @@ def test_members_that_bring_too_much_are_refused(
     fat = house.client("b")
     fat.metadata = bytes(10_000)
     assert fat.join_code() is KafkaError.GROUP_MAX_SIZE_REACHED
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
     a.metadata = bytes(10_000)
     assert a.join_code() is KafkaError.GROUP_MAX_SIZE_REACHED
     a.metadata = bytes(9_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.node.coordinator.groups import classic_rebalance
-from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.classic_state import ClassicGroupState
 from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
 from strandline.node.refusal import Cause
 from strandline.statemachine.groups.group_commands import (
@@ -25,9 +25,9 @@ def test_whoever_comes_while_a_generation_is_decided_is_in_the_next(house: House
     a.begin_join()
     house.by_hand = True
     house.advance(DELAY)
-    assert house.state() is State.COMPLETING_REBALANCE
+    assert house.state() is ClassicGroupState.COMPLETING_REBALANCE
     b.begin_join()
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     c.begin_join()
     assert len(house.log.proposed) == 1, "one generation is decided at a time"
     house.commit()
@@ -58,7 +58,7 @@ def test_a_member_asks_again_while_its_generation_is_decided(house: House) -> No
     (a,) = house.stable("a")
     house.by_hand = True
     first = a.begin_join()
-    assert house.state() is State.COMPLETING_REBALANCE
+    assert house.state() is ClassicGroupState.COMPLETING_REBALANCE
     second = a.begin_join()
     assert first.result().error is KafkaError.REBALANCE_IN_PROGRESS
     assert a.begin_sync(generation=2).result().error is KafkaError.REBALANCE_IN_PROGRESS
@@ -94,7 +94,7 @@ def test_a_join_between_the_leaders_sync_and_its_decision(house: House) -> None:
     assert a.synced().error is b.synced().error is KafkaError.REBALANCE_IN_PROGRESS
     house.by_hand = False
     house.turn()
-    assert house.state() is State.PREPARING_REBALANCE, "the assignment came too late"
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE, "the assignment came too late"
     rejoin([a, b])
     assert c.joined().generation == 2
     sync([a, b, c])
@@ -262,7 +262,7 @@ def test_the_coordinator_is_lost_between_join_and_sync(house: House) -> None:
     b.begin_sync()
     house.new_leader()
     assert b.synced().error is KafkaError.NOT_COORDINATOR
-    assert house.state() is State.COMPLETING_REBALANCE
+    assert house.state() is ClassicGroupState.COMPLETING_REBALANCE
     sync(clients)
     assert house.live().generation == 1, "nobody had to join again"
     house.advance(5.9)
@@ -304,7 +304,7 @@ def test_the_coordinator_is_lost_while_a_generation_is_decided(house: House) -> 
     house.log.drop(Unknown("cut off"))
     house.by_hand = False
     house.lead()
-    assert (house.state(), house.live().generation) == (State.STABLE, 1)
+    assert (house.state(), house.live().generation) == (ClassicGroupState.STABLE, 1)
     assert [a.heartbeat(), b.heartbeat()] == [None] * 2
     assert a.begin_sync().result().assignment == b"to a"
 
@@ -318,7 +318,7 @@ def test_the_coordinator_is_lost_while_an_assignment_is_decided(house: House) ->
     house.by_hand = False
     house.new_leader()
     assert a.synced().error is b.synced().error is KafkaError.NOT_COORDINATOR
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
     assert b.begin_sync().result().assignment == b"to b"
 
 

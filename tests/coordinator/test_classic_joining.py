@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from strandline.node.coordinator.groups.classic_state import COMES_FROM, State
+from strandline.node.coordinator.groups.classic_state import COMES_FROM, ClassicGroupState
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.classic_house import DELAY, House, rejoin, share, sync
 
 
 def test_the_table_of_states_is_kafkas() -> None:
     """ClassicGroupState.java: addValidPreviousStates, line by line."""
-    empty, preparing, completing, stable, dead = State
-    assert [state.value for state in State] == [
+    empty, preparing, completing, stable, dead = ClassicGroupState
+    assert [state.value for state in ClassicGroupState] == [
         "Empty",
         "PreparingRebalance",
         "CompletingRebalance",
@@ -33,7 +33,7 @@ def test_the_table_of_states_is_kafkas() -> None:
 def test_one_member_joins_syncs_and_is_stable(house: House) -> None:
     a = house.client("a")
     a.begin_join()
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     house.advance(DELAY - 0.01)
     assert a.waits()
     house.advance(0.02)
@@ -44,11 +44,11 @@ def test_one_member_joins_syncs_and_is_stable(house: House) -> None:
     assert joined.member_id.startswith("a-")
     assert not joined.skip_assignment
     assert joined.members == [(joined.member_id, None, b"a")]
-    assert house.state() is State.COMPLETING_REBALANCE
+    assert house.state() is ClassicGroupState.COMPLETING_REBALANCE
     assert a.heartbeat() is None
     sync([a])
     assert a.synced().protocol == "range"
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
     assert a.heartbeat() is None
     assert house.logged().assignments == {a.member_id: b"to a"}
 
@@ -58,16 +58,16 @@ def test_nobody_is_told_of_a_generation_that_the_log_does_not_have(house: House)
     a.begin_join()
     house.by_hand = True
     house.advance(DELAY)
-    assert house.state() is State.COMPLETING_REBALANCE
+    assert house.state() is ClassicGroupState.COMPLETING_REBALANCE
     assert a.waits()
     house.commit()
     assert a.joined().generation == house.logged().generation == 1
     a.begin_sync(share([a]))
     assert a.waits()
-    assert house.state() is State.COMPLETING_REBALANCE
+    assert house.state() is ClassicGroupState.COMPLETING_REBALANCE
     house.commit()
     assert a.synced().assignment == b"to a"
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
 
 
 def test_a_new_member_is_given_an_id_and_joins_with_it(house: House) -> None:
@@ -94,13 +94,13 @@ def test_whoever_was_given_an_id_is_waited_for(house: House) -> None:
     a, _ = house.stable("ab", session=30.0)
     c = house.client("c", takes_member_id=True)
     assert c.join_code() is KafkaError.MEMBER_ID_REQUIRED
-    assert house.state() is State.STABLE, "an id that is given out is no member"
+    assert house.state() is ClassicGroupState.STABLE, "an id that is given out is no member"
     a.begin_join()
     for client in house.live().members:
         if client.member_id != a.member_id:
             other = client
     house.coordinator.classic.leave("g", [])
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     b = house.client("b")
     b.member_id = other.member_id
     b.begin_join()
@@ -120,7 +120,7 @@ def test_an_id_that_is_not_used_ends_the_wait_for_it_and_no_generation(house: Ho
     sync([a])
     house.client("d", takes_member_id=True, session=6.0).join_code()
     house.advance(6.1)
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
     assert house.live().generation == 2
 
 
@@ -162,7 +162,7 @@ def test_a_second_member_makes_the_first_join_again(house: House) -> None:
     a = house.stable("a")[0]
     b = house.client("b")
     b.begin_join()
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     assert a.heartbeat() is KafkaError.REBALANCE_IN_PROGRESS
     assert a.begin_sync().result().error is KafkaError.REBALANCE_IN_PROGRESS
     assert a.commit_refusal() is None, "what it consumed it may still commit"
@@ -203,12 +203,12 @@ def test_a_member_that_never_syncs_is_out(house: House) -> None:
     clients = a, b, c = house.joined("abc", rebalance=5.0, session=8.0)
     a.begin_sync(share(clients))
     b.begin_sync()
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
     for _ in range(10):
         house.advance(0.49)
         assert [client.heartbeat() for client in clients] == [None] * 3
     house.advance(0.2)
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     assert c.heartbeat() is KafkaError.UNKNOWN_MEMBER_ID
     rejoin([a, b])
     assert a.generation == 2
@@ -264,12 +264,12 @@ def test_a_leader_that_leaves_before_it_assigned_begins_a_rebalance(house: House
 def test_a_join_with_what_the_group_knows_gets_the_present_generation(house: House) -> None:
     clients = a, b = house.joined("ab")
     rejoin([a, b])
-    assert (a.generation, house.state()) == (1, State.COMPLETING_REBALANCE)
+    assert (a.generation, house.state()) == (1, ClassicGroupState.COMPLETING_REBALANCE)
     assert len(a.joined().members) == 2
     sync(clients)
     b.begin_join()
     assert b.joined().generation == 1
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
     assert b.begin_sync().result().assignment == b"to b"
 
 
@@ -288,7 +288,7 @@ def test_new_metadata_wants_a_rebalance(house: House, stable: bool) -> None:
         sync(clients)
     b.metadata = b"more topics"
     b.begin_join()
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     a.begin_join()
     assert {key: value for key, _, value in a.joined().members}[b.joined().member_id] == b"more topics"
 
@@ -355,7 +355,7 @@ def test_protocols_that_do_not_fit_are_refused(house: House) -> None:
     assert house.client("x", group="new", protocols=()).join_code() is refused
     a.protocols = ("sticky",)
     assert a.join_code() is refused
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
     b = house.client("b", protocols=("other",))
     b.begin_join()
     a.protocols = ("range", "other")
@@ -390,7 +390,7 @@ def test_strangers_are_told_so(house: House) -> None:
         b.generation = generation
         assert b.heartbeat() is KafkaError.ILLEGAL_GENERATION
         assert b.begin_sync().result().error is KafkaError.ILLEGAL_GENERATION
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
 
 
 def test_the_time_to_sync_ends_with_the_generation(house: House) -> None:

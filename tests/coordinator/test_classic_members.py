@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.node.coordinator.groups.classic_state import Leaving, State
+from strandline.node.coordinator.groups.classic_state import ClassicGroupState, Leaving
 from strandline.node.raft.outcome import Overloaded
 from strandline.statemachine.groups.group_commands import StartGeneration
 from strandline.statemachine.kafka_errors import KafkaError
@@ -215,7 +215,7 @@ def test_an_id_that_was_given_out_may_leave(house: House) -> None:
     b.member_id = ""
     b.join_code()
     assert b.leave() is None
-    assert house.state() is State.STABLE, "nobody of the generation went"
+    assert house.state() is ClassicGroupState.STABLE, "nobody of the generation went"
 
 
 def test_members_are_removed_by_their_instance_ids(house: House) -> None:
@@ -280,7 +280,7 @@ def test_a_static_member_comes_back_without_a_rebalance_and_its_zombie_is_fenced
     house.by_hand = False
     house.turn()
     joined = new.joined()
-    assert (joined.generation, house.state()) == (1, State.STABLE)
+    assert (joined.generation, house.state()) == (1, ClassicGroupState.STABLE)
     assert joined.member_id != old.member_id
     assert joined.member_id.startswith(f"i-{old.name}-")
     assert new.leads is joined.skip_assignment is (which == 0)
@@ -346,7 +346,7 @@ def test_a_static_member_whose_vote_is_one_of_equals_comes_back_without_a_rebala
     back = house.client("a", instance="a", protocols=("range", "other"))
     back.begin_join()
     assert back.joined().generation == 1
-    assert house.state() is State.STABLE
+    assert house.state() is ClassicGroupState.STABLE
 
 
 def test_a_static_member_that_does_not_join_again_keeps_its_place_for_its_session(house: House) -> None:
@@ -369,7 +369,7 @@ def test_a_group_of_static_members_that_are_all_away_waits_for_them(house: House
     b.begin_join()
     b.leave()
     house.advance(12.0)
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     assert house.live().generation == 1
     a.begin_join()
     assert a.joined().generation == 2
@@ -434,7 +434,9 @@ def test_a_static_member_whose_return_the_log_does_not_take(house: House) -> Non
     house.turn()
     house.by_hand = False
     assert new.result().error is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
-    assert house.state() is State.PREPARING_REBALANCE, "what is known here is not what the log knows"
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE, (
+        "what is known here is not what the log knows"
+    )
     new.member_id = ""
     new.begin_join()
     a.begin_join()
@@ -454,7 +456,7 @@ def test_a_static_member_whose_return_comes_behind_another_generation_joins_agai
     assert new.result().error is KafkaError.REBALANCE_IN_PROGRESS, (
         "the log's own refusal is no member's fault"
     )
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     new.member_id = ""
     new.begin_join()
     a.begin_join()

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import booleans, integers, sampled_from
 
-from strandline.node.coordinator.groups.classic_state import JOIN, SESSION, SYNC, State
+from strandline.node.coordinator.groups.classic_state import JOIN, SESSION, SYNC, ClassicGroupState
 from strandline.node.raft.outcome import Overloaded
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.kafka_errors import KafkaError
@@ -201,7 +201,11 @@ class Clients(RuleBasedStateMachine):
     @invariant()
     def a_stable_group_is_as_the_log_has_it(self) -> None:
         group = self.house.coordinator.classic.get("g")
-        if group is None or group._deciding or group.state not in (State.STABLE, State.COMPLETING_REBALANCE):
+        if (
+            group is None
+            or group._deciding
+            or group.state not in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE)
+        ):
             return
         logged = self.logged()
         assert logged is not None
@@ -211,7 +215,7 @@ class Clients(RuleBasedStateMachine):
             logged.leader,
         )
         assert {member.member_id for member in group.members} == set(logged.members)
-        if group.state is State.STABLE:
+        if group.state is ClassicGroupState.STABLE:
             assert {member.member_id: member.assignment for member in group.members} == logged.assignments
         else:
             assert logged.assignments is None
@@ -225,13 +229,13 @@ class Clients(RuleBasedStateMachine):
         for member in group.members:
             waits = member.join is not None or member.sync is not None
             has_timer = timers.remaining((SESSION, "g", member.member_id)) is not None
-            starting = group._starting and group.state is State.COMPLETING_REBALANCE
+            starting = group._starting and group.state is ClassicGroupState.COMPLETING_REBALANCE
             assert has_timer != waits or (starting and not has_timer and member.instance_id is None), member
         for member_id in group.members.pending:
             assert timers.remaining((SESSION, "g", member_id)) is not None
-        if group.state is State.PREPARING_REBALANCE and not group._deciding:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE and not group._deciding:
             assert timers.remaining((JOIN, "g", "")) is not None
-        if group.state is State.COMPLETING_REBALANCE and not group._starting:
+        if group.state is ClassicGroupState.COMPLETING_REBALANCE and not group._starting:
             has_timer = timers.remaining((SYNC, "g", "")) is not None
             assert has_timer != group.members.all_synced or group._deciding
 
@@ -249,7 +253,7 @@ class Clients(RuleBasedStateMachine):
             group = house.coordinator.classic.get("g")
             if (
                 group is not None
-                and group.state is State.STABLE
+                and group.state is ClassicGroupState.STABLE
                 and all(client.heartbeat() is None and not client.waits() for client in self.clients.values())
             ):
                 break
@@ -274,7 +278,7 @@ class Clients(RuleBasedStateMachine):
             if code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID) and not given_out:
                 client.member_id = ""
             client.begin_join()
-        elif client.generation > 0 and self.house.live().state is State.COMPLETING_REBALANCE:
+        elif client.generation > 0 and self.house.live().state is ClassicGroupState.COMPLETING_REBALANCE:
             everybody = [one for one in self.clients.values() if one.member_id]
             client.begin_sync(share(everybody) if client.leads else None)
 

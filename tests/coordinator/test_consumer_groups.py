@@ -10,7 +10,7 @@ import pytest
 from strandline.node.coordinator.groups import consumer_groups, consumer_plan, consumer_timers
 from strandline.node.coordinator.groups.classic_state import Leaving
 from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, MemberHeartbeat
 from strandline.node.raft.outcome import NotLeader, Overloaded
 from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group_commands import (
@@ -162,7 +162,7 @@ def test_a_word_in_time_is_enough(home: ConsumerHouse) -> None:
     home.beat(a)
     home.advance(SESSION - 1)
     assert "a" in home.group.members
-    assert home.code(Heartbeat("a", 9, "c", "/h")) is KafkaError.FENCED_MEMBER_EPOCH
+    assert home.code(MemberHeartbeat("a", 9, "c", "/h")) is KafkaError.FENCED_MEMBER_EPOCH
     home.advance(2)
     assert "a" not in home.group.members, "a word that is refused keeps nobody in"
 
@@ -174,7 +174,7 @@ def test_who_does_not_let_go_in_time_is_fenced(home: ConsumerHouse) -> None:
     assert home.group.members["a"].state == UNREVOKED
     home.advance(0.9)
     home.beat(a)
-    home.told(Heartbeat("a", a.epoch, "c", "/elsewhere"))
+    home.told(MemberHeartbeat("a", a.epoch, "c", "/elsewhere"))
     home.advance(0.2)
     assert set(home.group.members) == {"b"}, "its heartbeats do not help it, whatever they change"
     home.settle(b)
@@ -334,7 +334,7 @@ def test_nothing_is_kept_of_a_group_that_is_empty(home: ConsumerHouse) -> None:
     a, b = home.consumer("a"), Consumer("b", ("events",))
     home.told(a.word(LEAVING))
     assert home.group.is_empty
-    for word in (a.word(3), b.word(LEAVING), Heartbeat("b", LEAVING, "c", "/h", instance_id="i")):
+    for word in (a.word(3), b.word(LEAVING), MemberHeartbeat("b", LEAVING, "c", "/h", instance_id="i")):
         assert home.code(word) is KafkaError.UNKNOWN_MEMBER_ID
         assert home.groups._looked == {}
     home.beat(b)
@@ -404,7 +404,7 @@ def leave(home: ConsumerHouse, *leaving: Leaving) -> list[Cause | None]:
 def test_members_are_removed_by_their_ids_or_their_instances(home: ConsumerHouse) -> None:
     for name, instance in (("a", "i"), ("b", None), ("c", "k"), ("d", None)):
         home.consumer(name, instance_id=instance)
-    home.told(Heartbeat("c", LEFT_FOR_A_WHILE, "c", "/h", instance_id="k"))
+    home.told(MemberHeartbeat("c", LEFT_FOR_A_WHILE, "c", "/h", instance_id="k"))
     asked = [
         (Leaving("", "i"), None),
         (Leaving("b", None), None),

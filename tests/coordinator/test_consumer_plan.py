@@ -6,7 +6,7 @@ import pytest
 
 from strandline.node.coordinator.groups import consumer_plan
 from strandline.node.coordinator.groups.consumer_events import Answer
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, MemberHeartbeat
 from strandline.node.coordinator.groups.consumer_plan import preferred_assignor
 from strandline.node.refusal import Cause, Refusal
 from strandline.statemachine.groups.consumer_group_commands import (
@@ -80,7 +80,7 @@ def test_who_says_nothing_of_what_it_owns_has_let_go_of_nothing() -> None:
     b = Consumer("b", ("events",))
     b.hear(log.say(b.word())[0])
     for _ in range(2):
-        silent = Heartbeat("a", 1, "c", "/h")
+        silent = MemberHeartbeat("a", 1, "c", "/h")
         assert reply(log.say(silent)[0]).state == UNREVOKED
     assert log.present.members["b"].assigned == ()
 
@@ -125,7 +125,7 @@ def test_an_epoch_that_is_not_the_members_fences_it(epoch: int, owned: bool) -> 
     a.obey()
     log.say(a.word())
     everything = cluster.parts("events") if owned else a.owned
-    stale = Heartbeat("a", epoch, "c", "/h", owned=everything)
+    stale = MemberHeartbeat("a", epoch, "c", "/h", owned=everything)
     before = len(log.changes)
     assert code(log.say(stale)[0]) is KafkaError.FENCED_MEMBER_EPOCH
     assert len(log.changes) == before
@@ -141,13 +141,13 @@ def test_a_fenced_member_joins_again_and_gets_what_it_had() -> None:
 
 def test_strangers() -> None:
     _, log = scene(events=2)
-    assert code(log.say(Heartbeat("a", 1, "c", "/h"))[0]) is KafkaError.GROUP_ID_NOT_FOUND
-    assert code(log.say(Heartbeat("a", LEAVING, "c", "/h"))[0]) is KafkaError.GROUP_ID_NOT_FOUND
+    assert code(log.say(MemberHeartbeat("a", 1, "c", "/h"))[0]) is KafkaError.GROUP_ID_NOT_FOUND
+    assert code(log.say(MemberHeartbeat("a", LEAVING, "c", "/h"))[0]) is KafkaError.GROUP_ID_NOT_FOUND
     joined(log, "a")
-    assert code(log.say(Heartbeat("b", 1, "c", "/h"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
-    assert code(log.say(Heartbeat("b", LEAVING, "c", "/h"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
-    assert code(log.say(Heartbeat("b", LEAVING, "c", "/h", "i"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
-    assert code(log.say(Heartbeat("b", 1, "c", "/h", "i"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
+    assert code(log.say(MemberHeartbeat("b", 1, "c", "/h"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
+    assert code(log.say(MemberHeartbeat("b", LEAVING, "c", "/h"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
+    assert code(log.say(MemberHeartbeat("b", LEAVING, "c", "/h", "i"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
+    assert code(log.say(MemberHeartbeat("b", 1, "c", "/h", "i"))[0]) is KafkaError.UNKNOWN_MEMBER_ID
 
 
 def test_a_full_group_takes_nobody_in_but_its_members() -> None:

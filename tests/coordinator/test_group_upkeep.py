@@ -8,13 +8,13 @@ import msgpack
 import pytest
 
 from strandline.node.coordinator.groups import offset_expiry
-from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.classic_state import ClassicGroupState
 from strandline.node.coordinator.groups.offset_expiry import EXPIRY_SECONDS, MAX_TOPICS, TOPICS_SECONDS
 from strandline.node.coordinator.groups.timers import Timers
 from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
-    EndTransaction,
+    EndGroupTransaction,
     PartitionOffset,
     TopicOffsets,
 )
@@ -144,7 +144,7 @@ def test_too_many_producers_are_not_remembered_for_a_week(
     house.topics[topic(1)] = "it is there"
     house.ask(house.coordinator.execute(CommitTransactionOffsets("g", "", -1, None, 9, 0, 1, rows)))
     for producer in range(1, 7):
-        house.ask(house.coordinator.execute(EndTransaction(producer, 0, 1, True, 1)))
+        house.ask(house.coordinator.execute(EndGroupTransaction(producer, 0, 1, True, 1)))
         house.wall += 60_000
     house.wall += quiet_minutes * 60_000
     house.advance(EXPIRY_SECONDS * SPREAD)
@@ -157,7 +157,7 @@ def test_after_a_leader_whose_clock_was_ahead_producers_go_by_the_one_that_most_
 ) -> None:
     monkeypatch.setattr(offset_expiry, "MAX_PRODUCERS", 3)
     for producer in range(1, 7):
-        house.ask(house.coordinator.execute(EndTransaction(producer, 0, 1, True, 1)))
+        house.ask(house.coordinator.execute(EndGroupTransaction(producer, 0, 1, True, 1)))
         house.wall += 3 * 60 * 60_000
     house.wall -= DAY_MS
     house.advance(EXPIRY_SECONDS * SPREAD)
@@ -165,7 +165,7 @@ def test_after_a_leader_whose_clock_was_ahead_producers_go_by_the_one_that_most_
     house.wall += 60 * 60_000
     for producer in range(7, 10):
         house.wall += 1
-        house.ask(house.coordinator.execute(EndTransaction(producer, 0, 1, True, 1)))
+        house.ask(house.coordinator.execute(EndGroupTransaction(producer, 0, 1, True, 1)))
     house.advance(EXPIRY_SECONDS)
     assert [producer_id for producer_id, _ in house.replica.machine.producers] == [7, 8, 9]
 
@@ -210,7 +210,7 @@ def test_a_group_that_somebody_joins_is_not_empty(build: Callable[..., House]) -
     client.begin_join()
     house.turn()
     house.advance(2.0)
-    assert house.state() is State.PREPARING_REBALANCE
+    assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     assert kept(house) == [topic(1)]
     rows = [(topic(1), "name of 1", [0])]
     assert house.ask(house.coordinator.delete_offsets("g", rows)).result() == (0, [topic(1)])

@@ -14,7 +14,7 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
 from strandline.node.refusal import Cause, Reason, Refusal
 from strandline.statemachine.controller.controller import PartitionGroup
-from strandline.statemachine.coordinator_machine import Checkpoint, CoordinatorMachine
+from strandline.statemachine.coordinator_machine import CoordinatorCheckpoint, CoordinatorMachine
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured
 from tests.coordinator.recording import Recording
@@ -163,7 +163,7 @@ def test_commands_are_logged_in_the_order_of_the_calls(lone: Lone) -> None:
 
 def test_a_checkpoint_gives_its_index_and_reaches_the_recorder(lone: Lone) -> None:
     lone.log.lead(3)
-    task = lone.loop.create_task(lone.replica.execute(Checkpoint()))
+    task = lone.loop.create_task(lone.replica.execute(CoordinatorCheckpoint()))
     lone.loop.run()
     lone.log.commit()
     assert task.result() == 2

@@ -22,7 +22,11 @@ from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, State, Transaction
+from strandline.statemachine.transactions.transaction_state import (
+    LAST_CLIENT_EPOCH,
+    Transaction,
+    TransactionState,
+)
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.coordinator.transaction_harness import (
     GROUPS_COORDINATOR,
@@ -67,7 +71,7 @@ def test_every_partition_and_group_gets_its_marker_and_then_it_is_complete() -> 
         of = await begun(coordinated, member, 0, 1, 2)
         await member.coordinator.enlist("t", *of, groups=["g", "h"])
         assert await member.coordinator.end("t", *of, commit=True, raises=False) == of
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
         groups = [coordinated.raft_group(number) for number in (0, 1, 2)]
         # Both groups have one coordinator: one marker for both.
         assert sorted(sent[1:] for sent in coordinated.sent) == sorted(
@@ -88,7 +92,9 @@ def test_the_end_is_answered_when_it_is_decided_and_the_next_one_begins_when_it_
         of = await begun(coordinated, member)
         ended = await member.coordinator.end("t", *of, commit=commit, raises=True)
         assert ended == (of.producer_id, of.epoch + 1)
-        assert state(member) is (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT)
+        assert state(member) is (
+            TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        )
         asked = asyncio.ensure_future(member.coordinator.enlist("t", *ended, [coordinated.partition(1)]))
         await turns(50)
         assert not asked.done()
@@ -96,7 +102,7 @@ def test_the_end_is_answered_when_it_is_decided_and_the_next_one_begins_when_it_
         assert [sent.commit for sent in coordinated.sent] == [commit]
         coordinated.gate.set()
         assert await asked == 2
-        assert state(member) is State.ONGOING
+        assert state(member) is TransactionState.ONGOING
 
     led(test)
 
@@ -164,8 +170,8 @@ def test_markers_are_sent_again_until_they_are_there_and_only_where_they_are_not
         )
         await member.coordinator.end("t", *of, commit=True, raises=False)
         await asyncio.sleep(20)
-        assert state(member) is State.PREPARE_COMMIT
-        await until(lambda: state(member) is State.COMPLETE_COMMIT, 60)
+        assert state(member) is TransactionState.PREPARE_COMMIT
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT, 60)
         assert [sent.raft_group for sent in coordinated.sent].count(stubborn) == 40
         assert len(coordinated.sent) == 42
 
@@ -196,11 +202,11 @@ def test_whatever_happens_to_a_call_the_marker_gets_there(trouble: str) -> None:
             handlers[node, "transactions.markers"] = bad
         await member.coordinator.end("t", *of, commit=False, raises=False)
         await asyncio.sleep(5)
-        assert state(member) is State.PREPARE_ABORT
+        assert state(member) is TransactionState.PREPARE_ABORT
         assert trouble == "no leader" or times > 3
         handlers[node, "transactions.markers"] = good
         member.node.leaders.others.pop(coordinated.raft_group(0), None)
-        await until(lambda: state(member) is State.COMPLETE_ABORT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_ABORT)
 
     led(test)
 
@@ -217,9 +223,9 @@ def test_a_partition_of_a_deleted_topic_is_let_go_once_that_is_certain() -> None
         member.node.controller.down = Unavailable("no leader", False)
         await member.coordinator.end("t", *of, commit=True, raises=False)
         await asyncio.sleep(10)
-        assert state(member) is State.PREPARE_COMMIT
+        assert state(member) is TransactionState.PREPARE_COMMIT
         member.node.controller.down = None
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
         assert [sent.raft_group for sent in coordinated.sent] == [coordinated.raft_group(0)]
 
     led(test)
@@ -252,7 +258,7 @@ def test_what_is_known_does_not_wait_for_what_is_not(monkeypatch: pytest.MonkeyP
         assert asked == expected, "one question for all topics, and one group's for all"
         monkeypatch.setattr(member.node.context.coordinators, "group_place", place)
         monkeypatch.undo()
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
         assert len(coordinated.sent) == 2
 
     led(test)
@@ -265,7 +271,7 @@ def test_a_topic_that_this_node_has_not_heard_of_yet_is_not_let_go() -> None:
         await member.coordinator.enlist("t", *of, [(late.topic_id, 0)])
         assert member.node.controller.machine.topic("late") is None
         await member.coordinator.end("t", *of, commit=True, raises=False)
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
         assert {sent.raft_group for sent in coordinated.sent} == {
             coordinated.raft_group(0),
             late.partitions[0].group,
@@ -279,7 +285,7 @@ def test_a_place_that_says_it_is_gone_is_let_go() -> None:
         of = await begun(coordinated, member, 0, 1)
         coordinated.answer = lambda sent: 2
         await member.coordinator.end("t", *of, commit=True, raises=False)
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
         assert len(coordinated.sent) == 2
 
     led(test)
@@ -303,7 +309,7 @@ def test_many_transactions_share_calls_of_bounded_size_and_number() -> None:
         assert len(coordinated.calls) == CALLS_AT_ONCE
         assert all(size <= MAX_MARKERS for _, size in coordinated.calls)
         coordinated.gate.set()
-        await until(lambda: all(state(member, tid) is State.COMPLETE_COMMIT for tid in tids))
+        await until(lambda: all(state(member, tid) is TransactionState.COMPLETE_COMMIT for tid in tids))
         assert len(coordinated.sent) == count
         assert len(coordinated.calls) == CALLS_AT_ONCE + 1, "what had to wait goes together"
 
@@ -363,9 +369,9 @@ def test_a_partition_that_cannot_be_reached_holds_up_no_other_of_its_transaction
         await member.coordinator.end("t", *of, commit=True, raises=False)
         await asyncio.sleep(1)
         assert [sent.raft_group for sent in coordinated.sent] == [coordinated.raft_group(0)] * 3
-        assert state(member) is State.PREPARE_COMMIT
+        assert state(member) is TransactionState.PREPARE_COMMIT
         coordinated.cluster.handlers[hanging, "transactions.markers"] = good
-        await until(lambda: state(member) is State.COMPLETE_COMMIT, 2 * CALL_SECONDS)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT, 2 * CALL_SECONDS)
 
     led(test)
 
@@ -422,10 +428,15 @@ def test_the_next_leader_carries_out_what_was_decided(commit: bool) -> None:
         coordinated.depose()
         coordinated.gate.set()
         await asyncio.sleep(5)
-        assert state(member) in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+        assert state(member) in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
         coordinated.sent.clear()
         heir = await coordinated.lead(1)
-        await until(lambda: state(heir) is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT))
+        await until(
+            lambda: (
+                state(heir)
+                is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
+            )
+        )
         assert sorted(sent[1:] for sent in coordinated.sent) == sorted(
             (group, of.producer_id, of.epoch + 1, 1, commit, 2)
             for group in (coordinated.raft_group(0), coordinated.raft_group(1), GROUPS_COORDINATOR)
@@ -469,7 +480,7 @@ def test_a_leader_that_comes_back_begins_anew() -> None:
         coordinated.depose()
         coordinated.gate = None
         await coordinated.lead(0)
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
         assert [sent.term for sent in coordinated.sent] == [1, 2]
 
     led(test)
@@ -491,7 +502,9 @@ def test_an_end_that_nobody_knows_the_outcome_of_is_answered_by_the_next_leader_
         heir = await coordinated.lead(1)
         again = await heir.coordinator.end("t", *of, commit=commit, raises=raises)
         assert again == (of.producer_id, of.epoch + raises)
-        await until(lambda: state(heir) in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT))
+        await until(
+            lambda: state(heir) in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+        )
         assert await heir.coordinator.end("t", *of, commit=commit, raises=raises) == again
         assert {(sent.number, sent.commit) for sent in coordinated.sent} == {(1, commit)}
 
@@ -527,7 +540,7 @@ def test_nothing_is_sent_before_it_is_decided() -> None:
         coordinated.log.held = False
         coordinated.log.commit()
         assert await asked == of
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
 
     led(test)
 
@@ -542,9 +555,9 @@ def test_a_complete_that_is_refused_for_now_is_said_again() -> None:
         coordinated.gate.set()
         await asyncio.sleep(1)
         assert code(await member.coordinator.abort("t", 1)) is KafkaError.COORDINATOR_LOAD_IN_PROGRESS
-        assert state(member) is State.PREPARE_COMMIT
+        assert state(member) is TransactionState.PREPARE_COMMIT
         member.group.overloaded = False
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
         assert len(coordinated.sent) == 1, "the marker was there all the time"
 
     led(test)
@@ -621,7 +634,7 @@ def test_used_up_epochs_bring_a_new_producer_id(raises: bool) -> None:
             assert ended.epoch == 0
         else:
             assert ended == last
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
         assert [sent[2:4] for sent in coordinated.sent] == [(of[0], LAST_CLIENT_EPOCH + raises)]
         assert await member.coordinator.enlist("t", *ended, [coordinated.partition(0)]) == 2
 
@@ -681,9 +694,9 @@ def test_a_transaction_that_takes_too_long_is_aborted_against_its_producer() -> 
     async def test(coordinated: Coordinated, member: Member) -> None:
         of = await begun(coordinated, member)
         await asyncio.sleep(MINUTE / 1000 - 2)
-        assert state(member) is State.ONGOING
+        assert state(member) is TransactionState.ONGOING
         await asyncio.sleep(4)
-        assert state(member) is State.COMPLETE_ABORT
+        assert state(member) is TransactionState.COMPLETE_ABORT
         assert [(sent.epoch, sent.commit) for sent in coordinated.sent] == [(of.epoch + 1, False)]
         ended = await member.coordinator.end("t", *of, commit=True, raises=True)
         assert code(ended) is KafkaError.PRODUCER_FENCED
@@ -701,9 +714,15 @@ def test_the_next_leader_aborts_what_takes_too_long_whatever_its_clock_says() ->
         heir = await coordinated.lead(2)
         of = await begun(coordinated, heir, tid="new")
         await asyncio.sleep(50)
-        assert [state(heir, tid) for tid in ("t", "new")] == [State.ONGOING, State.ONGOING]
+        assert [state(heir, tid) for tid in ("t", "new")] == [
+            TransactionState.ONGOING,
+            TransactionState.ONGOING,
+        ]
         await asyncio.sleep(13)
-        assert [state(heir, tid) for tid in ("t", "new")] == [State.COMPLETE_ABORT, State.COMPLETE_ABORT]
+        assert [state(heir, tid) for tid in ("t", "new")] == [
+            TransactionState.COMPLETE_ABORT,
+            TransactionState.COMPLETE_ABORT,
+        ]
         assert {sent.term for sent in coordinated.sent} == {2}
         # The next transaction of the same id has its own time.
         again = await heir.coordinator.init_producer("new", MINUTE)
@@ -711,7 +730,7 @@ def test_the_next_leader_aborts_what_takes_too_long_whatever_its_clock_says() ->
         assert again.producer_id == of.producer_id
         await heir.coordinator.enlist("new", *again, [coordinated.partition(0)])
         await asyncio.sleep(50)
-        assert state(heir, "new") is State.ONGOING
+        assert state(heir, "new") is TransactionState.ONGOING
 
     led(test)
 
@@ -722,9 +741,9 @@ def test_a_change_of_leader_gives_a_transaction_no_more_time() -> None:
         await asyncio.sleep(50)
         heir = await coordinated.lead(2)
         await asyncio.sleep(8)
-        assert state(heir) is State.ONGOING
+        assert state(heir) is TransactionState.ONGOING
         await asyncio.sleep(4)
-        assert state(heir) is State.COMPLETE_ABORT
+        assert state(heir) is TransactionState.COMPLETE_ABORT
 
     led(test)
 
@@ -746,10 +765,10 @@ def test_an_abort_that_fails_is_tried_at_the_next_look() -> None:
         await begun(coordinated, member)
         member.group.overloaded = True
         await asyncio.sleep(MINUTE / 1000 + 5)
-        assert state(member) is State.ONGOING
+        assert state(member) is TransactionState.ONGOING
         member.group.overloaded = False
         await asyncio.sleep(3)
-        assert state(member) is State.COMPLETE_ABORT
+        assert state(member) is TransactionState.COMPLETE_ABORT
 
     led(test)
 
@@ -786,7 +805,7 @@ def test_an_operator_aborts_the_transaction_it_saw_and_no_other() -> None:
         assert code(await member.coordinator.abort("t", number + 1)) is KafkaError.INVALID_TXN_STATE
         assert code(await member.coordinator.abort("u", 1)) is KafkaError.TRANSACTIONAL_ID_NOT_FOUND
         assert await member.coordinator.abort("t", number) == (of[0], of[1] + 1)
-        await until(lambda: state(member) is State.COMPLETE_ABORT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_ABORT)
 
     led(test)
 
@@ -821,6 +840,6 @@ def test_a_defect_in_the_sending_does_not_end_it(monkeypatch: pytest.MonkeyPatch
         await member.coordinator.end("t", *of, commit=True, raises=False)
         await asyncio.sleep(5)
         broken = False
-        await until(lambda: state(member) is State.COMPLETE_COMMIT)
+        await until(lambda: state(member) is TransactionState.COMPLETE_COMMIT)
 
     led(test)

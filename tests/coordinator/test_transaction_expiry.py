@@ -11,7 +11,7 @@ import pytest
 from strandline.node.coordinator.transactions import transaction_upkeep as upkeep
 from strandline.node.coordinator.transactions.transaction_upkeep import EXPIRE_SECONDS
 from strandline.statemachine.transactions.transaction_commands import Enlist, InitializeProducer, Kind
-from strandline.statemachine.transactions.transaction_state import State
+from strandline.statemachine.transactions.transaction_state import TransactionState
 from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, led, state
 
 MINUTE = 60_000
@@ -78,7 +78,10 @@ def test_an_id_with_a_transaction_stays_however_old_it_is() -> None:
         coordinated.wall += 2 * HOUR
         await asyncio.sleep(LOOK)
         assert remembered(member) == "defop"
-        assert [state(member, name) for name in "op"] == [State.ONGOING, State.PREPARE_COMMIT]
+        assert [state(member, name) for name in "op"] == [
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_COMMIT,
+        ]
 
     led(test)
 

@@ -16,7 +16,7 @@ from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.internal_topics import MAX_KEY_BYTES
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.transactions.transaction_state import State
+from strandline.statemachine.transactions.transaction_state import TransactionState
 from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, code, turns
 from tests.runtime.jumping_loop import run
 
@@ -220,11 +220,11 @@ def test_a_late_batch_of_an_ended_transaction_never_begins_another() -> None:
         ended = await leader.coordinator.end("t", *of, commit=True, raises=True)
         assert isinstance(ended, ProducerIdentity)
         await asyncio.sleep(1)
-        assert leader.machine.transactions["t"].state is State.COMPLETE_COMMIT
+        assert leader.machine.transactions["t"].state is TransactionState.COMPLETE_COMMIT
         for add in (False, True):
             late = await here.verifier.partitions("t", *of, [coordinated.partition(0)], add=add)
             assert code(late) is KafkaError.PRODUCER_FENCED
-        assert leader.machine.transactions["t"].state is State.COMPLETE_COMMIT
+        assert leader.machine.transactions["t"].state is TransactionState.COMPLETE_COMMIT
 
     asked(test)
 

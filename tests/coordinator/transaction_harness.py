@@ -23,7 +23,7 @@ from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.kafka_errors import KafkaError
-from strandline.statemachine.transactions.transaction_state import State
+from strandline.statemachine.transactions.transaction_state import TransactionState
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.coordinator.recording import Recording
 from tests.kafka.handlers.fake_cluster import Cluster
@@ -298,5 +298,5 @@ def code(result: Any) -> KafkaError:
     return result.reason
 
 
-def state(member: Member, tid: str = "t") -> State:
+def state(member: Member, tid: str = "t") -> TransactionState:
     return member.machine.transactions[tid].state

@@ -12,7 +12,7 @@ import pytest
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.objectstore.storage_owner import KEY, OwnedStore, Owner
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore, StoreError
-from strandline.node.objectstore.store_health import Kind
+from strandline.node.objectstore.store_health import OperationKind
 from strandline.node.objectstore.store_watch import IDLE_SECONDS, StoreWatch
 from tests.level_zero.samples import run, started
 from tests.simulation.world import World
@@ -100,7 +100,7 @@ class Case:
         self.world.run(self.world.now + seconds)
 
     @property
-    def failing(self) -> list[Kind]:
+    def failing(self) -> list[OperationKind]:
         return [trouble.kind for trouble in self.health.troubles()]
 
 
@@ -115,7 +115,7 @@ def test_puts_that_fail_are_told_with_store_cause_and_cure_once_a_minute_until_t
     assert case.put()
     case.switched.wrong["put"] = full()
     assert not case.put()
-    assert case.failing == [Kind.PUT]
+    assert case.failing == [OperationKind.PUT]
     (begun,) = lines(caplog)
     for part in (BUCKET, "puts fail", "No space left on device", "put l0/x", "make room there"):
         assert part in begun
@@ -162,7 +162,7 @@ def test_an_idle_node_notices_that_its_bucket_is_gone_and_is_back() -> None:
     for operation in ("put", "get", "list"):
         case.switched.wrong[operation] = gone(operation)
     case.pass_time(IDLE_SECONDS + 2)
-    assert case.failing == [Kind.LIST]
+    assert case.failing == [OperationKind.LIST]
     (trouble,) = case.health.troubles()
     assert "create the bucket" in case.health.describe(trouble)
     case.switched.wrong.clear()
@@ -177,7 +177,7 @@ def test_a_store_that_does_not_answer_is_known_before_its_operations_are_given_u
     task = case.node.loop.create_task(case.store.put("l0/y", [b"bytes"]))
     case.pass_time(21.0)
     assert not task.done()
-    assert case.failing == [Kind.PUT]
+    assert case.failing == [OperationKind.PUT]
     case.pass_time(20.0)
     assert isinstance(task.exception(), StoreError)
 
@@ -192,7 +192,7 @@ def test_what_is_mended_by_trying_again_is_no_trouble() -> None:
     assert task.done()
     assert task.exception() is None
     assert not case.failing
-    assert case.health.given_up[Kind.PUT] == 0
+    assert case.health.given_up[OperationKind.PUT] == 0
 
 
 def test_an_object_that_is_not_there_is_an_answer() -> None:
@@ -211,7 +211,7 @@ def test_what_fails_apart_is_told_apart_and_ends_apart() -> None:
     for _ in range(20):
         assert case.put()
         case.pass_time(1.0)
-    assert case.failing == [Kind.DELETE]
+    assert case.failing == [OperationKind.DELETE]
     case.switched.wrong.clear()
     case.pass_time(12.0)
     assert not case.failing

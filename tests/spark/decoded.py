@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 
 ALL = pa.schema(list(COLUMNS.items()))
 
 
-def stored(data: bytes, base: int = 0, count: int | None = None, **other: Any) -> StoredBatch:
+def stored(data: bytes, base: int = 0, count: int | None = None, **other: Any) -> BatchSlice:
     number = struct.unpack_from(">i", data, 57)[0] if count is None else count
     fields: dict[str, Any] = {
         "data": data,
@@ -28,8 +28,8 @@ def stored(data: bytes, base: int = 0, count: int | None = None, **other: Any) -
         "first": 0,
         "end": 1 << 60,
     }
-    return StoredBatch(**{**fields, **other})
+    return BatchSlice(**{**fields, **other})
 
 
-def rows(*batches: StoredBatch, schema: Any = ALL) -> list[dict[str, Any]]:
+def rows(*batches: BatchSlice, schema: Any = ALL) -> list[dict[str, Any]]:
     return [row for found in Decoder(schema).decode(batches) for row in found.to_pylist()]

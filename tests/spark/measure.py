@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from tests.kafka.wire.batches import Record, build
 
 OBJECT_BYTES = 64 * 1024 * 1024
@@ -24,7 +24,7 @@ def measure(record_bytes: int, batch_bytes: int, columns: tuple[str, ...]) -> tu
     times = OBJECT_BYTES // len(batch)
     data = batch * times
     stored = [
-        StoredBatch(
+        BatchSlice(
             data=data,
             start=number * len(batch),
             length=len(batch),
@@ -45,7 +45,7 @@ def measure(record_bytes: int, batch_bytes: int, columns: tuple[str, ...]) -> tu
     return len(data) / best / 1e6, best / (times * count) * 1e9
 
 
-def _seconds(decoder: Decoder, batches: list[StoredBatch]) -> float:
+def _seconds(decoder: Decoder, batches: list[BatchSlice]) -> float:
     begin = time.process_time()
     found: Any
     for found in decoder.decode(batches):

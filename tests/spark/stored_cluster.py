@@ -32,8 +32,10 @@ from strandline.statemachine.controller.controller_commands import (
     CreateTopic,
     Heartbeat,
 )
-from strandline.statemachine.controller.controller_commands import Checkpoint as ControllerCheckpoint
 from strandline.statemachine.controller.controller_commands import Command as ControllerCommand
+from strandline.statemachine.controller.controller_commands import (
+    ControllerCheckpoint as ControllerCheckpoint,
+)
 from strandline.statemachine.controller.controller_commands import encode as encode_controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Topic
 from strandline.statemachine.machine import Captured

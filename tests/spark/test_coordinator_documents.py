@@ -21,7 +21,7 @@ from strandline.snapshot.spark.views import partition_views
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.controller.controller_commands import Bootstrap, CreateInternalTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Topic
-from strandline.statemachine.coordinator_machine import Checkpoint, CoordinatorMachine, encode
+from strandline.statemachine.coordinator_machine import CoordinatorCheckpoint, CoordinatorMachine, encode
 from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
@@ -42,7 +42,7 @@ class Coordinator(Group):
         self.begin_term(1, 1)
         for number in range(2):
             self.execute(self.command(number))
-            self.execute(Checkpoint())
+            self.execute(CoordinatorCheckpoint())
             self.begin_term(number + 2, 2)
         self.execute(self.command(3))
 

@@ -18,13 +18,13 @@ from typing import Any
 from strandline.node.kafka.wire.control_batch import control_batch
 from strandline.statemachine.controller.controller_commands import Bootstrap, CreateInternalTopic
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.coordinator_machine import Checkpoint, encode
+from strandline.statemachine.coordinator_machine import CoordinatorCheckpoint, encode
 from strandline.statemachine.groups.group_commands import (
     CommitTransactionOffsets,
     PartitionOffset,
     TopicOffsets,
 )
-from strandline.statemachine.groups.group_commands import EndTransaction as EndOffsets
+from strandline.statemachine.groups.group_commands import EndGroupTransaction as EndOffsets
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
 from strandline.statemachine.partition.partition_commands import (
@@ -182,7 +182,7 @@ class TransactionalCluster:
     def checkpoint(self) -> None:
         self.cluster.now += 100_000
         for coordinator in (*self.groups, *self.transactions):
-            coordinator.execute(Checkpoint())
+            coordinator.execute(CoordinatorCheckpoint())
         self.cluster.checkpoint()
 
     def committed(self) -> Mapping[tuple[str, int], list[StoredRecord]]:

@@ -13,7 +13,7 @@ from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     CommitOffsets,
     CommitTransactionOffsets,
-    EndTransaction,
+    EndGroupTransaction,
     ExpireOffsets,
     Member,
     PartitionOffset,
@@ -138,8 +138,8 @@ class Groups:
 
     def end(
         self, producer: int = 7, number: int = 1, epoch: int = 0, *, commit: bool = True
-    ) -> EndTransaction:
-        return EndTransaction(producer, epoch, number, commit, 1)
+    ) -> EndGroupTransaction:
+        return EndGroupTransaction(producer, epoch, number, commit, 1)
 
     def committed(self, partition: int = 0, topic: bytes = EVENTS, group: str = "g") -> int | None:
         """The offset that is there, None without one."""

@@ -15,10 +15,10 @@ from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,
     AlterTopicConfigs,
     Bootstrap,
-    Checkpoint,
     Command,
     ConfigChange,
     ConfigOperation,
+    ControllerCheckpoint,
     CreateInternalTopic,
     CreatePartitions,
     CreateTopic,
@@ -266,7 +266,7 @@ def test_a_feature_level_this_release_does_not_know_is_neither_proposed_nor_appl
 
 def test_a_checkpoint_hands_out_the_state_of_its_own_entry() -> None:
     log = Log(nodes=1)
-    assert log.do(Checkpoint()) == log.index
+    assert log.do(ControllerCheckpoint()) == log.index
     assert log.checkpoints == [(log.index, log.machine.snapshot())]
 
 
@@ -363,7 +363,7 @@ COMMANDS: list[Command] = [
     AdvanceClusterEpoch(2**63 - 1),
     AllocateProducerIds(1, 1),
     RaiseFeatureLevel(1),
-    Checkpoint(),
+    ControllerCheckpoint(),
     SetCollection(True),
     SetCollection(False),
     AlterGroupConfigs("g", (ConfigChange(ConfigOperation.SET, "a", "b"),)),

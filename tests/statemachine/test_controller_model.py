@@ -42,7 +42,7 @@ from strandline.statemachine.controller.controller_commands import (
     SetCollection,
     encode,
 )
-from strandline.statemachine.controller.controller_state import NodeRegistration, Partition, Topic
+from strandline.statemachine.controller.controller_state import NodeRegistration, PartitionAssignment, Topic
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Captured
@@ -118,7 +118,7 @@ class ControllerAgainstModel(RuleBasedStateMachine):
     def live(self) -> list[int]:
         return sorted(node for node, registered in self.nodes.items() if not registered.fenced)
 
-    def take(self, partitions: tuple[Partition, ...], count: int, replication_factor: int) -> None:
+    def take(self, partitions: tuple[PartitionAssignment, ...], count: int, replication_factor: int) -> None:
         """New partitions are where they may be, and in groups nobody had before."""
         assert len(partitions) == count
         for group, replicas, epoch in partitions:

@@ -19,7 +19,7 @@ from strandline.statemachine.controller.controller_commands import (
     FenceNode,
     ReplaceTopicConfigs,
 )
-from strandline.statemachine.controller.controller_state import Partition, PartitionPlace, Topic
+from strandline.statemachine.controller.controller_state import PartitionAssignment, PartitionPlace, Topic
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 from tests.statemachine.controller_harness import Log, topic_id
@@ -86,7 +86,7 @@ def test_a_topic_is_found_by_name_by_id_and_by_group() -> None:
     assert machine.topic("a") is machine.topic_by_id(topic_id(1)) is topic
     assert machine.topics == (topic,)
     assert machine.place_of(2) == PartitionPlace(topic_id(1), 1)
-    assert machine.partition(topic_id(1), 1) == Partition(2, (1,), 1)
+    assert machine.partition(topic_id(1), 1) == PartitionAssignment(2, (1,), 1)
     assert machine.topic("b") is machine.topic_by_id(topic_id(2)) is None
     assert machine.place_of(3) is None
     assert machine.partition(topic_id(1), 2) is machine.partition(topic_id(1), -1) is None

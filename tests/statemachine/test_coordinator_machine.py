@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from strandline.statemachine.coordinator_machine import (
-    Checkpoint,
+    CoordinatorCheckpoint,
     CoordinatorMachine,
     OlderTerm,
     encode,
@@ -102,7 +102,7 @@ def test_what_no_leader_writes_is_corruption(term: int, entry: bytes, reason: st
 def test_a_checkpoint_has_the_state_as_of_its_own_entry() -> None:
     machine, checkpoints = counting()
     machine.apply(2, 3, encode(3, 1000, Add(4)))
-    assert machine.apply(3, 3, encode(3, 2000, Checkpoint())) == 3
+    assert machine.apply(3, 3, encode(3, 2000, CoordinatorCheckpoint())) == 3
     assert checkpoints == [(3, machine.snapshot())]
     assert msgpack.unpackb(checkpoints[0][1]) == {"format": 1, "term": 3, "time": 2000, "total": 4}
     machine.apply(4, 3, encode(3, 2000, Add(4)))
@@ -117,7 +117,7 @@ def test_a_snapshot_gives_the_same_state_and_bytes() -> None:
     twin.restore(machine.snapshot())
     assert twin.snapshot() == machine.snapshot()
     assert twin.apply(3, 3, encode(3, 1000, Add(1))) == 5
-    twin.apply(4, 3, encode(3, 1000, Checkpoint()))
+    twin.apply(4, 3, encode(3, 1000, CoordinatorCheckpoint()))
     assert seen == [4]
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_snapshot_changes_nothing(state: bytes, reason: str) -> None:
 @pytest.mark.parametrize("machine", [GroupsMachine, TransactionsMachine])
 def test_the_coordinators_own_kinds_stay_clear_of_the_checkpoint(machine: type[CoordinatorMachine]) -> None:
     assert machine.kind in ("groups", "transactions")
-    assert min(machine.HANDLERS) > Checkpoint.kind
+    assert min(machine.HANDLERS) > CoordinatorCheckpoint.kind
     empty = machine(lambda index, state: None)
     assert list(msgpack.unpackb(empty.snapshot()))[:3] == ["format", "term", "time"]
     empty.restore(empty.snapshot())

@@ -22,7 +22,7 @@ from strandline.statemachine.groups.group_commands import (
     CommitTransactionOffsets,
     DeleteGroup,
     DeleteOffsets,
-    EndTransaction,
+    EndGroupTransaction,
     ExpireOffsets,
     ForgetTopics,
     PartitionOffset,
@@ -290,7 +290,7 @@ class GroupsAgainstModel(RuleBasedStateMachine):
         known = self.producers.get(producer, ModelProducer())
         number = max((known.open or known.ended + 1) + off, 1)
         epoch = max(known.epoch + epoch_off, 0)
-        result = self.do(EndTransaction(producer, epoch, number, commit, 4))
+        result = self.do(EndGroupTransaction(producer, epoch, number, commit, 4))
         assert result.ignored == (number <= known.ended)
         if result.ignored:
             return

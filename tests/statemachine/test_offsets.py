@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from strandline.statemachine.groups.group_commands import DeleteOffsets, ForgetTopics, TransactionEnded
+from strandline.statemachine.groups.group_commands import DeleteOffsets, ForgetTopics, GroupTransactionEnded
 from strandline.statemachine.groups.offsets import CommittedOffset
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.statemachine.groups_harness import CLICKS, DAY, EVENTS, Groups, member, offsets
@@ -43,7 +43,7 @@ def test_offsets_of_a_transaction_are_pending_until_its_end(commit: bool) -> Non
     assert groups.pending(1)
     assert groups.pending(1, group="h")
     assert not groups.pending(2)
-    assert groups.do(groups.end(commit=commit)) == TransactionEnded(3 if commit else 0)
+    assert groups.do(groups.end(commit=commit)) == GroupTransactionEnded(3 if commit else 0)
     assert not groups.pending()
     assert not groups.pending(1)
     assert not groups.pending(1, group="h")
@@ -69,7 +69,7 @@ def test_the_later_commit_wins_not_the_later_marker() -> None:
     assert groups.committed() == 6
     groups.do(groups.add(offsets(7), number=2, producer=1))
     groups.do(groups.commit(offsets(8)))
-    assert groups.do(groups.end(1, 2)) == TransactionEnded(0)
+    assert groups.do(groups.end(1, 2)) == GroupTransactionEnded(0)
     assert groups.committed() == 8
 
 
@@ -89,12 +89,12 @@ def test_a_marker_of_an_earlier_transaction_is_ignored() -> None:
     groups = Groups()
     groups.do(groups.end(number=1))
     groups.do(groups.add(offsets(5), number=2))
-    assert groups.do(groups.end(number=1, commit=True)) == TransactionEnded(0, ignored=True)
-    assert groups.do(groups.end(number=1, commit=False)) == TransactionEnded(0, ignored=True)
+    assert groups.do(groups.end(number=1, commit=True)) == GroupTransactionEnded(0, ignored=True)
+    assert groups.do(groups.end(number=1, commit=False)) == GroupTransactionEnded(0, ignored=True)
     assert groups.pending()
     assert groups.committed() is None
     groups.do(groups.end(number=2))
-    assert groups.do(groups.end(number=2, commit=False)) == TransactionEnded(0, ignored=True)
+    assert groups.do(groups.end(number=2, commit=False)) == GroupTransactionEnded(0, ignored=True)
     assert groups.committed() == 5
 
 
@@ -102,7 +102,7 @@ def test_a_marker_commits_nothing_of_a_transaction_before_its_own() -> None:
     groups = Groups()
     groups.do(groups.add(offsets(5), number=1))
     assert groups.refused(groups.add(offsets(6), number=2)) is KafkaError.CONCURRENT_TRANSACTIONS
-    assert groups.do(groups.end(number=2, commit=True)) == TransactionEnded(0)
+    assert groups.do(groups.end(number=2, commit=True)) == GroupTransactionEnded(0)
     assert groups.committed() is None
     assert not groups.pending()
 
@@ -173,7 +173,7 @@ def test_a_deleted_offset_does_not_come_back_with_a_marker() -> None:
     groups.do(groups.commit(offsets(1, 0, 1)))
     groups.do(groups.add(offsets(5, 0, 1, 2)))
     assert groups.do(DeleteOffsets("g", [(EVENTS, "events", [0, 2])])) == (2, [])
-    assert groups.do(groups.end()) == TransactionEnded(1)
+    assert groups.do(groups.end()) == GroupTransactionEnded(1)
     assert [groups.committed(partition) for partition in range(3)] == [None, 5, None]
 
 

@@ -20,7 +20,7 @@ from strandline.statemachine.transactions.transaction_commands import (
     Prepared,
     ProducerIdNeeded,
 )
-from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, State
+from strandline.statemachine.transactions.transaction_state import LAST_CLIENT_EPOCH, TransactionState
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.statemachine.transaction_log import DAY, P0, P1, TOPIC, Log
 
@@ -92,7 +92,7 @@ def test_a_foreign_producer_id_is_not_of_this_transactional_id() -> None:
     assert code(log.init(of=(77, epoch))) is KafkaError.PRODUCER_FENCED
     assert code(log.add((4001, 0), P0, tid="unknown")) is KafkaError.INVALID_PRODUCER_ID_MAPPING
     assert code(log.end((4001, 0), raises=False, tid="unknown")) is KafkaError.INVALID_PRODUCER_ID_MAPPING
-    assert states(log) == [State.EMPTY, 0, (4001, 0), (-1, -1)]
+    assert states(log) == [TransactionState.EMPTY, 0, (4001, 0), (-1, -1)]
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -123,7 +123,7 @@ def test_the_first_partition_or_group_begins_the_next_transaction() -> None:
     log.now = 6000
     assert log.add(of, P1, groups=["g"]) == Enlisted(1)
     row = log.row()
-    assert (row.state, row.number, row.started) == (State.ONGOING, 1, 5000)
+    assert (row.state, row.number, row.started) == (TransactionState.ONGOING, 1, 5000)
     assert list(row.partitions) == [P0, P1]
     assert list(row.groups) == ["g"]
     assert log.add(of, groups=["g"]) == Enlisted(1)
@@ -133,7 +133,7 @@ def test_nothing_begins_no_transaction() -> None:
     log = Log()
     of = log.init()
     assert code(log.add(of)) is KafkaError.INVALID_REQUEST
-    assert states(log)[:2] == [State.EMPTY, 0]
+    assert states(log)[:2] == [TransactionState.EMPTY, 0]
 
 
 @pytest.mark.parametrize("commit", [False, True])
@@ -185,13 +185,18 @@ def test_version_1_keeps_the_epoch_and_a_retry_answers_as_the_first(commit: bool
     log.add(of, P0)
     first = log.end(of, commit, raises=False)
     assert first == Prepared(1, *of)
-    assert states(log) == [State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, 1, of, of]
+    assert states(log) == [
+        TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+        1,
+        of,
+        of,
+    ]
     assert log.end(of, commit, raises=False) == first
     assert code(log.end(of, not commit, raises=False)) is KafkaError.INVALID_TXN_STATE
     assert log.complete(1) is True
     assert log.end(of, commit, raises=False) == first
     assert code(log.end(of, not commit, raises=False)) is KafkaError.INVALID_TXN_STATE
-    assert states(log)[0] is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+    assert states(log)[0] is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
 
 
 @pytest.mark.parametrize("commit", [False, True])
@@ -212,7 +217,12 @@ def test_version_2_raises_the_epoch_and_a_retry_with_the_former_answers_as_the_f
     first = log.end(of, commit, raises=True)
     new = (4001, 1)
     assert first == Prepared(1, *new)
-    assert states(log) == [State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, 1, new, new]
+    assert states(log) == [
+        TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+        1,
+        new,
+        new,
+    ]
     assert log.end(of, commit, raises=True) == first
     assert code(log.end(of, not commit, raises=True)) is KafkaError.INVALID_TXN_STATE
     assert code(log.end(new, commit, raises=True)) is KafkaError.CONCURRENT_TRANSACTIONS
@@ -232,7 +242,7 @@ def test_a_late_end_of_version_2_never_ends_the_next_transaction() -> None:
     log.add((new[0], new[1]), P0)
     assert code(log.end(of, True, raises=True)) is KafkaError.PRODUCER_FENCED
     assert code(log.end(of, False, raises=True)) is KafkaError.PRODUCER_FENCED
-    assert states(log)[:2] == [State.ONGOING, 2]
+    assert states(log)[:2] == [TransactionState.ONGOING, 2]
 
 
 def test_a_late_addition_of_version_2_never_begins_the_next_transaction() -> None:
@@ -259,7 +269,7 @@ def test_version_2_may_abort_what_nobody_knows_of_and_not_commit_it(before: str)
     assert code(log.end(now, True, raises=True)) is KafkaError.INVALID_TXN_STATE
     first = log.end(now, False, raises=True)
     assert first == Prepared(number + 1, now[0], now[1] + 1)
-    assert states(log)[:2] == [State.COMPLETE_ABORT, number + 1]
+    assert states(log)[:2] == [TransactionState.COMPLETE_ABORT, number + 1]
     assert log.machine.prepared == []
     assert log.end(now, False, raises=True) == first
     assert log.add((now[0], now[1] + 1), P0) == Enlisted(number + 2)
@@ -273,7 +283,7 @@ def test_a_recovery_after_an_unanswered_end_gets_the_raised_epoch() -> None:
     assert code(log.init(of=of)) is KafkaError.CONCURRENT_TRANSACTIONS
     log.complete(1)
     assert log.init(of=of) == Initialized(4001, 1)
-    assert states(log)[0] is State.COMPLETE_COMMIT
+    assert states(log)[0] is TransactionState.COMPLETE_COMMIT
 
 
 # Raise first, then abort.
@@ -284,7 +294,7 @@ def test_a_start_aborts_what_is_open_with_a_raised_epoch_and_raises_once_more() 
     old = log.init()
     log.add(old, P0)
     assert log.init() == Prepared(1, 4001, 1)
-    assert states(log) == [State.PREPARE_ABORT, 1, (4001, 1), (4001, 1)]
+    assert states(log) == [TransactionState.PREPARE_ABORT, 1, (4001, 1), (4001, 1)]
     # The zombie finds no gap: not while it aborts, not after, whatever it says.
     for _ in range(2):
         for raises in (False, True):
@@ -316,7 +326,7 @@ def test_a_zombie_that_recovers_does_not_abort_its_successors_transaction() -> N
     assert code(log.init(of=old)) is KafkaError.PRODUCER_FENCED
     late = log.init(of=(4001, 7))
     assert code(late) is KafkaError.PRODUCER_FENCED
-    assert states(log)[:2] == [State.ONGOING, 1]
+    assert states(log)[:2] == [TransactionState.ONGOING, 1]
 
 
 def test_a_late_recovery_does_not_abort_what_the_same_process_began_since() -> None:
@@ -325,7 +335,7 @@ def test_a_late_recovery_does_not_abort_what_the_same_process_began_since() -> N
     _, epoch = log.init(of=old)
     log.add((4001, epoch), P0)
     assert code(log.init(of=old)) is KafkaError.PRODUCER_FENCED
-    assert states(log)[0] is State.ONGOING
+    assert states(log)[0] is TransactionState.ONGOING
 
 
 def test_a_transaction_that_takes_too_long_is_aborted_with_a_raised_epoch() -> None:
@@ -338,7 +348,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_with_a_raised_epoch() -> N
     ]
     first = log.abort(1)
     assert first == Prepared(1, 4001, 1)
-    assert states(log) == [State.PREPARE_ABORT, 1, (4001, 1), (4001, 1)]
+    assert states(log) == [TransactionState.PREPARE_ABORT, 1, (4001, 1), (4001, 1)]
     assert log.machine.ongoing == []
     assert code(log.end(of, True, raises=True)) is KafkaError.PRODUCER_FENCED
     assert code(log.end(of, False, raises=True)) is KafkaError.PRODUCER_FENCED
@@ -359,7 +369,7 @@ def test_a_late_timeout_leaves_the_next_transaction_and_what_was_committed_alone
     log.add(of, P0)
     assert code(log.abort(1)) is KafkaError.INVALID_TXN_STATE
     assert code(log.abort(3)) is KafkaError.INVALID_TXN_STATE
-    assert states(log)[:3] == [State.ONGOING, 2, of]
+    assert states(log)[:3] == [TransactionState.ONGOING, 2, of]
     assert code(log.abort(1, tid="unknown")) is KafkaError.TRANSACTIONAL_ID_NOT_FOUND
 
 
@@ -381,7 +391,7 @@ def test_complete_counts_once_and_for_its_own_number() -> None:
     log.add(of, P1)
     log.end(of, False, raises=False)
     assert log.complete(1) is False
-    assert states(log)[0] is State.PREPARE_ABORT
+    assert states(log)[0] is TransactionState.PREPARE_ABORT
 
 
 # Epochs are used up.
@@ -392,10 +402,10 @@ def test_version_2_with_the_last_epoch_goes_on_with_a_new_producer_id() -> None:
     old = exhausted(log)
     log.add(old, P0)
     assert log.apply(End("t", *old, True, True, -1)) == ProducerIdNeeded()
-    assert states(log)[0] is State.ONGOING
+    assert states(log)[0] is TransactionState.ONGOING
     first = log.apply(End("t", *old, True, True, 5000))
     assert first == Prepared(1, 5000, 0)
-    assert states(log) == [State.PREPARE_COMMIT, 1, (5000, 0), (4001, LAST_EPOCH)]
+    assert states(log) == [TransactionState.PREPARE_COMMIT, 1, (5000, 0), (4001, LAST_EPOCH)]
     assert log.apply(End("t", *old, True, True, 5001)) == first
     assert code(log.add((5000, 0), P0)) is KafkaError.CONCURRENT_TRANSACTIONS
     log.complete(1)
@@ -492,7 +502,7 @@ def test_an_entry_of_an_earlier_term_changes_nothing() -> None:
     log.machine.begin_term(10, 2, 3)
     late = encode(1, 99_999, Enlist("t", of[0], of[1], [P0]))
     assert log.machine.apply(11, 2, late) == OlderTerm(2)
-    assert log.machine.transactions["t"].state is State.EMPTY
+    assert log.machine.transactions["t"].state is TransactionState.EMPTY
     assert msgpack.unpackb(before)["transactions"] == msgpack.unpackb(log.machine.snapshot())["transactions"]
 
 

@@ -21,12 +21,12 @@ from strandline.node.coordinator.groups.classic_state import (
     SESSION,
     SYNC,
     UNKNOWN_MEMBER,
+    ClassicGroupState,
     Decision,
+    GroupLimits,
     JoinRequest,
     JoinResponse,
     Leaving,
-    Limits,
-    State,
     SyncRequest,
     SyncResponse,
 )
@@ -48,7 +48,7 @@ class ClassicGroups:
         groups = coordinator.context.config.groups
         self._coordinator = coordinator
         self._loop = coordinator.loop
-        self._limits = Limits(
+        self._limits = GroupLimits(
             groups.initial_rebalance_delay_seconds,
             groups.min_session_seconds,
             groups.max_session_seconds,
@@ -221,7 +221,7 @@ class ClassicGroups:
         group_id = group.group_id
         if self._groups.get(group_id) is not group:
             return
-        if group.state is State.DEAD or group.is_idle:
+        if group.state is ClassicGroupState.DEAD or group.is_idle:
             for member in group.members:
                 self._coordinator.timers.cancel((SESSION, group_id, member.member_id))
             for member_id in group.members.pending:

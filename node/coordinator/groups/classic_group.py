@@ -15,10 +15,10 @@ from strandline.node.coordinator.groups.classic_state import (
     SESSION,
     SYNC,
     UNKNOWN_MEMBER,
+    ClassicGroupState,
     JoinRequest,
     JoinResponse,
     Leaving,
-    State,
     SyncRequest,
     SyncResponse,
 )
@@ -39,7 +39,7 @@ class LiveGroup(Rebalancing):
     def is_idle(self) -> bool:
         """Whether there is nothing in it that the log does not have."""
         on_the_way = len(self.members) or self.members.pending or self._deciding or self._unlogged
-        return self.state is State.EMPTY and not on_the_way
+        return self.state is ClassicGroupState.EMPTY and not on_the_way
 
     def restore(
         self, generation: int, protocol_type: str, protocol: str, leader: str, members: Sequence[LiveMember]
@@ -58,9 +58,9 @@ class LiveGroup(Rebalancing):
             self._alive(member)
         # The table has no way into these states from here: another leader brought the group into them.
         if self.members.all_synced:
-            self.state = State.STABLE
+            self.state = ClassicGroupState.STABLE
         else:
-            self.state = State.COMPLETING_REBALANCE
+            self.state = ClassicGroupState.COMPLETING_REBALANCE
             self._environment.set_timer(SYNC, "", self._longest_rebalance())
         if leader == UNKNOWN_MEMBER:
             self._prepare("it was a consumer group until now")
@@ -88,7 +88,7 @@ class LiveGroup(Rebalancing):
 
     def _sheds(self, member: LiveMember) -> bool:
         """Whether the group is full with the members that have joined (the limit fell), without this one."""
-        joining = self.state is State.PREPARING_REBALANCE and not member.joined
+        joining = self.state is ClassicGroupState.PREPARING_REBALANCE and not member.joined
         return joining and self.members.joined >= self._limits.max_members
 
     def _refusal(self, request: JoinRequest, present: LiveMember | None) -> KafkaError | None:
@@ -143,10 +143,12 @@ class LiveGroup(Rebalancing):
         same = [*member.protocols] == [*request.protocols]
         self._hold_join(member, ticket)
         self.members.update(member, request)
-        completing = self.state is State.COMPLETING_REBALANCE and same
+        completing = self.state is ClassicGroupState.COMPLETING_REBALANCE and same
         if completing and self._starting:
             pass  # It is in the generation that is being decided, and is answered with the others.
-        elif completing or (self.state is State.STABLE and same and member.member_id != self.leader):
+        elif completing or (
+            self.state is ClassicGroupState.STABLE and same and member.member_id != self.leader
+        ):
             # It did not get its answer, or only asks: the assignment stays as it is.
             self._tell_generation(member)
             self._alive(member)
@@ -172,7 +174,9 @@ class LiveGroup(Rebalancing):
             generation = self.generation if self._starting else self._environment.logged_generation()[0]
             self._decide(ReplaceStaticMember(self.group_id, generation, old.member_id, member.logged()))
         same_votes = [name for name, _ in old.protocols] == [name for name, _ in member.protocols]
-        if self.state is not State.STABLE or not (same_votes or self.members.selected() == self.protocol):
+        if self.state is not ClassicGroupState.STABLE or not (
+            same_votes or self.members.selected() == self.protocol
+        ):
             # The leader may be assigning to the old id, or by a protocol that is not to stay.
             self._go_on_joining("a static member returned")
 
@@ -187,7 +191,7 @@ class LiveGroup(Rebalancing):
             _differs(request.protocol_type, self.protocol_type) or _differs(request.protocol, self.protocol)
         ):
             error = KafkaError.INCONSISTENT_GROUP_PROTOCOL
-        if error is None and (self.state is State.PREPARING_REBALANCE or self._starting):
+        if error is None and (self.state is ClassicGroupState.PREPARING_REBALANCE or self._starting):
             error = KafkaError.REBALANCE_IN_PROGRESS
         if error is not None:
             self._environment.answer(ticket, SyncResponse(error))
@@ -196,7 +200,7 @@ class LiveGroup(Rebalancing):
         self.members.set_synced(member, True)
         if self.members.all_synced:
             self._environment.cancel_timer(SYNC, "")
-        if self.state is State.STABLE:
+        if self.state is ClassicGroupState.STABLE:
             self._environment.answer(ticket, self._assignment(member))
             self._alive(member)
             return
@@ -214,7 +218,7 @@ class LiveGroup(Rebalancing):
         if generation != self.generation:
             return KafkaError.ILLEGAL_GENERATION
         self._alive(self._member(member_id))
-        preparing = self.state is State.PREPARING_REBALANCE
+        preparing = self.state is ClassicGroupState.PREPARING_REBALANCE
         return KafkaError.REBALANCE_IN_PROGRESS if preparing else None
 
     def restart_session(self, member_id: str) -> None:
@@ -229,7 +233,7 @@ class LiveGroup(Rebalancing):
         errors: list[Cause | None] = [self._leave(one) for one in leaving]
         if len(self.members) < members:
             self._go_on_without("members left")
-        elif len(self.members.pending) < pending and self.state is State.PREPARING_REBALANCE:
+        elif len(self.members.pending) < pending and self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._maybe_complete_join()
         return errors
 
@@ -271,12 +275,12 @@ class LiveGroup(Rebalancing):
             log.debug("group %r: member %r was silent for %g s", self.group_id, member_id, member.session)
             self._remove(member)
             self._go_on_without("a member was silent")
-        elif self.members.take_back(member_id) and self.state is State.PREPARING_REBALANCE:
+        elif self.members.take_back(member_id) and self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._maybe_complete_join()
 
     def join_over(self) -> None:
         """The time of the join phase is over, or an empty generation is to be logged again."""
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             self._empty_generation()
         else:
             self._join_time_over()

@@ -17,10 +17,10 @@ from strandline.node.coordinator.groups.classic_members import LiveMember
 from strandline.node.coordinator.groups.classic_state import (
     JOIN,
     SYNC,
+    ClassicGroupState,
     Decision,
     Environment,
-    Limits,
-    State,
+    GroupLimits,
     SyncResponse,
 )
 from strandline.node.coordinator.groups.classic_waiting import Waiting
@@ -52,7 +52,7 @@ _SYNC_FAILURES: Final[Mapping[Cause, Cause]] = {
 class Rebalancing(Waiting):
     """The group's own steps, taken after `LiveGroup` has recorded a request or the end of a timer."""
 
-    def __init__(self, group_id: str, limits: Limits, environment: Environment) -> None:
+    def __init__(self, group_id: str, limits: GroupLimits, environment: Environment) -> None:
         super().__init__(group_id, environment)
         self._limits = limits
         self._initial = False
@@ -75,8 +75,8 @@ class Rebalancing(Waiting):
     def _prepare(self, reason: str) -> None:
         """Begin a join phase."""
         log.info("group %r: generation %d is over: %s", self.group_id, self.generation, reason)
-        initial = self.state is State.EMPTY
-        self._enter(State.PREPARING_REBALANCE)
+        initial = self.state is ClassicGroupState.EMPTY
+        self._enter(ClassicGroupState.PREPARING_REBALANCE)
         self._environment.cancel_timer(SYNC, "")
         for member in self.members:
             if member.sync is not None:
@@ -95,16 +95,16 @@ class Rebalancing(Waiting):
 
     def _go_on_joining(self, reason: str) -> None:
         """A member joined: complete the join phase if it was the last one, or begin a join phase."""
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._maybe_complete_join()
         else:
             self._prepare(reason)
 
     def _go_on_without(self, reason: str) -> None:
         """Members left: go on without them in the join phase, or begin one that spreads their share."""
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._maybe_complete_join()
-        elif self.state is not State.EMPTY:
+        elif self.state is not ClassicGroupState.EMPTY:
             self._prepare(reason)
 
     def _join_time_over(self) -> None:
@@ -132,7 +132,7 @@ class Rebalancing(Waiting):
         for member in [member for member in self.members if not member.joined and member.instance_id is None]:
             self._remove(member)
         if not len(self.members):
-            self._enter(State.EMPTY)
+            self._enter(ClassicGroupState.EMPTY)
             self._empty_generation()
             return
         leader = self.members.get(self.leader)
@@ -144,7 +144,7 @@ class Rebalancing(Waiting):
             self._environment.set_timer(JOIN, "", self._longest_rebalance())
             return
         self.leader = leader.member_id
-        self._enter(State.COMPLETING_REBALANCE)
+        self._enter(ClassicGroupState.COMPLETING_REBALANCE)
         self._start_generation()
 
     def _electable(self) -> LiveMember | None:
@@ -188,7 +188,7 @@ class Rebalancing(Waiting):
 
     def decided(self, command: Decision, result: Any) -> None:
         """Handle the result of a command that this group gave to `Environment.decide`."""
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return
         self._deciding -= 1
         if isinstance(command, StartGeneration):
@@ -197,7 +197,7 @@ class Rebalancing(Waiting):
             self._assigned(command, result)
         else:
             self._replaced(command, result)
-        if self.state is State.PREPARING_REBALANCE and not self._deciding:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE and not self._deciding:
             if self._overdue:
                 self._complete_join()
             else:
@@ -208,7 +208,7 @@ class Rebalancing(Waiting):
         failed = _failure(result)
         if failed is None:
             self._refusals = 0
-            if self.state is State.COMPLETING_REBALANCE:
+            if self.state is ClassicGroupState.COMPLETING_REBALANCE:
                 for member in self.members:
                     self._tell_generation(member)
                     self._alive(member)
@@ -223,22 +223,22 @@ class Rebalancing(Waiting):
                 elif self.protocol_type == CONSUMERS:  # they may join the consumer group that it is now
                     failed = KafkaError.REBALANCE_IN_PROGRESS
                 self.end(failed)
-            elif self.state is State.COMPLETING_REBALANCE:
+            elif self.state is ClassicGroupState.COMPLETING_REBALANCE:
                 self._start_generation()
-            elif self.state is State.EMPTY:
+            elif self.state is ClassicGroupState.EMPTY:
                 self._empty_generation()
-        elif self.state is State.COMPLETING_REBALANCE:
+        elif self.state is ClassicGroupState.COMPLETING_REBALANCE:
             # Not in the log, so there is no such generation: the members that joined have to join again.
             for member in self.members:
                 self._end_join(member, failed)
                 self._alive(member)
             self._prepare("it could not be logged")
-        elif self.state is State.EMPTY:
+        elif self.state is ClassicGroupState.EMPTY:
             self._unlogged = True
             self._environment.set_timer(JOIN, "", RETRY_SECONDS)
 
     def _assigned(self, command: AssignGeneration, result: Any) -> None:
-        if self.state is not State.COMPLETING_REBALANCE or command.generation != self.generation:
+        if self.state is not ClassicGroupState.COMPLETING_REBALANCE or command.generation != self.generation:
             return
         failed = _failure(result)
         if failed is not None:
@@ -248,7 +248,7 @@ class Rebalancing(Waiting):
                 self._alive(member)
             self._prepare("its assignment could not be logged")
             return
-        self._enter(State.STABLE)
+        self._enter(ClassicGroupState.STABLE)
         for member in self.members:
             self.members.assign(member, command.assignments[member.member_id])
             self._end_sync(member, self._assignment(member))
@@ -256,7 +256,7 @@ class Rebalancing(Waiting):
 
     def _replaced(self, command: ReplaceStaticMember, result: Any) -> None:
         member = self.members.get(command.member.member_id)
-        if self.state is not State.STABLE or member is None or member.join is None:
+        if self.state is not ClassicGroupState.STABLE or member is None or member.join is None:
             return
         failed = _failure(result)
         if failed is None:
@@ -277,7 +277,7 @@ class Rebalancing(Waiting):
     def end(self, error: Cause) -> None:
         """End this object: every waiting request is answered with `error`. The caller cancels its timers."""
         log.info("group %r: this node no longer coordinates it: %s", self.group_id, error.name)
-        self._enter(State.DEAD)
+        self._enter(ClassicGroupState.DEAD)
         for member in self.members:
             self._end_join(member, error)
             self._end_sync(member, SyncResponse(error))

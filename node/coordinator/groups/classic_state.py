@@ -25,7 +25,7 @@ UNKNOWN_MEMBER: Final = ""
 NO_GENERATION: Final = -1
 
 
-class State(Enum):
+class ClassicGroupState(Enum):
     """State of a group; the values are Kafka's names, which clients see."""
 
     EMPTY = "Empty"
@@ -40,13 +40,17 @@ class State(Enum):
     """This object is over: the group was deleted, is no classic group any more, or another node leads."""
 
 
-COMES_FROM: Final[Mapping[State, tuple[State, ...]]] = MappingProxyType(
+COMES_FROM: Final[Mapping[ClassicGroupState, tuple[ClassicGroupState, ...]]] = MappingProxyType(
     {
-        State.EMPTY: (State.PREPARING_REBALANCE,),
-        State.PREPARING_REBALANCE: (State.STABLE, State.COMPLETING_REBALANCE, State.EMPTY),
-        State.COMPLETING_REBALANCE: (State.PREPARING_REBALANCE,),
-        State.STABLE: (State.COMPLETING_REBALANCE,),
-        State.DEAD: tuple(State),
+        ClassicGroupState.EMPTY: (ClassicGroupState.PREPARING_REBALANCE,),
+        ClassicGroupState.PREPARING_REBALANCE: (
+            ClassicGroupState.STABLE,
+            ClassicGroupState.COMPLETING_REBALANCE,
+            ClassicGroupState.EMPTY,
+        ),
+        ClassicGroupState.COMPLETING_REBALANCE: (ClassicGroupState.PREPARING_REBALANCE,),
+        ClassicGroupState.STABLE: (ClassicGroupState.COMPLETING_REBALANCE,),
+        ClassicGroupState.DEAD: tuple(ClassicGroupState),
     }
 )
 """For each state the states that may come before it: Kafka's validPreviousStates."""
@@ -112,7 +116,7 @@ class Leaving(NamedTuple):
     instance_id: str | None
 
 
-class Limits(NamedTuple):
+class GroupLimits(NamedTuple):
     """Limits of one group. Times are seconds."""
 
     initial_delay: float

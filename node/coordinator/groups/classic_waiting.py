@@ -12,9 +12,9 @@ from strandline.node.coordinator.groups.classic_state import (
     COMES_FROM,
     SESSION,
     UNKNOWN_MEMBER,
+    ClassicGroupState,
     Environment,
     JoinResponse,
-    State,
     SyncResponse,
 )
 from strandline.node.refusal import Cause
@@ -26,7 +26,7 @@ class Waiting:
 
     def __init__(self, group_id: str, environment: Environment) -> None:
         self.group_id = group_id
-        self.state = State.EMPTY
+        self.state = ClassicGroupState.EMPTY
         self.generation = 0
         """The newest that was decided, or is being decided."""
         self.protocol_type = ""
@@ -89,7 +89,7 @@ class Waiting:
     def _longest_rebalance(self) -> float:
         return max((member.rebalance for member in self.members), default=0.0)
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ClassicGroupState) -> None:
         assert self.state in COMES_FROM[state], f"{self.state.value} is never followed by {state.value}"
         self.state = state
 

@@ -10,7 +10,7 @@ from strandline.node.coordinator.groups.consumer_classic import ClassicJoin
 from strandline.node.coordinator.groups.consumer_draft import Draft
 from strandline.node.coordinator.groups.consumer_member import (
     JOINING,
-    Heartbeat,
+    MemberHeartbeat,
     newcomer,
     refuse_epoch,
 )
@@ -28,7 +28,7 @@ class Admission:
         self._draft = draft
         self._max_members = max_members
 
-    def member(self, event: Heartbeat) -> ConsumerMember | Refusal:
+    def member(self, event: MemberHeartbeat) -> ConsumerMember | Refusal:
         """The member of a heartbeat by the consumer protocol; it stays in the group, or joins it."""
         if event.instance_id is None:
             member = self._draft.member(event.member_id)
@@ -55,7 +55,7 @@ class Admission:
             return holder
         return _fenced(join.member_id, join.instance_id, holder)
 
-    def leaving(self, event: Heartbeat) -> ConsumerMember | Refusal:
+    def leaving(self, event: MemberHeartbeat) -> ConsumerMember | Refusal:
         """The member that leaves."""
         if event.instance_id is None:
             return self._draft.member(event.member_id) or self._unknown(event.member_id)
@@ -64,7 +64,7 @@ class Admission:
             return holder
         return _fenced(event.member_id, event.instance_id, holder)
 
-    def _static_member(self, event: Heartbeat, instance_id: str) -> ConsumerMember | Refusal:
+    def _static_member(self, event: MemberHeartbeat, instance_id: str) -> ConsumerMember | Refusal:
         """The static member that holds the instance id after this heartbeat.
 
         Unlike Kafka, a member that joins again under the member id it has is accepted: it is a process whose

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strandline.node.coordinator.groups.consumer_classic import ClassicJoin
-from strandline.node.coordinator.groups.consumer_member import Heartbeat
+from strandline.node.coordinator.groups.consumer_member import MemberHeartbeat
 from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.consumer_group_commands import Assignment
 
@@ -20,7 +20,7 @@ class TimerExpired:
     """The name of the timer that ended; see consumer_timers."""
 
 
-MemberEvent = Heartbeat | ClassicJoin | TimerExpired
+MemberEvent = MemberHeartbeat | ClassicJoin | TimerExpired
 
 
 class Reply(NamedTuple):

@@ -17,7 +17,7 @@ from strandline.node.coordinator.groups.consumer_classic import ClassicJoin
 from strandline.node.coordinator.groups.consumer_draft import size_of
 from strandline.node.coordinator.groups.consumer_events import Answer, MemberEvent, Reply, TimerExpired
 from strandline.node.coordinator.groups.consumer_matches import size_of_matches
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, MemberHeartbeat
 from strandline.node.coordinator.groups.consumer_plan import Plan, plan
 from strandline.node.coordinator.groups.consumer_queues import Turn, TurnQueues
 from strandline.node.coordinator.groups.consumer_timers import CLASSIC_JOIN, CLASSIC_SYNC, MemberTimers
@@ -80,7 +80,7 @@ class ConsumerGroups:
         for turn in self._queues.stop():
             _answer(turn, Refusal(KafkaError.NOT_COORDINATOR, reason))
 
-    async def heartbeat(self, group_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer | Refusal:
+    async def heartbeat(self, group_id: str, heartbeat: MemberHeartbeat) -> HeartbeatAnswer | Refusal:
         """Handle a member's heartbeat; returns when its effects are in the log. May be cancelled."""
         answer = self._at_once(group_id, heartbeat)
         bounds = self._coordinator.bounds
@@ -92,7 +92,7 @@ class ConsumerGroups:
             return answer
         return HeartbeatAnswer(answer, self.timers.heartbeat_interval(group_id, answer))
 
-    async def submit(self, group_id: str, event: Heartbeat | ClassicJoin) -> Answer:
+    async def submit(self, group_id: str, event: MemberHeartbeat | ClassicJoin) -> Answer:
         """Queue a request for a turn; returns when its effects are in the log. May be cancelled."""
         if self._queues.is_full(group_id):
             return Refusal(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "Too many members wait for their turn.")
@@ -108,7 +108,7 @@ class ConsumerGroups:
         group = self.get(group_id)
         static = {} if group is None else group.static
         events = [
-            Heartbeat(
+            MemberHeartbeat(
                 one.member_id or static.get(one.instance_id or "", ""),
                 LEAVING,
                 "",
@@ -140,7 +140,7 @@ class ConsumerGroups:
 
     # Without a trace in the log.
 
-    def _at_once(self, group_id: str, heartbeat: Heartbeat) -> Answer | None:
+    def _at_once(self, group_id: str, heartbeat: MemberHeartbeat) -> Answer | None:
         group = self.get(group_id)
         if heartbeat.epoch <= 0 or group is None:
             return None
@@ -222,14 +222,14 @@ class ConsumerGroups:
     def _turned_away(self, group_id: str, turn: Turn, present: Present | Refusal) -> Turn:
         """Answer the requests that do not fit the group as it is now; returns the others."""
         if isinstance(present, Refusal):  # a classic group that does not become a consumer group
-            joining = [one for one in turn if isinstance(one[0], Heartbeat) and one[0].epoch == JOINING]
+            joining = [one for one in turn if isinstance(one[0], MemberHeartbeat) and one[0].epoch == JOINING]
             _answer(joining, present)
             turn = [one for one in turn if one not in joining]
         if isinstance(present, Refusal) or present.upgrade is not None or present.is_joined:
             _answer([one for one in turn if isinstance(one[0], ClassicJoin)], IS_CLASSIC)
-            others = [one for one in turn if isinstance(one[0], Heartbeat) and one[0].epoch != JOINING]
+            others = [one for one in turn if isinstance(one[0], MemberHeartbeat) and one[0].epoch != JOINING]
             _answer(others, _not_consumer(group_id))
-            return [one for one in turn if isinstance(one[0], Heartbeat) and one not in others]
+            return [one for one in turn if isinstance(one[0], MemberHeartbeat) and one not in others]
         if present.group is None or present.group.is_empty:
             _answer([one for one in turn if isinstance(one[0], ClassicJoin)], IS_CLASSIC)
             return [one for one in turn if not isinstance(one[0], ClassicJoin)]

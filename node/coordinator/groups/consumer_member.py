@@ -29,7 +29,7 @@ Partition = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class MemberHeartbeat:
     """A member's heartbeat; None for fields that have not changed since its last one."""
 
     member_id: str
@@ -76,7 +76,7 @@ def newcomer(member_id: str) -> ConsumerMember:
     return ConsumerMember(member_id, None, None, "", "", -1, (), "", None, 0, 0, STABLE, NOTHING, NOTHING)
 
 
-def refuse_epoch(member: ConsumerMember, heartbeat: Heartbeat) -> Refusal | None:
+def refuse_epoch(member: ConsumerMember, heartbeat: MemberHeartbeat) -> Refusal | None:
     """The reason to fence a member; None if its epoch is right, or one behind and the answer may be lost.
 
     Kafka's `throwIfConsumerGroupMemberEpochIsInvalid`. An epoch of JOINING is always right: the member owns

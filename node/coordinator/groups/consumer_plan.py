@@ -19,7 +19,7 @@ from strandline.node.coordinator.groups.consumer_classic import ClassicJoin, dow
 from strandline.node.coordinator.groups.consumer_draft import Draft, size_of
 from strandline.node.coordinator.groups.consumer_events import Answer, MemberEvent, Reply, TimerExpired
 from strandline.node.coordinator.groups.consumer_matches import Matches, size_of_matches, within
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat, reconciled
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, MemberHeartbeat, reconciled
 from strandline.node.coordinator.groups.consumer_topics import Topics, digest
 from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
@@ -142,7 +142,7 @@ class _Turn:
             return Refusal(KafkaError.GROUP_ID_NOT_FOUND, f"Group {self._group_id} not found.")
         return self._leave(event) if event.epoch < 0 else self._admit(event, self._admission.member(event))
 
-    def _admit(self, event: Heartbeat | ClassicJoin, member: ConsumerMember | Refusal) -> Answer | None:
+    def _admit(self, event: MemberHeartbeat | ClassicJoin, member: ConsumerMember | Refusal) -> Answer | None:
         """Apply a member's subscription to the draft, or refuse it."""
         if isinstance(member, Refusal):
             return member
@@ -184,7 +184,7 @@ class _Turn:
             return Refusal(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, reason)
         return None
 
-    def _leave(self, event: Heartbeat) -> Answer:
+    def _leave(self, event: MemberHeartbeat) -> Answer:
         member = self._admission.leaving(event)
         if isinstance(member, Refusal):
             return member

@@ -31,7 +31,7 @@ from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteOffsets,
-    EndTransaction,
+    EndGroupTransaction,
     OffsetsDeleted,
 )
 from strandline.statemachine.kafka_errors import KafkaError, Refused
@@ -161,7 +161,7 @@ class GroupCoordinator:
         self, producer_id: int, producer_epoch: int, number: int, commit: bool, coordinator_term: int
     ) -> bool | Refusal:
         """Put a transaction's marker on the groups' offsets; True: applied, or ignored as not newer."""
-        command = EndTransaction(producer_id, producer_epoch, number, commit, coordinator_term)
+        command = EndGroupTransaction(producer_id, producer_epoch, number, commit, coordinator_term)
         ended = await self.execute(command)
         return ended if isinstance(ended, Refusal) else True
 

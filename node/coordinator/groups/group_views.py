@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from strandline.node.coordinator.groups.classic_group import LiveGroup
-from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.classic_state import ClassicGroupState
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.consumer_protocol import CONSUMERS
@@ -56,7 +56,7 @@ def group_view(coordinator: GroupCoordinator, group_id: str) -> GroupView | None
     if isinstance(membership, ConsumerGroup):
         return GroupView(group_id, CONSUMER, membership.state, CONSUMERS, "", ())
     kind = membership.protocol_type if isinstance(membership, ClassicGroup) else ""
-    return GroupView(group_id, CLASSIC, State.EMPTY.value, kind, "", ())
+    return GroupView(group_id, CLASSIC, ClassicGroupState.EMPTY.value, kind, "", ())
 
 
 def group_views(coordinator: GroupCoordinator) -> Iterator[GroupView]:
@@ -69,7 +69,7 @@ def group_views(coordinator: GroupCoordinator) -> Iterator[GroupView]:
 
 
 def _moving(live: LiveGroup) -> GroupView:
-    stable = live.state is State.STABLE
+    stable = live.state is ClassicGroupState.STABLE
     members = [
         MemberView(
             member.member_id,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
-from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, Heartbeat
+from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, MemberHeartbeat
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
@@ -43,7 +43,7 @@ async def consumer_group_heartbeat(context: BrokerContext, request: Request, a: 
     return _refused(a, beat) if isinstance(beat, Refusal) else _accepted(a, beat)
 
 
-def _heartbeat(context: BrokerContext, request: Request) -> Heartbeat | Refusal:
+def _heartbeat(context: BrokerContext, request: Request) -> MemberHeartbeat | Refusal:
     payload = request.payload
     pattern = getattr(payload, "subscribed_topic_regex", None)
     fault = _fault(payload, pattern, request.header.api_version)
@@ -59,7 +59,7 @@ def _heartbeat(context: BrokerContext, request: Request) -> Heartbeat | Refusal:
         payload.topic_partitions,
         payload.rebalance_timeout,
     )
-    return Heartbeat(
+    return MemberHeartbeat(
         # Kafka's form of an id: 16 random bytes, in letters.
         member_id=payload.member_id or str(uuid.UUID(bytes=context.rng.randbytes(16), version=4)),
         epoch=payload.member_epoch,

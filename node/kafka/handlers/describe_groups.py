@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.groups.classic_state import State
+from strandline.node.coordinator.groups.classic_state import ClassicGroupState
 from strandline.node.coordinator.groups.group_views import CLASSIC, group_view
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
@@ -38,7 +38,9 @@ def _described(context: BrokerContext, group_id: str, version: int, a: ResponseT
         what = "not found" if view is None else "not a classic group"
         late = version >= _SAYS_NOT_FOUND
         code = ErrorCode.group_id_not_found if late else ErrorCode.none
-        return _nothing(a, group_id, code, f"Group {group_id} is {what}." if late else None, State.DEAD.value)
+        return _nothing(
+            a, group_id, code, f"Group {group_id} is {what}." if late else None, ClassicGroupState.DEAD.value
+        )
     return a.DescribedGroup(
         error_code=ErrorCode.none,
         error_message=None,

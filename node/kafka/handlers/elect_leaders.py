@@ -16,7 +16,7 @@ from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, deadli
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.rpc import CallFailed, MeshCalls
-from strandline.statemachine.controller.controller_state import Partition
+from strandline.statemachine.controller.controller_state import PartitionAssignment
 
 METHOD: Final = "hand_over"
 PREFERRED: Final = 0
@@ -115,7 +115,7 @@ def _move_for(context: BrokerContext, name: str, number: int, kind: int) -> _Mov
     topic = machine.topic(name)
     if topic is None:
         return Failure(ErrorCode.unknown_topic_or_partition, f"No such topic as {name}")
-    partition: Partition | None = machine.partition(topic.topic_id, number)
+    partition: PartitionAssignment | None = machine.partition(topic.topic_id, number)
     if partition is None:
         return Failure(ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{number}")
     leader, preferred = context.leaders.leader_of(partition.group), partition.replicas[0]

@@ -14,11 +14,11 @@ from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
-from strandline.statemachine.transactions.transaction_state import AT_REST, State, Transaction
+from strandline.statemachine.transactions.transaction_state import AT_REST, Transaction, TransactionState
 
 _BEYOND_ASCII: Final = "\x7f"
 """Stands for such a character where a pattern is matched; the automata know ASCII's alone."""
-_KNOWN: Final = (*(state.value for state in State), "Dead", "PrepareEpochFence")
+_KNOWN: Final = (*(state.value for state in TransactionState), "Dead", "PrepareEpochFence")
 """Kafka's states; no transaction is ever seen in the last two here."""
 
 

@@ -104,24 +104,24 @@ def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
     return sorted((*settings, *defaults))
 
 
-class Limits(NamedTuple):
+class SettingLimits(NamedTuple):
     """Bounds for one of a group's own time settings, in seconds."""
 
     shortest: float
     longest: float
 
 
-def group_limits(groups: GroupsSection) -> tuple[Limits, Limits]:
+def group_limits(groups: GroupsSection) -> tuple[SettingLimits, SettingLimits]:
     """Bounds of a group's session timeout and heartbeat interval: Kafka's, widened to the brokers' values."""
     session, heartbeat = groups.consumer_session_seconds, groups.consumer_heartbeat_seconds
     return (
-        Limits(min(_SESSION.shortest, session), max(_SESSION.longest, session)),
-        Limits(min(_HEARTBEAT.shortest, heartbeat), max(_HEARTBEAT.longest, heartbeat)),
+        SettingLimits(min(_SESSION.shortest, session), max(_SESSION.longest, session)),
+        SettingLimits(min(_HEARTBEAT.shortest, heartbeat), max(_HEARTBEAT.longest, heartbeat)),
     )
 
 
-_SESSION: Final = Limits(45.0, 60.0)
-_HEARTBEAT: Final = Limits(5.0, 15.0)
+_SESSION: Final = SettingLimits(45.0, 60.0)
+_HEARTBEAT: Final = SettingLimits(5.0, 15.0)
 
 
 def _of_coordinators(config: NodeConfig) -> dict[str, tuple[str, str]]:

@@ -26,7 +26,7 @@ from strandline.node.kafka.wire.response_encoder import encode, write_varint
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.kafka.wire.schema import EntityLayout, entity_layout
 from strandline.statemachine.controller.controller import Controller
-from strandline.statemachine.controller.controller_state import Partition, Topic
+from strandline.statemachine.controller.controller_state import PartitionAssignment, Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
@@ -154,7 +154,7 @@ def partition_answer(
     a: ResponseTypes,
     version: int,
     number: int,
-    partition: Partition,
+    partition: PartitionAssignment,
     leader: Leader | None,
     live: frozenset[int],
 ) -> Any:

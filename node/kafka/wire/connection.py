@@ -25,7 +25,7 @@ from strandline.node.kafka.wire.codec import (
     encode_parts,
     encode_response,
 )
-from strandline.node.kafka.wire.framing import NO_FRAME, FrameError, FrameParser
+from strandline.node.kafka.wire.framing import NO_FRAME, FrameParser, FramingError
 from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Handler, Request
 from strandline.node.kafka.wire.request_check import MalformedFrame
 from strandline.node.kafka.wire.request_slot import RequestSlot
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         while len(self._slots) < self._config.max_in_flight and not self._no_more:
             try:
                 frame = self._parser.next_frame(self._admit)
-            except FrameError as error:
+            except FramingError as error:
                 last = RequestSlot(NO_FRAME, None)
                 self._slots.append(last)
                 self._end_at(last, CloseReason.OVERSIZED, str(error))

@@ -20,7 +20,7 @@ GROWTH: Final = 4
 NO_FRAME: Final = memoryview(b"")
 
 
-class FrameError(Exception):
+class FramingError(Exception):
     """The stream has lost its framing: nothing after this point can be read."""
 
 
@@ -83,7 +83,7 @@ class FrameParser:
 
         `admit(length)` is asked once the length is known and before memory is taken. While it says no,
         the frame stays where it is, `wanted` tells its length, and the same call may be made again.
-        Raises FrameError for a length below 0 or above the limit.
+        Raises FramingError for a length below 0 or above the limit.
         """
         if self._frame is not None:
             return self._finished()
@@ -92,7 +92,7 @@ class FrameParser:
             return None
         (length,) = _LENGTH.unpack_from(self._source, self._start)
         if not 0 <= length <= self.max_frame_bytes:
-            raise FrameError(f"a frame of {length} bytes is outside 0..{self.max_frame_bytes}")
+            raise FramingError(f"a frame of {length} bytes is outside 0..{self.max_frame_bytes}")
         if not admit(length):
             self.wanted = length
             return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.handler import Handler
-from strandline.node.kafka.wire.server_config import CloseReason, Problem, ServerConfig
+from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem, ServerConfig
 
 _SCRATCH_BYTES = 256 * 1024
 
@@ -32,7 +32,7 @@ class KafkaServer:
         *,
         loop: asyncio.AbstractEventLoop,
         config: ServerConfig,
-        on_problem: Callable[[Problem], None],
+        on_problem: Callable[[ConnectionProblem], None],
     ) -> None:
         self.handler = handler
         self.loop = loop
@@ -147,7 +147,7 @@ class KafkaServer:
     def closed(self, reason: CloseReason, client: str, message: str) -> None:
         """Count a connection that was ended from this side, and report it."""
         self.counters[f"closed_{reason}"] += 1
-        self._on_problem(Problem(reason, client, message))
+        self._on_problem(ConnectionProblem(reason, client, message))
 
     def _swept(self) -> None:
         now = self.loop.time()

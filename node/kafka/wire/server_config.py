@@ -47,7 +47,7 @@ class CloseReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConnectionProblem:
     """One connection that was ended, in one line."""
 
     reason: CloseReason

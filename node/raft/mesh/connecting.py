@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from strandline.node.raft.mesh.config import MeshConfig
-from strandline.node.raft.mesh.dialler import Target, keep_dialled
+from strandline.node.raft.mesh.dialler import DialTarget, keep_dialled
 from strandline.node.raft.mesh.handshake import NONCE_BYTES, Handshake, Identity, Role
 from strandline.node.raft.mesh.link import Link, LinkOwner
 from strandline.node.raft.mesh.peers import Peer
@@ -47,7 +47,7 @@ class Connector:
     def dial(self, node_id: int, peer: Peer) -> None:
         """Keep a peer with a lower id dialled; one with a higher id dials this node."""
         if node_id < self._identity.node_id:
-            target = Target(node_id, peer.host, peer.port)
+            target = DialTarget(node_id, peer.host, peer.port)
             peer.dialling = self._loop.create_task(
                 keep_dialled(
                     target,
@@ -59,7 +59,7 @@ class Connector:
                 )
             )
 
-    def _dialling_link(self, target: Target) -> Link:
+    def _dialling_link(self, target: DialTarget) -> Link:
         handshake = self._handshake(Role.DIALLER, target.node_id)
         return Link(self._owner, handshake, loop=self._loop, config=self._config, dialled=target.address)
 

@@ -17,7 +17,7 @@ from strandline.node.raft.mesh.problems import MeshProblem, Reason
 
 
 @dataclass(frozen=True)
-class Target:
+class DialTarget:
     """A peer to dial, and its address."""
 
     node_id: int
@@ -30,7 +30,7 @@ class Target:
 
 
 async def keep_dialled(
-    target: Target,
+    target: DialTarget,
     *,
     loop: asyncio.AbstractEventLoop,
     config: MeshConfig,
@@ -54,12 +54,12 @@ async def keep_dialled(
         pause = min(2 * pause, config.backoff_max_seconds)
 
 
-async def _connect(link: Link, target: Target, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+async def _connect(link: Link, target: DialTarget, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
     async with asyncio.timeout(seconds):
         await loop.create_connection(lambda: link, target.host, target.port)
 
 
-def _unreachable(target: Target, error: Exception) -> MeshProblem:
+def _unreachable(target: DialTarget, error: Exception) -> MeshProblem:
     cause = "no answer in time" if isinstance(error, TimeoutError) else str(error)
     return MeshProblem(
         Reason.UNREACHABLE,

@@ -46,7 +46,7 @@ class Role(Enum):
     ACCEPTOR = b"acceptor"
 
 
-class State(Enum):
+class HandshakeState(Enum):
     """Progress of a handshake; DONE and FAILED are final."""
 
     AWAIT_HELLO = auto()
@@ -118,7 +118,7 @@ class Handshake:
         """`dialled` is the node id the dialler wants to reach and `known` the data folder it knows of it; an
         acceptor leaves both away."""
         self.role = role
-        self.state = State.AWAIT_HELLO
+        self.state = HandshakeState.AWAIT_HELLO
         self.peer: Identity | None = None
         """The other side's hello once read: a claim until the state is DECIDING or DONE."""
         self.proved = False
@@ -160,14 +160,14 @@ class Handshake:
 
     def admit(self) -> tuple[bytes, ...]:
         """The acceptor's yes: its own proof. Only in DECIDING."""
-        assert self.state is State.DECIDING, self.state
-        self.state = State.DONE
+        assert self.state is HandshakeState.DECIDING, self.state
+        self.state = HandshakeState.DONE
         return (pack_frame([FrameKind.WELCOME, self._mac(Role.ACCEPTOR, FrameKind.WELCOME)]),)
 
     def refuse(self, reason: Reason) -> tuple[bytes, ...]:
         """The acceptor's no to a peer that has proved the secret, hence signed. Only in DECIDING."""
-        assert self.state is State.DECIDING, self.state
-        self.state = State.FAILED
+        assert self.state is HandshakeState.DECIDING, self.state
+        self.state = HandshakeState.FAILED
         mac = self._mac(Role.ACCEPTOR, FrameKind.REFUSE, reason)
         return (pack_frame([FrameKind.REFUSE, str(reason), mac]),)
 
@@ -191,15 +191,15 @@ class Handshake:
         kind = fields[0]
         if kind == FrameKind.REFUSE and self.role is Role.DIALLER:
             raise self._refused_by_peer(fields)
-        if kind == FrameKind.HELLO and self.state is State.AWAIT_HELLO:
+        if kind == FrameKind.HELLO and self.state is HandshakeState.AWAIT_HELLO:
             return self._take_hello(fields, message)
-        if kind == FrameKind.PROOF and self.state is State.AWAIT_PROOF:
+        if kind == FrameKind.PROOF and self.state is HandshakeState.AWAIT_PROOF:
             self._check_proof(fields, Role.DIALLER, FrameKind.PROOF)
-            self.state = State.DECIDING
+            self.state = HandshakeState.DECIDING
             return ()
-        if kind == FrameKind.WELCOME and self.state is State.AWAIT_WELCOME:
+        if kind == FrameKind.WELCOME and self.state is HandshakeState.AWAIT_WELCOME:
             self._check_proof(fields, Role.ACCEPTOR, FrameKind.WELCOME)
-            self.state = State.DONE
+            self.state = HandshakeState.DONE
             return ()
         raise GarbageFrame(f"a frame of kind {kind} does not belong in state {self.state.name}")
 
@@ -210,9 +210,9 @@ class Handshake:
         dialler, acceptor = (ours, message) if self.role is Role.DIALLER else (message, ours)
         self._transcript = b"".join(struct.pack(">I", len(part)) + part for part in (dialler, acceptor))
         if self.role is Role.ACCEPTOR:
-            self.state = State.AWAIT_PROOF
+            self.state = HandshakeState.AWAIT_PROOF
             return (self._hello,)
-        self.state = State.AWAIT_WELCOME
+        self.state = HandshakeState.AWAIT_WELCOME
         return (pack_frame([FrameKind.PROOF, self._mac(Role.DIALLER, FrameKind.PROOF)]),)
 
     def _parse_hello(self, fields: list[Any]) -> tuple[Identity, int, FolderKey]:
@@ -296,7 +296,7 @@ class Handshake:
 
     def _fail(self, reason: Reason, text: str, *, fatal: bool = False) -> Refused:
         """Enter FAILED. An acceptor tells a mesh node why, unsigned; to anything else it says nothing."""
-        self.state = State.FAILED
+        self.state = HandshakeState.FAILED
         frames: tuple[bytes, ...] = ()
         if self.role is Role.ACCEPTOR and reason is not Reason.GARBAGE:
             refusal = pack_frame([FrameKind.REFUSE, str(reason), b""])

@@ -23,7 +23,7 @@ from strandline.node.raft.mesh.frames import (
     pack_frame,
     unpack_message,
 )
-from strandline.node.raft.mesh.handshake import Handshake, Refused, State
+from strandline.node.raft.mesh.handshake import Handshake, HandshakeState, Refused
 from strandline.node.raft.mesh.problems import MeshProblem, Reason
 
 _MAX_TOKEN = 2**63 - 1
@@ -243,9 +243,9 @@ class Link(asyncio.Protocol):
         self._send_last_words(replies)
         if self.handshake.state is before:
             return
-        if self.handshake.state is State.DONE:
+        if self.handshake.state is HandshakeState.DONE:
             self._come_up()
-        elif self.handshake.state is State.DECIDING:
+        elif self.handshake.state is HandshakeState.DECIDING:
             self._owner.link_proved(self)
 
     def _dispatch(self, body: memoryview) -> None:

@@ -7,7 +7,7 @@ from strandline.node.raft.pysyncobj_seam import CANDIDATE, LEADER
 from strandline.node.raft.rules.election import Election
 from strandline.node.raft.rules.following import Following, read_run
 from strandline.node.raft.rules.messages import (
-    Append,
+    AppendEntries,
     AppendReply,
     Message,
     MessageKind,
@@ -31,7 +31,7 @@ from strandline.node.raft.rules.replication import Replication
 from strandline.node.raft.rules.roles import Roles
 from strandline.node.raft.rules.snapshot_protocols import SnapshotReceiver, SnapshotSender
 
-_BY_LEADER = (Append, SnapshotChunk, Quiesce, TimeoutNow)
+_BY_LEADER = (AppendEntries, SnapshotChunk, Quiesce, TimeoutNow)
 
 
 class Dispatch(Part):
@@ -88,7 +88,7 @@ class Dispatch(Part):
         if term > state.term:
             if not state.may_record_term():
                 return
-            if isinstance(message, Append) and message.entries:
+            if isinstance(message, AppendEntries) and message.entries:
                 # A malformed message changes nothing, so not even the term.
                 read_run(message)
             self.roles.adopt_term(term)
@@ -126,7 +126,7 @@ class Dispatch(Part):
             case PreVoteReply() if message.asked == 1:
                 # Offered unasked, by a voter that has had the group only since the others elected this node.
                 self.connections.on_opened(peer)
-            case Append() | SnapshotChunk() | Quiesce():
+            case AppendEntries() | SnapshotChunk() | Quiesce():
                 # Another leader of this term: the replica stops (LeaderContact.follow).
                 self.follower(peer, message)
 
@@ -135,13 +135,13 @@ class Dispatch(Part):
         match message:
             case VoteReply():
                 self.election.on_vote_reply(peer, message)
-            case Append() | SnapshotChunk() | Quiesce():
+            case AppendEntries() | SnapshotChunk() | Quiesce():
                 self.follower(peer, message)
 
     def follower(self, peer: int, message: Message) -> None:
         """Handle a message as a follower: obey its leader, and count the pre-votes it asked for."""
         match message:
-            case Append():
+            case AppendEntries():
                 self.following.on_append(peer, message)
             case SnapshotChunk():
                 self.receiving.on_chunk(peer, message)

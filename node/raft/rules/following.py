@@ -13,7 +13,7 @@ from strandline.node.raft.entries import Entry, unpack_entries
 from strandline.node.raft.rules.configuration_log import ConfigurationLog
 from strandline.node.raft.rules.leader_contact import LeaderContact
 from strandline.node.raft.rules.messages import (
-    Append,
+    AppendEntries,
     AppendReply,
     MessageKind,
     NeedSnapshot,
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _EMPTY = b""
 
 
-def read_run(message: Append) -> list[Entry]:
+def read_run(message: AppendEntries) -> list[Entry]:
     """The entries of an append message; raises BadMessage when they cannot follow its `previous`."""
     entries = unpack_entries(message.entries)
     if entries[0][1] != message.previous + 1:
@@ -56,7 +56,7 @@ class Following(Part):
         self.ack: tuple[int, int, int, float] | None = None
         """(leader, term, match, its send time) to answer at the end of this turn."""
 
-    def on_append(self, peer: int, message: Append) -> None:
+    def on_append(self, peer: int, message: AppendEntries) -> None:
         state = self.state
         entries = read_run(message) if message.entries else []
         self.contact.follow(peer)
@@ -134,7 +134,7 @@ class Following(Part):
         state.drop_from(index)
         self.configuration_log.forget(index)
 
-    def reject(self, peer: int, message: Append) -> None:
+    def reject(self, peer: int, message: AppendEntries) -> None:
         state = self.state
         self.quiescence.leave()
         hint = self.journal.last_index_not_above(

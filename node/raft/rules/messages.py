@@ -35,7 +35,7 @@ class MessageKind(IntEnum):
     OPENED = 12
 
 
-class Append(NamedTuple):
+class AppendEntries(NamedTuple):
     """A leader's entries after (`previous`, `previous_term`), or none: a heartbeat (Raft §5.3)."""
 
     group: int
@@ -175,7 +175,7 @@ class ReplicaOpened(NamedTuple):
 
 
 Message: TypeAlias = (
-    Append
+    AppendEntries
     | AppendReply
     | RequestVote
     | VoteReply
@@ -190,7 +190,7 @@ Message: TypeAlias = (
 )
 
 CLASSES: Final[dict[int, type[Message]]] = {
-    MessageKind.APPEND: Append,
+    MessageKind.APPEND: AppendEntries,
     MessageKind.APPEND_REPLY: AppendReply,
     MessageKind.VOTE: RequestVote,
     MessageKind.VOTE_REPLY: VoteReply,

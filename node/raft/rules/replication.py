@@ -11,7 +11,7 @@ import logging
 from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.rules.in_sync_replicas import InSyncReplicas
 from strandline.node.raft.rules.messages import (
-    Append,
+    AppendEntries,
     AppendReply,
     MessageKind,
 )
@@ -87,7 +87,7 @@ class Replication(Part):
         packed, last = _EMPTY, previous
         if progress.next <= self.journal.last:
             last, packed = self.journal.run_after(previous, self.settings.max_append_bytes)
-        message = Append(
+        message = AppendEntries(
             state.id, MessageKind.APPEND, state.term, previous, previous_term, state.commit, packed, now
         )
         if not self.host.send(peer, message):
@@ -111,7 +111,7 @@ class Replication(Part):
         if previous_term is None:
             self.sending.start(peer, progress)
             return
-        message = Append(
+        message = AppendEntries(
             state.id, MessageKind.APPEND, state.term, previous, previous_term, state.commit, _EMPTY, now
         )
         if self.host.send(peer, message):

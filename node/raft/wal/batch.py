@@ -24,7 +24,7 @@ from strandline.node.raft.wal.format import (
 
 
 @dataclass(slots=True)
-class Batch:
+class WalBatch:
     """Records that go to disk together, into the segment of `header`, at offsets `start` to `end`.
 
     `synced_end`: offset up to which the segment is synced once all earlier batches are. `seal`: of the first
@@ -68,8 +68,8 @@ class BatchQueue:
         rng: random.Random,
     ) -> None:
         self.first = first
-        self.tail = Batch(header, header.seed(), start, synced_end)
-        self._closed: deque[Batch] = deque()
+        self.tail = WalBatch(header, header.seed(), start, synced_end)
+        self._closed: deque[WalBatch] = deque()
         self._segment_bytes = segment_bytes
         self._rng = rng
 
@@ -96,7 +96,7 @@ class BatchQueue:
         tail.end += len(record)
         tail.drop_before = self.first = first
 
-    def take(self) -> Batch | None:
+    def take(self) -> WalBatch | None:
         """The next batch to write, with nothing more to come into it; None when there is nothing to write."""
         if not self._closed:
             if not self.tail.parts:
@@ -110,7 +110,7 @@ class BatchQueue:
         tail.parts.append(padding)
         tail.end += len(padding)
         self._closed.append(tail)
-        self.tail = Batch(tail.header, tail.seed, tail.end + MARK_BYTES, tail.end)
+        self.tail = WalBatch(tail.header, tail.seed, tail.end + MARK_BYTES, tail.end)
 
     def _make_room(self, payload_bytes: int) -> None:
         """Go on in a new segment, large enough for this record."""
@@ -127,4 +127,4 @@ class BatchQueue:
             first=self.first,
             previous_end=old.synced_end,
         )
-        self.tail = Batch(header, header.seed(), SECTOR, SECTOR, seal=(old.seed, old.start))
+        self.tail = WalBatch(header, header.seed(), SECTOR, SECTOR, seal=(old.seed, old.start))

@@ -6,7 +6,7 @@ docs/wal.md argues why a crash between any two of these disk operations is harml
 from __future__ import annotations
 
 from strandline.node.raft.disk import Disk, DiskFile
-from strandline.node.raft.wal.batch import Batch
+from strandline.node.raft.wal.batch import WalBatch
 from strandline.node.raft.wal.recovery import Recovered
 from strandline.node.raft.wal.segment import create_segment, drop_segments, mark_synced, seal_segment, sync
 
@@ -25,7 +25,7 @@ class SegmentWriter:
         self._sequence = recovered.header.sequence
         self._next_file: DiskFile | None = None
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: WalBatch) -> None:
         """Write and sync a batch; raises WalFailed if the sync fails."""
         if self._sequence != batch.header.sequence:
             self._roll_over(batch)
@@ -46,7 +46,7 @@ class SegmentWriter:
         if self._next_file is not None:
             self._next_file.close()
 
-    def _roll_over(self, batch: Batch) -> None:
+    def _roll_over(self, batch: WalBatch) -> None:
         assert batch.seal is not None, "the first batch of a segment knows where the older one ends"
         if self._next_file is None:
             self._next_file = create_segment(self._disk, self._folder, batch.header)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from strandline.node.raft.disk import Disk
-from strandline.node.raft.wal.batch import Batch, BatchQueue
+from strandline.node.raft.wal.batch import BatchQueue, WalBatch
 from strandline.node.raft.wal.config import WalConfig
 from strandline.node.raft.wal.format import (
     LAST_GROUP_KIND,
@@ -263,7 +263,7 @@ class WriteAheadLog:
         else:
             self._fail(error)
 
-    def _on_written(self, batch: Batch) -> None:
+    def _on_written(self, batch: WalBatch) -> None:
         self.buffered_bytes -= batch.buffered
         self.current_segment = batch.header.sequence
         self._drop_before = max(self._drop_before, batch.drop_before)

@@ -106,7 +106,7 @@ class GroupPlace(NamedTuple):
     """Whether the topic's `cleanup.policy` has `compact`."""
 
 
-class StoredBatches(NamedTuple):
+class BatchFrames(NamedTuple):
     """Both are to be unpersisted."""
 
     references: DataFrame
@@ -120,7 +120,7 @@ def batch_rows(
     storages: Sequence[ClusterStorage],
     listings: Sequence[Listing],
     places: Sequence[Mapping[int, GroupPlace]],
-) -> StoredBatches:
+) -> BatchFrames:
     """All references and batches; groups that the controller does not know are looked at as well."""
     stores = [storage.storage for storage in storages]
     items = []
@@ -155,7 +155,7 @@ def batch_rows(
         .mapInArrow(check, SCHEMA)
     )
     batches = all_references.where("object is null").select(*SCHEMA.names).union(in_objects)
-    return StoredBatches(all_references, batches.cache())
+    return BatchFrames(all_references, batches.cache())
 
 
 class _Row(NamedTuple):

@@ -43,7 +43,7 @@ from strandline.snapshot.spark.audits.copies import NEWEST, PAIR, GroupCopies, p
 from strandline.snapshot.spark.audits.documents import Listing
 from strandline.snapshot.spark.audits.key_problems import judged_keys, key_counts, key_findings
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
-from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extents import INLINE_ROW
@@ -298,13 +298,13 @@ def _read(storage: Storage, holder: str, rows: list[_Source]) -> Iterator[pa.Rec
     yield from record_batches([(*place, UNREAD, None, 0, False, False) for place in unread], RECORD_SCHEMA)
 
 
-def _batches(holder: str, data: bytes, row: _Source, number: int) -> Iterator[StoredBatch]:
+def _batches(holder: str, data: bytes, row: _Source, number: int) -> Iterator[BatchSlice]:
     """The batches of a source; in place of the partition is the source's number."""
     bounds = (min(view["first"] for view in row.views), max(view["end"] for view in row.views))
     aborted = Aborted(row.aborted)
     if row.level == 0:
         content, start = (data, row.position) if row.inline is None else (row.inline, 0)
-        yield StoredBatch(
+        yield BatchSlice(
             content, start, row.length, holder, row.position, "", number, row.base_offset, row.end_offset, 0,
             *bounds, aborted,
         )  # fmt: skip
@@ -313,7 +313,7 @@ def _batches(holder: str, data: bytes, row: _Source, number: int) -> Iterator[St
     view = memoryview(data)
     for block in footer.blocks:
         for span in batches_of(holder, block, view[block.position : block.end], footer.holes):
-            yield StoredBatch(
+            yield BatchSlice(
                 data, span.position, span.length, holder, span.position, "", number, span.base_offset,
                 span.end_offset, 0, *bounds, aborted, footer.holes,
             )  # fmt: skip

@@ -21,7 +21,7 @@ from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.audit import Answer, Frames
 from strandline.snapshot.spark.audits.work import ClusterStorage, record_batches, tasks
-from strandline.snapshot.spark.decode import COLUMNS, Decoder, StoredBatch
+from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
 from strandline.snapshot.spark.plan import WINDOW_BYTES
@@ -154,7 +154,7 @@ def compare_object(
     return one.object, compared, count - compared, at, problem
 
 
-def _left_in(zero: Iterator[Any], batches: Sequence[StoredBatch], settled: int) -> Iterator[Any]:
+def _left_in(zero: Iterator[Any], batches: Sequence[BatchSlice], settled: int) -> Iterator[Any]:
     """The records of level zero without those that level one, below an offset, has not."""
     offsets = [found.column("offset").to_numpy() for found in Decoder(_OFFSETS).decode(batches)]
     left = np.concatenate([np.empty(0, np.int64), *offsets])
@@ -163,12 +163,12 @@ def _left_in(zero: Iterator[Any], batches: Sequence[StoredBatch], settled: int) 
         yield found.filter(pa.array((at >= settled) | np.isin(at, left)))
 
 
-def _level_one(storage: Storage, name: str) -> list[StoredBatch]:
+def _level_one(storage: Storage, name: str) -> list[BatchSlice]:
     data = storage.get(name)
     footer = parse(name, data)
     view = memoryview(data)
     return [
-        StoredBatch(
+        BatchSlice(
             data=data,
             start=span.position,
             length=span.length,
@@ -188,7 +188,7 @@ def _level_one(storage: Storage, name: str) -> list[StoredBatch]:
     ]
 
 
-def _overlaps(batch: StoredBatch, first: int, end: int) -> bool:
+def _overlaps(batch: BatchSlice, first: int, end: int) -> bool:
     return batch.base_offset < end and batch.end_offset > first
 
 

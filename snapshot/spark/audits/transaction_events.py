@@ -23,7 +23,7 @@ from strandline.statemachine.groups.group_commands import (
     GroupKind,
     OffsetsCommitted,
 )
-from strandline.statemachine.groups.group_commands import TransactionEnded as OffsetsEnded
+from strandline.statemachine.groups.group_commands import GroupTransactionEnded as OffsetsEnded
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 from strandline.statemachine.machine import StateMachine
@@ -33,7 +33,12 @@ from strandline.statemachine.partition.placeholder import InlineBatch, Placehold
 from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 from strandline.statemachine.transactions.transaction_commands import Enlisted, Prepared
 from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
-from strandline.statemachine.transactions.transaction_state import AT_REST, PREPARED, State, Transaction
+from strandline.statemachine.transactions.transaction_state import (
+    AT_REST,
+    PREPARED,
+    Transaction,
+    TransactionState,
+)
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 COVERED: Final = "covered"
@@ -162,7 +167,7 @@ class TransactionEvents:
         known = one.number if one.state in AT_REST else one.number - 1
         for producer_id in dict.fromkeys((one.producer_id, one.marker_producer_id)):
             self._add(KNOWN, TransactionsMachine.kind, now, producer_id, one.epoch, known)
-        if one.state is State.ONGOING:
+        if one.state is TransactionState.ONGOING:
             self._enlist(one, [*one.partitions], [*one.groups], one.producer_id, one.epoch, now, 0)
         elif one.state in PREPARED:
             claim = (one.marker_producer_id, one.marker_epoch)

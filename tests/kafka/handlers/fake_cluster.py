@@ -17,7 +17,7 @@ from strandline.node.config.node_config import (
     MeshSection,
     NodeConfig,
     NodeSection,
-    Peer,
+    PeerAddress,
     StorageSection,
     TopicsSection,
 )
@@ -47,7 +47,7 @@ CLUSTER = "strands"
 
 
 def config(node: int = 1, **topics: Any) -> NodeConfig:
-    peers = tuple(Peer(id, "127.0.0.1", 7100 + id) for id in (1, 2, 3))
+    peers = tuple(PeerAddress(id, "127.0.0.1", 7100 + id) for id in (1, 2, 3))
     return NodeConfig(
         node=NodeSection(node, "/data"),
         cluster=ClusterSection(CLUSTER, "secret", peers),

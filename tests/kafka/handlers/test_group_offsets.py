@@ -20,7 +20,11 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.controller.controller_commands import DeleteTopic
-from strandline.statemachine.groups.group_commands import AssignGeneration, EndTransaction, StartGeneration
+from strandline.statemachine.groups.group_commands import (
+    AssignGeneration,
+    EndGroupTransaction,
+    StartGeneration,
+)
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.coordinator.recording import Recording
@@ -434,7 +438,7 @@ async def test_offsets_of_a_transaction_are_unstable_until_it_ends(desk: Desk) -
         assert rows == [(0, ErrorCode.unstable_offset_commit, -1, -1, ""), row(1, 6)]
         assert (await desk.fetch(version=version, stable=True))[1] == rows
         assert (await desk.fetch(0, version=version))[1] == [row(0, 5)]
-    await desk.apply(EndTransaction(7, 0, 1, True, 1))
+    await desk.apply(EndGroupTransaction(7, 0, 1, True, 1))
     assert (await desk.fetch(0, 1, stable=True))[1] == [row(0, 9), row(1, 6)]
 
 
@@ -450,7 +454,7 @@ def test_who_adds_the_group_to_the_transaction_depends_on_the_version(version: i
         fenced = [ErrorCode.invalid_producer_epoch]
         assert await desk.txn_commit((1, 9), version=version, producer_epoch=1) == fenced
         assert await desk.txn_commit((1, 9), version=version, group_id="h") == fenced
-        await desk.apply(EndTransaction(7, 0, 1, True, 1))
+        await desk.apply(EndGroupTransaction(7, 0, 1, True, 1))
         assert await desk.txn_commit((1, 9), version=version) == fenced
         assert await desk.committed(0, 1) == [9, 9]
 
@@ -463,7 +467,7 @@ async def test_a_transaction_that_ended_while_it_was_verified_takes_nothing(desk
     commit = asyncio.ensure_future(desk.txn_commit((0, 9)))
     await turns()
     assert desk.verifier.asked
-    await desk.apply(EndTransaction(7, 0, 1, True, 1))
+    await desk.apply(EndGroupTransaction(7, 0, 1, True, 1))
     held.set_result(None)
     assert await commit == [ErrorCode.invalid_txn_state]
     assert await desk.committed(0) == [-1]

@@ -20,7 +20,7 @@ from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from strandline.statemachine.controller.controller_commands import RegisterNode
 from tests.kafka.handlers.fake_cluster import TERM
 from tests.kafka.handlers.fake_node import FakeNode
@@ -37,7 +37,7 @@ class Served:
     """Node 1 on a loop of its own thread, with a topic of two partitions for each client."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[ConnectionProblem] = []
         self.sessions: set[tuple[str | None, int, int, int]] = set()
         """(client id, version, session id, session epoch) of every fetch."""
         self.server: KafkaServer

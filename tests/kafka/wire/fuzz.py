@@ -22,7 +22,7 @@ from strandline.node.kafka.wire.apis import APIS
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch, validate_produced
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from tests.kafka.wire.batches import build
 from tests.kafka.wire.entities import VERSIONS, encoded, random_request
 from tests.kafka.wire.server_harness import answer_to, init
@@ -135,7 +135,7 @@ async def run(frames: int, seed: int) -> Outcome:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: outcome.escaped.append(repr(context)))
 
-    def problem(found: Problem) -> None:
+    def problem(found: ConnectionProblem) -> None:
         outcome.closed[str(found.reason)] += 1
         if found.reason not in EXPECTED:
             outcome.escaped.append(str(found))

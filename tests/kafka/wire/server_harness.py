@@ -15,7 +15,7 @@ from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.handler import Handler, Request
 from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 
 INIT = ApiKey.INIT_PRODUCER_ID
 PRODUCE = ApiKey.PRODUCE
@@ -118,7 +118,7 @@ class Client:
 @dataclass
 class Served:
     server: KafkaServer
-    problems: list[Problem]
+    problems: list[ConnectionProblem]
     clients: list[Client] = field(default_factory=list)
 
     async def client(self, *, receive_buffer: int | None = None) -> Client:
@@ -137,7 +137,7 @@ class Served:
 
 @asynccontextmanager
 async def serve(handler: Handler, **config: Any) -> AsyncIterator[Served]:
-    problems: list[Problem] = []
+    problems: list[ConnectionProblem] = []
     loop = asyncio.get_running_loop()
     server = KafkaServer(handler, loop=loop, config=ServerConfig(**config), on_problem=problems.append)
     await server.start("127.0.0.1", 0)

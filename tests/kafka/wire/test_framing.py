@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.node.kafka.wire.framing import FIRST_BYTES, FrameError, FrameParser
+from strandline.node.kafka.wire.framing import FIRST_BYTES, FrameParser, FramingError
 
 LIMIT = 8 << 20
 
@@ -70,7 +70,7 @@ def test_any_pieces_give_the_same_frames(bodies: list[bytes], big: bool, cuts: l
 def test_a_length_outside_the_limit_ends_the_stream(length: int) -> None:
     parser = FrameParser(LIMIT)
     parser.feed(struct.pack(">i", length))
-    with pytest.raises(FrameError, match=str(length)):
+    with pytest.raises(FramingError, match=str(length)):
         parser.next_frame(lambda _size: pytest.fail("admission was asked for"))
 
 

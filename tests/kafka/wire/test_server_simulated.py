@@ -9,7 +9,7 @@ from typing import Any
 
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from tests.kafka.wire.server_harness import answer_to, init, produce
 from tests.simulation.node import SimNode
 from tests.simulation.world import World
@@ -72,8 +72,10 @@ class Dripper(Asker):
             self.loop.call_later(second, transport.write, piece)
 
 
-def run(seed: int, asker_of: Callable[[asyncio.AbstractEventLoop], Asker]) -> tuple[Asker, list[Problem]]:
-    problems: list[Problem] = []
+def run(
+    seed: int, asker_of: Callable[[asyncio.AbstractEventLoop], Asker]
+) -> tuple[Asker, list[ConnectionProblem]]:
+    problems: list[ConnectionProblem] = []
     askers: list[Asker] = []
 
     def serve(node: SimNode) -> None:

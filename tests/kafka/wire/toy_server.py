@@ -12,7 +12,7 @@ import uvloop
 
 from strandline.node.kafka.wire.record_batch import read_header
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import Problem, ServerConfig
+from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from tests.kafka.wire.toy_broker import ToyBroker
 
 
@@ -21,7 +21,7 @@ class Toy:
 
     def __init__(self, kind: type[ToyBroker] = ToyBroker) -> None:
         self._kind = kind
-        self.problems: list[Problem] = []
+        self.problems: list[ConnectionProblem] = []
         self.broker: ToyBroker
         self.server: KafkaServer
         self._ready: Future[None] = Future()

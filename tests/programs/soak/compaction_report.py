@@ -7,17 +7,13 @@ from typing import Any
 
 from tests.programs.failover.cluster.nodes import NODES
 from tests.programs.soak.compaction_load import PARTITIONS
+from tests.programs.soak.soak_report import SoakReport
 
 
 @dataclass
-class Report:
-    """Filled in as the run goes; what it says at any moment is true so far."""
+class Report(SoakReport):
+    """What a soak of a compacted table has shown."""
 
-    seed: int
-    load_seconds: float = 0.0
-    seconds: float = 0.0
-    kills: int = 0
-    """kill -9 to a node that ran, and that was up again before the next."""
     kills_due: int = 0
     """So many intervals between kills the load was to last for."""
     written: int = 0
@@ -59,9 +55,6 @@ class Report:
     level_one_bytes: int = 0
     level_one_bound: int = 0
     audited: bool = False
-    findings: list[str] = field(default_factory=list)
-    folder: str | None = None
-    """Where logs, configurations and objects are, if they were kept."""
 
     def failures(self, *, audits: bool = True, bounds: bool = True) -> list[str]:
         """Why the run did not hold; empty when it did. A run of seconds cannot show that `bounds` hold."""

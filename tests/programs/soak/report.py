@@ -7,17 +7,14 @@ from typing import Any
 
 from tests.programs.bench.report import shown, table
 from tests.programs.failover.cluster.report import found, word_for
+from tests.programs.soak.soak_report import SoakReport
 
 
 @dataclass
-class Report:
-    """Filled in as the run goes; what it says at any moment is true so far."""
+class Report(SoakReport):
+    """What a soak has shown."""
 
-    storage: str
-    seed: int
-    load_seconds: float = 0.0
-    seconds: float = 0.0
-    kills: int = 0
+    storage: str = field(kw_only=True)
     acknowledged: int = 0
     acknowledged_bytes: int = 0
     followed_bytes: int = 0
@@ -61,9 +58,6 @@ class Report:
     moved: int = 0
     doubled: int = 0
     audited: int = 0
-    findings: list[str] = field(default_factory=list)
-    folder: str | None = None
-    """Where logs, configurations and objects are, if they were kept."""
 
     def failures(self) -> list[str]:
         """Why the run did not hold; empty when it did."""

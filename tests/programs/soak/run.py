@@ -259,7 +259,7 @@ async def drive(
     assert run is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, run.cancel)
     rng = random.Random(seed)
-    report = Report(storage, seed)
+    report = Report(seed, storage=storage)
     began = time.monotonic()
     place: Storage = (
         await S3Storage.start(random.Random(rng.getrandbits(64)), folder / "s3.log")

@@ -218,7 +218,7 @@ def test_what_is_stored_is_counted_by_level(tmp_path: Path) -> None:
 
 def good(**changes: Any) -> Report:
     report = Report(
-        "local", 1, load_seconds=10.0, drained_seconds=1.0, level_zero_objects=0, level_one_objects=2,
+        1, storage="local", load_seconds=10.0, drained_seconds=1.0, level_zero_objects=0, level_one_objects=2,
         level_one_bytes=110, named_objects=2, named_bytes=110, retained_bytes=100, bound_bytes=20, expected=5,
         read_back=5, audited=1,
     )  # fmt: skip

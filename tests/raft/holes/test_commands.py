@@ -22,7 +22,7 @@ from strandline.node.raft.pysyncobj_seam import (
     check_internals,
     mangled,
 )
-from strandline.node.raft.rules.messages import Append, MessageKind
+from strandline.node.raft.rules.messages import AppendEntries, MessageKind
 from strandline.node.raft.rules.pending_commands import PendingCommands
 from strandline.node.raft.snapshots.receiving import SnapshotReceiving
 from strandline.snapshot.document import SnapshotDocument
@@ -38,7 +38,9 @@ class Forwards(RaftGroup):
     def replicate(self, command: bytes, term: int) -> asyncio.Future[Outcome]:
         if self.is_leader or self.leader is None:
             return super().replicate(command, term)
-        self.host.send(self.leader, Append(self.id, MessageKind.APPEND, self.term, 0, 0, 0, command, 0.0))
+        self.host.send(
+            self.leader, AppendEntries(self.id, MessageKind.APPEND, self.term, 0, 0, 0, command, 0.0)
+        )
         return self.host.loop.create_future()
 
 

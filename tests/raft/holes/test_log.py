@@ -16,7 +16,13 @@ from strandline.node.raft.rules.dispatch import Dispatch
 from strandline.node.raft.rules.election import Election
 from strandline.node.raft.rules.following import Following
 from strandline.node.raft.rules.leader_contact import LeaderContact
-from strandline.node.raft.rules.messages import Append, AppendReply, Message, MessageKind, SnapshotChunk
+from strandline.node.raft.rules.messages import (
+    AppendEntries,
+    AppendReply,
+    Message,
+    MessageKind,
+    SnapshotChunk,
+)
 from strandline.node.raft.rules.peer_connections import PeerConnections
 from strandline.node.raft.rules.progress import Progress
 from strandline.node.raft.rules.replica_state import SafetyViolation
@@ -314,7 +320,7 @@ def test_command_is_committed_without_waiting_for_a_timer(group_class: type[Raft
 
 
 class WalksBackOneByOne(Following):
-    def reject(self, peer: int, message: Append) -> None:
+    def reject(self, peer: int, message: AppendEntries) -> None:
         previous = message.previous
         reply = AppendReply(
             self.state.id, APPEND_REPLY, self.state.term, False, previous, previous - 1, 0, message.sent_at

@@ -14,7 +14,14 @@ import msgpack
 import uvloop
 
 from strandline.node.raft.mesh.frames import FrameKind
-from strandline.node.raft.mesh.handshake import NONCE_BYTES, Handshake, Identity, Refused, Role, State
+from strandline.node.raft.mesh.handshake import (
+    NONCE_BYTES,
+    Handshake,
+    HandshakeState,
+    Identity,
+    Refused,
+    Role,
+)
 from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, Reason
 from tests.raft.memory_folder import memory_folder
 
@@ -168,7 +175,7 @@ class RawPeer:
         nonce = random.SystemRandom().randbytes(NONCE_BYTES)
         handshake = Handshake(Role.DIALLER, identity, secret=secret, nonce=nonce, dialled=dialled)
         self.writer.writelines(handshake.start())
-        while handshake.state is not State.DONE:
+        while handshake.state is not HandshakeState.DONE:
             self.writer.writelines(handshake.receive(await self.read_body()) * repeat)
 
     async def refusal(self, node: Node, identity: Identity) -> Refused:

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from strandline.node.raft.data_folder import Standing
 from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.mesh.frames import FrameKind, pack_frame
-from strandline.node.raft.mesh.handshake import MAGIC, NONCE_BYTES, Handshake, Identity, Refused, Role, State
+from strandline.node.raft.mesh.handshake import (
+    MAGIC,
+    NONCE_BYTES,
+    Handshake,
+    HandshakeState,
+    Identity,
+    Refused,
+    Role,
+)
 from strandline.node.raft.mesh.problems import Reason
 
 SECRET = b"a secret that all nodes of the cluster share"
@@ -52,7 +60,7 @@ def body(*message: Any) -> bytes:
 def refused(handshake: Handshake, frame_body: bytes) -> Refused:
     with pytest.raises(Refused) as caught:
         handshake.receive(frame_body)
-    assert handshake.state is State.FAILED
+    assert handshake.state is HandshakeState.FAILED
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -68,14 +76,14 @@ def greet(one: Handshake, other: Handshake) -> bytes:
 def test_two_nodes_with_one_secret_come_to_know_each_other() -> None:
     one, other = dialler(), acceptor()
     proof = greet(one, other)
-    assert (one.state, other.state) == (State.AWAIT_WELCOME, State.AWAIT_PROOF)
+    assert (one.state, other.state) == (HandshakeState.AWAIT_WELCOME, HandshakeState.AWAIT_PROOF)
     assert not one.proved
     assert not other.proved
     assert other.receive(proof[4:]) == ()
-    assert (other.state, other.proved) == (State.DECIDING, True)
+    assert (other.state, other.proved) == (HandshakeState.DECIDING, True)
     (welcome,) = other.admit()
     assert one.receive(welcome[4:]) == ()
-    assert (one.state, one.proved, other.state) == (State.DONE, True, State.DONE)
+    assert (one.state, one.proved, other.state) == (HandshakeState.DONE, True, HandshakeState.DONE)
     assert (one.peer, other.peer) == (LOW, HIGH)
 
 
@@ -109,7 +117,7 @@ def test_a_wrong_secret_is_refused_by_either_side(wrong: bytes) -> None:
 
     honest, impostor = dialler(), acceptor(secret=wrong)
     greet(honest, impostor)
-    impostor.state = State.DECIDING
+    impostor.state = HandshakeState.DECIDING
     assert refused(honest, impostor.admit()[0][4:]).reason is Reason.WRONG_SECRET
     assert not honest.proved
 
@@ -311,7 +319,7 @@ def test_versions_that_overlap_are_enough() -> None:
     one, other = dialler(replace(HIGH, versions=(1, 9))), acceptor()
     other.receive(greet(one, other)[4:])
     one.receive(other.admit()[0][4:])
-    assert one.state is State.DONE
+    assert one.state is HandshakeState.DONE
 
 
 def test_a_later_protocol_may_change_everything_after_the_versions() -> None:
@@ -410,7 +418,7 @@ def test_a_repeated_message_changes_nothing() -> None:
     assert other.receive(proof[4:]) == other.receive(hello[4:]) == other.receive(proof[4:]) == ()
     (welcome,) = other.admit()
     one.receive(welcome[4:])
-    assert (one.state, other.state) == (State.DONE, State.DONE)
+    assert (one.state, other.state) == (HandshakeState.DONE, HandshakeState.DONE)
 
 
 def test_after_a_failure_nothing_is_taken_any_more() -> None:
@@ -451,7 +459,7 @@ def test_no_stranger_is_ever_believed_and_none_makes_it_raise(messages: list[byt
                 refusals.append(refusal)
                 break
         assert not handshake.proved
-        assert handshake.state not in (State.DECIDING, State.DONE)
+        assert handshake.state not in (HandshakeState.DECIDING, HandshakeState.DONE)
     assert not any(refusal.fatal or "\n" in str(refusal) for refusal in refusals)
 
 
@@ -479,7 +487,7 @@ def test_on_any_network_only_the_secret_opens_the_door(seed: int, same_secret: b
             replies = target.receive(bytes(message))
         except Refused as refusal:
             replies = refusal.frames
-        if target is other and other.state is State.DECIDING:
+        if target is other and other.state is HandshakeState.DECIDING:
             replies = other.admit()
         on_the_way += [(one if target is other else other, reply) for reply in replies]
     for handshake, truth in ((one, LOW), (other, HIGH)):

@@ -14,7 +14,7 @@ from strandline.node.raft.entries import unpack_entries
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rank import Rank
-from strandline.node.raft.rules.messages import Append, AppendReply, Message, RequestVote, VoteReply
+from strandline.node.raft.rules.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
 from strandline.node.raft.snapshots.receiving import SnapshotReceiving
 from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.snapshot.document import SnapshotDocument
@@ -35,7 +35,7 @@ class Traffic:
 
     def message(self, node: int, peer: int, message: Message) -> None:
         self.sent += 1
-        if not self.watch_resends or not isinstance(message, Append) or not message.entries:
+        if not self.watch_resends or not isinstance(message, AppendEntries) or not message.entries:
             return
         key = (message.group, message.term, node, peer)
         if message.previous < self._upto.get(key, 0):

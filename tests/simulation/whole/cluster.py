@@ -20,7 +20,7 @@ from strandline.node.config.node_config import (
     MeshSection,
     NodeConfig,
     NodeSection,
-    Peer,
+    PeerAddress,
     RetentionSection,
     StorageSection,
     TopicsSection,
@@ -178,7 +178,7 @@ class WholeCluster:
 
     def _config(self, sim: SimNode) -> NodeConfig:
         plan = self.plan
-        peers = tuple(Peer(each, self.world.nodes[each].host, MESH_PORT) for each in plan.nodes)
+        peers = tuple(PeerAddress(each, self.world.nodes[each].host, MESH_PORT) for each in plan.nodes)
         return NodeConfig(
             NodeSection(sim.id, "/data"),
             ClusterSection("simulated", "secret", peers, self.epoch_seconds),

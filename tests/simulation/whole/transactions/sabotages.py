@@ -23,7 +23,7 @@ from strandline.statemachine.partition.producer_state import MAX_SEQUENCE, NO_TR
 from strandline.statemachine.partition.producers import Duplicate, Producers
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 from strandline.statemachine.transactions.transaction_commands import Enlisted, Kind
-from strandline.statemachine.transactions.transaction_state import State, Transaction
+from strandline.statemachine.transactions.transaction_state import Transaction, TransactionState
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.simulation.all_of import all_of
 from tests.simulation.sabotage import Sabotage, by_name, expecting
@@ -130,7 +130,7 @@ async def _answers_early(
     """As TransactionCoordinator.end, but a commit that is going to be decided is answered at once."""
     known = self.machine.transactions.get(transactional_id)
     deciding = _end(self, transactional_id, producer_id, epoch, commit=commit, raises=raises)
-    if known is None or known.state is not State.ONGOING or known.identity != (producer_id, epoch):
+    if known is None or known.state is not TransactionState.ONGOING or known.identity != (producer_id, epoch):
         return await deciding
     task = self._context.loop.create_task(deciding)
     _UNDER_WAY[task] = None

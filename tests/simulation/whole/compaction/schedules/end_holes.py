@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strandline.node.compaction import publishing, rewriting, segment_cleaning
-from strandline.node.compaction.chunk import HEADER, Chunk
+from strandline.node.compaction.chunk import HEADER, DecodedChunk
 from strandline.node.compaction.cleaning_round import CleaningRound
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import JobFailed, MapJob, Mapped
@@ -62,7 +62,7 @@ def removed_end() -> tuple[Broken, ...]:
     return (*last_batch(), patch.object(publishing._Content, "ends_with_a_batch", True))
 
 
-def _with_empty_ones(chunk: Chunk, keep: NDArray[np.bool_]) -> Iterator[Rewritten]:
+def _with_empty_ones(chunk: DecodedChunk, keep: NDArray[np.bool_]) -> Iterator[Rewritten]:
     left = np.add.reduceat(keep.astype(np.int64), chunk.first)
     empty = chunk.header.copy()
     empty["records"] = 0
@@ -98,7 +98,7 @@ def forgets_producers() -> Broken:
     return patch.dict(partition_state._HANDLERS, {Kind.REPLACE_LEVEL_ONE: _forgetting})
 
 
-def _as_planned(chunk: Chunk, keys: KeyMap, bound: int) -> int:
+def _as_planned(chunk: DecodedChunk, keys: KeyMap, bound: int) -> int:
     map_keys(chunk, keys, bound)
     return bound
 

@@ -15,7 +15,7 @@ from strandline.node.compaction.local_log import MANIFEST, Change, LocalLog
 from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.log_upkeep import LogUpkeep
 from strandline.node.compaction.manifest import Manifest, Segment
-from strandline.node.compaction.publisher import Publisher
+from strandline.node.compaction.publisher import CompactionPublisher
 from strandline.node.compaction.removal_minimum import Ends, removal_minimum
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.compaction.reports import Report, Reports
@@ -135,7 +135,7 @@ def hearsay_floor() -> Broken:
     return patch.object(ReplicaLog, "in_step", _by_hearsay)
 
 
-def _is_due(self: Publisher, replica: Replica, *args: Any) -> bool:
+def _is_due(self: CompactionPublisher, replica: Replica, *args: Any) -> bool:
     removals = replica.machine.removals
     clean, removals.level_one_clean = removals.level_one_clean, removals.mtro
     try:
@@ -144,7 +144,7 @@ def _is_due(self: Publisher, replica: Replica, *args: Any) -> bool:
         removals.level_one_clean = clean
 
 
-_publication_is_due = Publisher._is_due
+_publication_is_due = CompactionPublisher._is_due
 
 
 def _says_it_is_clean(*args: Any) -> ReplaceLevelOne:
@@ -157,7 +157,7 @@ _command = publisher._command
 def less_clean() -> tuple[Broken, ...]:
     """A leader whose log is less clean than level one publishes it, and no state refuses that."""
     return (
-        patch.object(Publisher, "_is_due", _is_due),
+        patch.object(CompactionPublisher, "_is_due", _is_due),
         patch.object(publisher, "_command", _says_it_is_clean),
     )
 

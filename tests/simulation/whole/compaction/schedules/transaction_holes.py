@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from strandline.node.compaction import compaction_upkeep, ingest, ingest_plan
-from strandline.node.compaction.ingest_plan import Waiting
+from strandline.node.compaction.ingest_plan import WaitingOffsets
 from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.removal_leader import Copies, RemovalLeader
 from strandline.node.compaction.removal_minimum import Ends
@@ -147,7 +147,7 @@ class _AllIsStable:
         return getattr(self._machine, "high_watermark" if name == "last_stable_offset" else name)
 
 
-def _to_the_high_watermark(manifest: Manifest, machine: Any, most_bytes: int) -> Waiting | None:
+def _to_the_high_watermark(manifest: Manifest, machine: Any, most_bytes: int) -> WaitingOffsets | None:
     return _waiting(manifest, _AllIsStable(machine), most_bytes)  # type: ignore[arg-type]
 
 
