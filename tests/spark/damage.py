@@ -18,7 +18,7 @@ import numpy as np
 from crc32c import crc32c
 
 from strandline.snapshot.document import decode
-from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS
+from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
 from strandline.snapshot.level_one_format import batches_of
 from strandline.snapshot.level_one_format import parse as parse_level_one
 from strandline.snapshot.level_one_writer import LevelOneWriter
@@ -35,6 +35,7 @@ from strandline.snapshot.names import (
     snapshot_name,
 )
 from strandline.statemachine.object_names import object_id, object_name, parse_object_name
+from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.extents import ObjectExtent
 from strandline.statemachine.partition.level_one import level_one_name
 from tests.spark.stored_cluster import BLOCK_BYTES, CLUSTER, NODES, StoredCluster
@@ -190,6 +191,18 @@ def change_level_one(change: Callable[[Any], Any]) -> Callable[[State], None]:
     def changed(state: State) -> None:
         rows = np.frombuffer(state["level_one"], LEVEL_ONE_ROWS).copy()
         state["level_one"] = change(rows).tobytes()
+
+    return changed
+
+
+def change_aborted(change: Callable[[Any], Any]) -> Callable[[State], None]:
+    """The same for a state's aborted transactions, an array of ABORTED_ROWS."""
+
+    def changed(state: State) -> None:
+        made = AbortedTransactions()
+        for row in change(aborted_rows(state["aborted"])).tolist():
+            made.append(*row)
+        state["aborted"] = made.packed()
 
     return changed
 

@@ -32,6 +32,8 @@ from tests.spark.compacted_cluster import TOPIC, CompactedCluster, build_compact
 from tests.spark.damage import (
     Copy,
     Part,
+    change_aborted,
+    change_level_one,
     change_local,
     change_rows,
     part_of,
@@ -50,7 +52,7 @@ ROWS, ABORTED = "rows_match_markers", "aborted_index_equals_replay"
 REFERENCES, OFFSETS, SEQUENCES = "references_exist_and_crc", "offsets_contiguous", "producer_sequences"
 LEVELS = "level_one_holds_level_zero"
 PLACE = {"topic": TOPIC, "partition": 0}
-BASE_SEQUENCE_AT = 53
+BASE_SEQUENCE_AT, RECORDS_AT, DELTA_AT = 53, 57, 64
 
 
 class Damage(NamedTuple):
@@ -193,6 +195,67 @@ def drop_rows(made: CompactedCluster, **removals: int) -> Callable[[dict[str, An
     return change
 
 
+def aborted_in_local(copy: Copy, made: CompactedCluster) -> None:
+    """One replica's log has what was aborted, as the newest record of its key."""
+    row = np.array([(key_hash(b"h"), made.offsets[0, "h", "poison"], False)], LOCAL_ROWS)
+    change = change_rows(lambda rows: np.concatenate([rows, row]))
+    change_local(copy, copy.group(TOPIC, 0), [3], change)
+
+
+def overlapping(copy: Copy) -> None:
+    """The state's second object begins where the first has not ended."""
+
+    def change(rows: Any) -> Any:
+        rows["base_offset"][1] -= 3
+        return rows
+
+    copy.without_logs().change_newest(copy.group(TOPIC, 0), change_level_one(change))
+
+
+def begins_earlier(rows: Any) -> Any:
+    rows["first_offset"] -= 1
+    return rows
+
+
+def committed_is_aborted(made: CompactedCluster) -> Callable[[Any], Any]:
+    """A row for the transaction that wrote m, which was committed."""
+
+    def change(rows: Any) -> Any:
+        row = rows[:1].copy()
+        row["producer_id"], row["first_offset"] = 101, made.offsets[0, "m", "1"]
+        row["last_offset"] = made.offsets[0, "m", "1"] + 1
+        return np.sort(np.concatenate([rows, row]), order="last_offset")
+
+    return change
+
+
+def more_records(parts: list[Part]) -> list[Part]:
+    """The batch at 10 says that it has a record more than it has."""
+    changed = []
+    for part in parts:
+        batch = bytearray(part[0])
+        if part[1] == 10:
+            (count,) = struct.unpack_from(">i", batch, RECORDS_AT)
+            struct.pack_into(">i", batch, RECORDS_AT, count + 1)
+            struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+        changed.append((bytes(batch), *part[1:]))
+    return changed
+
+
+def another_delta(parts: list[Part]) -> list[Part]:
+    """The record of h, which is left of its batch, is given the offset of the one before it."""
+    changed = []
+    for part in parts:
+        batch = bytearray(part[0])
+        if part[1] == 10:
+            # Length, attributes and the time's delta are one byte each.
+            assert batch[DELTA_AT] == 2
+            batch[DELTA_AT] = 0
+            struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+        changed.append((bytes(batch), *part[1:]))
+    return changed
+
+
 DAMAGES = {
     "none": Damage(lambda copy, made: None),
     "no local documents": Damage(lambda copy, made: without_local(copy)),
@@ -214,6 +277,21 @@ DAMAGES = {
         "is above the last stable offset, 41",
         PLACE,
     ),
+    **{
+        f"{field} goes back": Damage(
+            lambda copy, made, field=field: state(copy, set_removals(**{field: 0})),  # type: ignore[misc]
+            found_by,
+            says,
+            PLACE,
+        )
+        for field, says, found_by in (
+            ("mxro", "MXRO goes back from", {REMOVAL}),
+            ("ripe_tombstones", "tombstones may go goes back from", {REMOVAL, KEPT, LATEST}),
+            ("ripe_markers", "markers may go goes back from", {REMOVAL, KEPT}),
+            ("level_one_clean", "is clean goes back from", {REMOVAL, OFFSETS, REFERENCES}),
+            ("level_one_settled", "is settled goes back from", {REMOVAL, OFFSETS, ABORTED, SEQUENCES}),
+        )
+    },
     "superseded value put back": Damage(
         lambda copy, made: bring_back(copy, made, "a", "2"),
         {CLEAN},
@@ -231,6 +309,51 @@ DAMAGES = {
         {CLEAN},
         "a batch of a transaction lies where level one is settled, below 33",
         {**PLACE, "base_offset": 25},
+    ),
+    "aborted record put back": Damage(
+        lambda copy, made: bring_back(copy, made, "h", "poison"),
+        {CLEAN, LATEST, AGREE},
+        "a batch of a transaction lies where level one is settled, below 33",
+        PLACE,
+    ),
+    "aborted record on one replica": Damage(
+        aborted_in_local, {AGREE}, " on node 3, in level one at 11", PLACE
+    ),
+    "objects overlap": Damage(
+        lambda copy, made: overlapping(copy),
+        {OFFSETS, REFERENCES},
+        "a batch begins at offset 30, the one before ends at 33",
+        PLACE,
+    ),
+    "object gone": Damage(
+        lambda copy, made: copy.path(copy.level_one(TOPIC, 0)[0]).unlink(),
+        {REFERENCES},
+        "there is no such object",
+        PLACE,
+    ),
+    "more records said than there are": Damage(
+        lambda copy, made: first_object(copy, more_records),
+        {REFERENCES},
+        "its records cannot be read: 2 records do not fit",
+        {**PLACE, "base_offset": 10},
+    ),
+    "other records than its header's last": Damage(
+        lambda copy, made: first_object(copy, another_delta),
+        {REFERENCES, LEVELS, LATEST, AGREE},
+        "its records have the deltas [0] and so on, the header's last is 1",
+        {**PLACE, "base_offset": 10},
+    ),
+    "row begins earlier": Damage(
+        lambda copy, made: state(copy, change_aborted(begins_earlier)),
+        {ABORTED},
+        "begins at offset 39, and not at 38, as the state says",
+        PLACE,
+    ),
+    "row of a committed transaction": Damage(
+        lambda copy, made: state(copy, change_aborted(committed_is_aborted(made))),
+        {ROWS, ABORTED},
+        "a transaction of producer 101 was aborted here, says the state; no such marker is here",
+        {**PLACE, "base_offset": 31},
     ),
     "live record gone": Damage(
         lambda copy, made: first_object(without_local(copy), without(10)),

@@ -19,18 +19,16 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from strandline.snapshot.extent_rows import aborted_rows
 from strandline.snapshot.names import checkpoint_prefix, log_name
 from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict
 from strandline.snapshot.spark.audits.transaction_audits import SLACK_MS
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.groups.group_commands import GroupKind
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
-from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.partition_commands import Kind, Tick
 from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
 from tests.kafka.wire.batches import Record, build
-from tests.spark.damage import Copy, State
+from tests.spark.damage import Copy, State, change_aborted
 from tests.spark.stored_cluster import CLUSTER, StoredPartition, Upload
 from tests.spark.transactional_cluster import (
     COORDINATORS,
@@ -184,16 +182,6 @@ def _newest(topic: str, number: int, change: Callable[[State], None]) -> Callabl
         copy.without_logs().change_newest(copy.group(topic, number), change)
 
     return do
-
-
-def _rows(change: Callable[[Any], Any]) -> Callable[[State], None]:
-    def put(state: State) -> None:
-        changed = AbortedTransactions()
-        for row in change(aborted_rows(state["aborted"])).tolist():
-            changed.append(*row)
-        state["aborted"] = changed.packed()
-
-    return put
 
 
 def _set_row(**fields: int) -> Callable[[Any], Any]:
@@ -431,20 +419,21 @@ DAMAGES = {
         {"topic": "payments", "partition": 1},
     ),
     "aborted forgotten": Damage(
-        _newest("payments", 0, _rows(lambda rows: np.delete(rows, 1))), {ABORTED, ROWS},
+        _newest("payments", 0, change_aborted(lambda rows: np.delete(rows, 1))), {ABORTED, ROWS},
         "a transaction of producer 100 begins at offset 12, which the state has not",
         {"topic": "payments", "partition": 0, "base_offset": 12},
     ),
     "aborted elsewhere": Damage(
-        _newest("payments", 0, _rows(_set_row(first_offset=11))), {ABORTED},
+        _newest("payments", 0, change_aborted(_set_row(first_offset=11))), {ABORTED},
         "and not at 11, as the state says",
     ),
     "aborted by another": Damage(
-        _newest("payments", 0, _rows(_set_row(producer_id=101))), {ABORTED, ROWS},
+        _newest("payments", 0, change_aborted(_set_row(producer_id=101))), {ABORTED, ROWS},
         "a transaction of producer 101 begins at offset 12, says the state; no batch does",
     ),
     "aborted with its beginning gone": Damage(
-        _newest("receipts", 0, _rows(lambda rows: rows[1:])), {ABORTED, ROWS}, "which the state has not"
+        _newest("receipts", 0, change_aborted(lambda rows: rows[1:])), {ABORTED, ROWS},
+        "which the state has not",
     ),
     "open forgotten": Damage(
         _newest("payments", 1, _opened(STEADY, lambda one: None)), {STABLE, ROWS},

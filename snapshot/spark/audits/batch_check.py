@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from array import array
+from typing import Final, NamedTuple
 
+import numpy as np
+
+from strandline.snapshot.compression import Compression, DecompressionError, decompress
 from strandline.snapshot.level_zero_format import verify_batch
 from strandline.snapshot.object_frame import BadObject, Buffer
+from strandline.snapshot.record_fields import read_fields, record_ends
+from strandline.snapshot.spark.decode import MAX_DECOMPRESSED_BYTES
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_COMPRESSION: Final = 0x07
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _MARKER_KIND = struct.Struct(">h")
@@ -51,6 +58,8 @@ def check_batch(
         problem = f"the extent says {count} records, the batch {records}, the last with delta {delta}"
     elif newest != timestamp:
         problem = f"the extent's newest timestamp is {timestamp}, the batch's {newest}"
+    else:
+        problem = _records_problem(data, attributes, delta, records, whole)
     committed = None
     if attributes & _CONTROL:
         if length < _MARKER_END:
@@ -59,3 +68,26 @@ def check_batch(
         committed = kind == _COMMIT
     transactional = bool(attributes & _TRANSACTIONAL)
     return problem, Header(records, producer, epoch, sequence, transactional, committed)
+
+
+def _records_problem(data: Buffer, attributes: int, delta: int, records: int, whole: bool) -> str | None:
+    """The problem of the records behind a batch's header: they are not as many as it says, or, where
+    compaction may have removed some, their offsets do not rise to the header's last."""
+    payload = bytes(memoryview(data)[_HEADER.size :])
+    ends = array("q")
+    try:
+        if attributes & _COMPRESSION:
+            kind = Compression(attributes & _COMPRESSION)
+            payload = bytes(decompress(kind, memoryview(payload), MAX_DECOMPRESSED_BYTES))
+        record_ends(payload, 0, len(payload), records, ends)
+        if whole:
+            return None
+        after = np.frombuffer(ends, np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), after[:-1]])
+        found = read_fields(np.frombuffer(payload, np.uint8), starts, after, bodies=False, headers=False)
+    except (DecompressionError, ValueError) as error:
+        return f"its records cannot be read: {error}"
+    deltas = found.offset_delta
+    if deltas[0] < 0 or (np.diff(deltas) <= 0).any() or deltas[-1] != delta:
+        return f"its records have the deltas {deltas.tolist()[:5]} and so on, the header's last is {delta}"
+    return None
