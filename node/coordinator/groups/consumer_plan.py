@@ -14,13 +14,13 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from strandline.node.coordinator.groups.consumer_admission import Admission
-from strandline.node.coordinator.groups.consumer_automaton import InvalidPattern
 from strandline.node.coordinator.groups.consumer_classic import ClassicJoin, downgrade_of
 from strandline.node.coordinator.groups.consumer_draft import Draft, size_of
 from strandline.node.coordinator.groups.consumer_events import Answer, MemberEvent, Reply, TimerExpired
 from strandline.node.coordinator.groups.consumer_matches import Matches, size_of_matches, within
 from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, MemberHeartbeat, reconciled
 from strandline.node.coordinator.groups.consumer_topics import Topics, digest
+from strandline.node.re2.automaton import InvalidPattern
 from strandline.node.refusal import Refusal
 from strandline.statemachine.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from strandline.statemachine.groups.consumer_group import ConsumerGroup

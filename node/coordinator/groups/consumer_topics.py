@@ -13,8 +13,8 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from strandline.node.coordinator.groups.consumer_automaton import Automaton, InvalidPattern
-from strandline.node.coordinator.groups.consumer_patterns import compiled
+from strandline.node.re2.automaton import Automaton, InvalidPattern
+from strandline.node.re2.patterns import compiled
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.cluster_changes import submit, topic_named
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
+from strandline.node.kafka.handlers.failure import Failure, refused
 from strandline.node.kafka.handlers.group_configs import alter_group, group_settings
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, refused, submit, topic_named
 from strandline.node.kafka.handlers.setting_answers import (
     CONFIG_TYPES,
     DEFAULTS,

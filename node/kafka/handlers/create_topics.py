@@ -9,15 +9,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.cluster_changes import submit, wait_for_leaders
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import (
-    NO_THROTTLE,
-    Failure,
-    deadline_after,
-    refused,
-    submit,
-    wait_for_leaders,
-)
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
+from strandline.node.kafka.handlers.failure import Failure, refused
 from strandline.node.kafka.handlers.setting_answers import source_of
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes

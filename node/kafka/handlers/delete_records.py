@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, data_wait
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import led_partition, topic_of
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.partition import Partition

@@ -12,15 +12,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.cluster_changes import submit, topic_named, topic_with_id
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import (
-    NO_THROTTLE,
-    Failure,
-    deadline_after,
-    submit,
-    topic_named,
-    topic_with_id,
-)
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
+from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded

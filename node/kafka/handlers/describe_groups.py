@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 from strandline.node.coordinator.groups.classic_state import ClassicGroupState
 from strandline.node.coordinator.groups.group_views import CLASSIC, group_view
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.kafka_errors import KafkaError

@@ -12,9 +12,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED, FetchPartition
 from strandline.node.kafka.handlers.leading import LeaderHints
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_encoder import as_records
 from strandline.node.kafka.wire.response_types import ResponseTypes

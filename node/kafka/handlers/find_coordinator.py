@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.cluster_changes import LEADER_SECONDS, poll_until
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
-from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS, NO_THROTTLE, Failure, poll_until
+from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal

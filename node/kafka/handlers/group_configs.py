@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.cluster_changes import submit
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import Failure, refused, submit
+from strandline.node.kafka.handlers.failure import Failure, refused
 from strandline.node.kafka.handlers.setting_answers import GROUP_SOURCE, STATIC_BROKER_SOURCE, group_limits
 from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,

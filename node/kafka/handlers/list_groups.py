@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.group_views import group_views
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.internal_topics import GROUPS_TOPIC

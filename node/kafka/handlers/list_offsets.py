@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED
 from strandline.node.kafka.handlers.leading import (
     NO_LEADER_EPOCH,
@@ -25,7 +26,6 @@ from strandline.node.kafka.handlers.leading import (
     check_leader_epoch,
     led_partition,
 )
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch
 from strandline.node.kafka.wire.record_lookup import Found, first_at_or_after, newest

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.coordinator.groups.consumer_automaton import InvalidPattern
-from strandline.node.coordinator.groups.consumer_patterns import compiled
 from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.node.re2.automaton import InvalidPattern
+from strandline.node.re2.patterns import compiled
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
 from strandline.statemachine.transactions.transaction_state import AT_REST, Transaction, TransactionState
 

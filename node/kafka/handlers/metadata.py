@@ -8,9 +8,11 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, controller_id, live_nodes
+from strandline.node.kafka.handlers.cluster_changes import submit, wait_for_leaders
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import new_topic
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, Failure, submit, wait_for_leaders
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
+from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.handlers.topic_metadata import (
     INTERNAL,
     Breath,

@@ -14,10 +14,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.handlers.offset_rows import OffsetRows, check_offsets, outcome_code
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.groups.group_commands import NO_RETENTION, CommitOffsets

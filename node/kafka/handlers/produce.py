@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, data_wait
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import LeaderHints, led_partition, topic_of
-from strandline.node.kafka.handlers.outcomes import NO_THROTTLE, data_wait
 from strandline.node.kafka.handlers.produced_transactions import Questions
 from strandline.node.kafka.handlers.topic_rules import TopicRules, limits_of, rules_of, with_append_time
 from strandline.node.kafka.wire.handler import CloseConnection, Request

@@ -12,8 +12,8 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.context import CoordinatorPlace
 from strandline.node.coordinator.table import CREATE_SECONDS
+from strandline.node.kafka.handlers.cluster_changes import LEADER_SECONDS
 from strandline.node.kafka.handlers.find_coordinator import MAX_CHARACTERS, MAX_KEYS
-from strandline.node.kafka.handlers.outcomes import LEADER_SECONDS
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic

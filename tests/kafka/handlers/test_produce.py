@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
-from strandline.node.kafka.handlers.outcomes import UNTIMED_SECONDS
+from strandline.node.kafka.handlers.deadlines import UNTIMED_SECONDS
 from strandline.node.kafka.handlers.topic_rules import rules_of
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.handler import CloseConnection

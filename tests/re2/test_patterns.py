@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.node.coordinator.groups import consumer_automaton
-from strandline.node.coordinator.groups.consumer_automaton import Automaton, InvalidPattern
-from strandline.node.coordinator.groups.consumer_patterns import MAX_LENGTH, compiled
-from tests.coordinator.consumers import Cluster
+from strandline.node.re2.automaton import InvalidPattern
+from strandline.node.re2.patterns import MAX_LENGTH, compiled
 
 names = st.text("aAbB1._-", min_size=1, max_size=6)  # Python has its own idea of what \B is in ""
 ATOMS = r"a A b 1 \. - _ . [ab] [^a] [a-b1] [-a] [a-] [\d.] \d \W \w ^ $ \b \B (?:) \x61 [^\w] \-"
@@ -127,43 +125,6 @@ def test_a_long_list_of_names_costs_a_look_up_a_character(monkeypatch: pytest.Mo
     automaton = compiled("(orders|items)-[a-z]+-[0-9]+")
     for number in range(100):
         assert automaton.matches(f"items-us-{number}")
-    monkeypatch.setattr(consumer_automaton, "MAX_STEPS", 0)
+    monkeypatch.setattr("strandline.node.re2.automaton.MAX_STEPS", 0)
     for number in range(1000, 10_000):
         assert automaton.matches(f"items-us-{number}")
-
-
-def test_a_new_topic_is_one_question_to_each_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(**{f"items-{number}": 1 for number in range(100)})
-    topics = cluster.view()
-    patterns = [f"items-.*{number}" for number in range(10)]
-    first = topics.matches(patterns, {})
-    asked: list[str] = []
-    matches = Automaton.matches
-
-    def counted(automaton: Automaton, name: str) -> bool:
-        asked.append(name)
-        return matches(automaton, name)
-
-    monkeypatch.setattr(Automaton, "matches", counted)
-    cluster.create("items-107", 1)
-    cluster.create("other", 1)
-    cluster.delete("items-17")
-    cluster.grow("items-7", 3)
-    now = topics.matches(patterns, {})
-    assert sorted(asked) == ["items-107"] * len(patterns) + ["other"] * len(patterns)
-    assert now["items-.*7"] == tuple(sorted({*first["items-.*7"], "items-107"} - {"items-17"}))
-    assert now["items-.*8"] == first["items-.*8"]
-    cluster.create("items-17", 1)
-    assert topics.matching("items-.*7") == tuple(sorted({*first["items-.*7"], "items-107"})), (
-        "it is there anew"
-    )
-    cluster.delete("items-17")
-    cluster.create("items-17", 1)
-    assert topics.matching("items-.*7").count("items-17") == 1, (
-        "another one, which this node hears of at once"
-    )
-    assert topics.matching("items-.*7") is topics.matching("items-.*7")
-    cluster.delete("items-17")
-    assert topics.matching("other") == ("other",), "it is heard here that the topic is gone"
-    cluster.create("items-17", 1)
-    assert topics.matching("items-.*7").count("items-17") == 1

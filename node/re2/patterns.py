@@ -1,4 +1,4 @@
-"""The regular expressions that consumers subscribe by (KIP-848), as automata over topics' names.
+"""The regular expressions that consumers subscribe by (KIP-848) and tools filter by, as automata over names.
 
 Their syntax is RE2's, which Kafka takes them for (`SubscriptionPattern`), and a name has to match as a whole.
 What RE2 has not, back-references and looking environment, is refused here too. Topics' names are ASCII, so a
@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from strandline.node.coordinator.groups.consumer_automaton import (
+from strandline.node.re2.automaton import (
     WORD,
     Automaton,
     Emit,

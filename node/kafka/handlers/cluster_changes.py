@@ -1,57 +1,25 @@
-"""Turns the controller's answers into Kafka's, in the same way for every request that changes something.
-
-A command whose outcome is unknown may have been applied. A client must not take that for a refusal, so it is
-REQUEST_TIMED_OUT, on which clients look first and then ask again; the message says what is known.
-"""
+"""Changes of the cluster: a request's topic, the controller's command, and the wait for its effect."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.error_codes import code_of
+from strandline.node.kafka.handlers.failure import Failure, refused, timed_out
 from strandline.statemachine.controller.controller import Result
 from strandline.statemachine.controller.controller_commands import Command
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.kafka_errors import Refused
 
-NO_THROTTLE: Final = timedelta(0)
-MAX_WAIT_SECONDS: Final = 300.0
-"""No request is held longer than this, whatever its timeout says."""
-UNTIMED_SECONDS: Final = 30.0
-"""Time limit of a request without a timeout of its own: Kafka's request.timeout.ms."""
 LEADER_SECONDS: Final = 1.0
 """Time that a request which created partitions waits for their first leaders."""
 _FIRST_LOOK_SECONDS: Final = 0.005
 _LAST_LOOK_SECONDS: Final = 0.1
-
-
-class Failure(NamedTuple):
-    """The reason why one topic, partition or resource of a request was not served."""
-
-    code: ErrorCode
-    message: str | None
-
-
-def deadline_after(context: BrokerContext, timeout: timedelta) -> float:
-    """The loop's time at which a request with this timeout has to be answered."""
-    return context.loop.time() + min(max(timeout.total_seconds(), 0.0), MAX_WAIT_SECONDS)
-
-
-def data_wait(timeout: timedelta) -> float:
-    """Seconds that a request which writes a partition waits for the log.
-
-    Kafka writes its leader's own disk without looking at the timeout, so one of 0 is a good request there,
-    with acks=1 or one replica. Here nothing is written in no time: 0, or less, is no bound of the client's.
-    """
-    seconds = timeout.total_seconds()
-    return min(seconds, MAX_WAIT_SECONDS) if seconds > 0 else UNTIMED_SECONDS
 
 
 async def submit(context: BrokerContext, command: Command, deadline: float) -> Result | Failure:
@@ -60,19 +28,6 @@ async def submit(context: BrokerContext, command: Command, deadline: float) -> R
     if isinstance(outcome, Unavailable):
         return timed_out(outcome)
     return refused(outcome) if isinstance(outcome, Refused) else outcome
-
-
-def refused(refusal: Refused) -> Failure:
-    """The failure for a refusal of the state machine, by Kafka's code for it."""
-    return Failure(code_of(refusal), refusal.message)
-
-
-def timed_out(unavailable: Unavailable) -> Failure:
-    """The failure for a controller that did not answer in time."""
-    known = "it may have been carried out, or may yet be" if unavailable.unknown else "nothing was changed"
-    return Failure(
-        ErrorCode.request_timed_out, f"The controller did not answer: {unavailable.reason}; {known}."
-    )
 
 
 _NO_CONTROLLER: Final = Failure(
