@@ -11,7 +11,7 @@ raises Corruption, which stops the replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
@@ -83,6 +83,10 @@ class CoordinatorMachine:
         for anything else."""
         raise NotImplementedError
 
+    def parts(self, row: Any) -> Iterable[Any]:
+        """The objects of which there may be very many in a value of its dictionaries; see ReadAttributes."""
+        return ()
+
     def go_on_from(self, now: int) -> None:
         """Time goes on from here, in ms, be it earlier: this is a clock that most nodes agree on.
 
@@ -144,7 +148,7 @@ class CoordinatorMachine:
                 raise ValueError("it goes on behind its end")
         except Exception as error:
             raise ValueError(f"a state of {self.kind} cannot be read: {error}") from error
-        return ReadAttributes(self, vars(made))
+        return ReadAttributes(self, vars(made), self.parts)
 
     def restore(self, state: bytes) -> None:
         """See StateMachine."""

@@ -45,11 +45,21 @@ class ReadState(Protocol):
 
 
 class ReadAttributes:
-    """The ReadState of a machine whose state is some of its attributes."""
+    """The ReadState of a machine whose state is some of its attributes.
 
-    def __init__(self, machine: object, attributes: dict[str, Any]) -> None:
+    `parts` names the objects in a row of which there may be very many. They are freed one by one, and never
+    changed: a snapshot under way may have them too.
+    """
+
+    def __init__(
+        self,
+        machine: object,
+        attributes: dict[str, Any],
+        parts: Callable[[Any], Iterable[Any]] = lambda row: (),
+    ) -> None:
         self._machine = machine
         self._attributes = attributes
+        self._parts = parts
 
     def adopt(self) -> None:
         """See ReadState."""
@@ -62,7 +72,11 @@ class ReadAttributes:
         """See ReadState."""
         for value in self._attributes.values():
             while isinstance(value, dict) and value:
-                value.popitem()
+                row = value.popitem()[1]
+                parts = list(self._parts(row))
+                del row
+                while parts:
+                    parts.pop()
         self._attributes = {}
 
 

@@ -7,7 +7,7 @@ is a Membership, with `loaded(fields)` as the way back from `fields()`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -60,6 +60,10 @@ class GroupsMachine(GroupsState):
             "groups": Rows(len(held), partial(map, _row, held, held.values())),
             "producers": self.producers.rows(),
         }
+
+    def parts(self, row: Any) -> Iterable[Any]:
+        """The offsets of a group."""
+        return row.offsets.each() if isinstance(row, Group) else ()
 
     def load(self, name: str, source: msgpack.Unpacker) -> None:
         """Take up one of what `fields` gave."""

@@ -74,7 +74,7 @@ class Offsets:
 
     def uncount(self) -> None:
         """Subtract all offsets and names of this object from the totals: it is deleted."""
-        for offset in self._all():
+        for offset in self.each():
             self._count(-1, offset)
         for topic_id, name in self.names.items():
             self._count_name(-1, topic_id, name)
@@ -83,7 +83,8 @@ class Offsets:
     def is_empty(self) -> bool:
         return not self.committed and not self.pending
 
-    def _all(self) -> Iterator[CommittedOffset]:
+    def each(self) -> Iterator[CommittedOffset]:
+        """All of them, committed and pending."""
         for partitions in self.committed.values():
             yield from partitions.values()
         for pending in self.pending.values():
@@ -252,7 +253,7 @@ class Offsets:
         empty = [one for one in (*loaded.committed.values(), *loaded.pending.values()) if not one]
         if empty or loaded._topics() != dict.fromkeys(loaded.names):
             raise ValueError("topics without offsets, or offsets without a topic")
-        for offset in loaded._all():
+        for offset in loaded.each():
             loaded._count(1, offset)
         for topic_id, name in loaded.names.items():
             loaded._count_name(1, topic_id, name)

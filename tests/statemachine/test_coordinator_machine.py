@@ -16,7 +16,7 @@ from strandline.statemachine.coordinator_machine import (
 )
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import NO_EXPIRY, CommittedOffset
-from strandline.statemachine.machine import Captured, Corruption
+from strandline.statemachine.machine import Captured, Corruption, ReadAttributes
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.statemachine.adding import Add
 
@@ -208,3 +208,24 @@ def test_a_group_of_many_offsets_is_read_an_offset_at_a_time(monkeypatch: pytest
     assert machine.snapshot() == group.snapshot()
     assert len(sizes) > 400
     assert max(sizes) < 64
+
+
+def test_what_a_row_has_many_of_is_freed_one_by_one_after_the_row() -> None:
+    """What is freed with its row is freed at once, and holds all threads until the last of it is gone."""
+    gone: list[str] = []
+
+    class Leaf:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __del__(self) -> None:
+            gone.append(self.name)
+
+    row = [Leaf("one of many"), Leaf("one of many"), Leaf("the rest")]
+    read = ReadAttributes(object(), {"rows": {"row": row}}, lambda row: row[:2])
+    del row
+    read.let_go()
+    assert gone == ["the rest", "one of many", "one of many"]
+    groups = with_offsets("a")
+    assert len([*groups.parts(groups.groups["a"])]) == 400
+    assert [*groups.parts(groups.producers)] == []
