@@ -87,7 +87,7 @@ class Holding:
     async def hold(
         self, topic: Topic, reader: str, offsets: Mapping[int, int | None], lease_ms: int
     ) -> list[PartitionHold]:
-        """Renew a reader's hold of some partitions for so many ms, each from an offset on.
+        """Renew a reader's hold of some partitions for `lease_ms`, each from an offset on.
 
         In place of an offset None renews the hold that the reader has; without one it begins at the last
         stable offset, or higher, where the partition can be held.

@@ -30,7 +30,7 @@ _COEFFICIENTS: Final = LONGEST_MULTILINEAR // 4 + 2
 
 
 def map_bytes(keys: int) -> int:
-    """Bytes of a map for so many keys that is half taken by them, and of one slot or more."""
+    """Bytes of a map that this number of keys half fills, and of one slot or more."""
     return SLOT_BYTES * (2 * keys + 2)
 
 

@@ -3,8 +3,8 @@
 Each partition's leader knows M(p), the highest epoch that its partition neither names nor will ever accept
 again. Leaders send it to all nodes; a node keeps the highest it received, and takes the minimum over all
 partitions of the controller's state that it has applied. M(p) is a fact about the past that stays true, not a
-lease. A message that is late, doubled or lost, an old view, a paused node or a deposed leader can only make
-this node's M lower than it could be. docs/epoch-gc.md has the argument.
+lease. A message that is late, duplicated or lost, an old view, a paused node or a deposed leader can only
+make this node's M lower than it could be. docs/epoch-gc.md has the argument.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Election(Part):
             self.count_vote(peer)
 
     def count_vote(self, voter: int) -> None:
-        """Voters are a set: a doubled answer is still one vote."""
+        """Voters are a set: a duplicated answer is still one vote."""
         state = self.state
         state.votes.add(voter)
         if state.has_majority(state.votes):

@@ -93,7 +93,7 @@ _ALL = (
     _hole(
         "no-own-term-rule", "entries of earlier terms are committed by counting", rules.CommitsWithoutOwnTerm
     ),
-    _hole("votes-not-voters", "a doubled vote counts twice", rules.CountsVotesNotVoters),
+    _hole("votes-not-voters", "a duplicated vote counts twice", rules.CountsVotesNotVoters),
     _hole("votes-twice", "a node votes for whoever asks last", rules.VotesTwice),
     _hole("ignores-older-logs", "a candidate that lacks entries gets votes", rules.IgnoresOlderLogs),
     _hole("no-pre-vote", "a returning node deposes a healthy leader", rules.CampaignsAtOnce),
