@@ -20,7 +20,7 @@ import grimp
 from tests import ROOT
 from tests.units import recorded_seconds
 
-PACKAGES: Final = ("strandline", "tests")
+PACKAGES: Final = ("pyspark_strandline", "strandline", "tests")
 EVERYTHING: Final = (
     ".ci/",
     "pyproject.toml",

@@ -30,7 +30,7 @@ from tests import ROOT
 from tests.changed import WHOLE, Choice, changed_files, choose
 from tests.units import SECONDS
 
-PACKAGES = ("-p", "strandline", "-p", "tests")
+PACKAGES = ("-p", "pyspark_strandline", "-p", "strandline", "-p", "tests")
 SEEDS = 300
 CHANGED_SEEDS = 30
 WORKERS = os.cpu_count() or 1

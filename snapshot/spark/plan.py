@@ -22,6 +22,9 @@ from strandline.statemachine.object_names import OBJECT_ID_BYTES
 WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Stored bytes that a task fetches and decodes at a time; also what a task should at least have to do."""
 TASKS_PER_CORE: Final = 3
+TASK_BYTES: Final = 512 * 1024 * 1024
+"""Stored bytes that a task should have at most, a second or two of work: a cluster may have more cores than
+the planner knows of."""
 
 _HASH: Final = np.uint64(0x9E3779B97F4A7C15) ** np.arange(1, 1 + OBJECT_ID_BYTES // 4, dtype=np.uint64)
 """Powers of an odd number, so that every word of an id counts."""
@@ -47,7 +50,7 @@ def pack(
     after = np.cumsum(rows["length"][order], dtype=np.int64)
     total = int(after[-1])
     tasks = min(-(-total // WINDOW_BYTES), TASKS_PER_CORE * parallelism)
-    tasks = min(max(tasks, min_partitions or 1), owner.size)
+    tasks = min(max(tasks, -(-total // TASK_BYTES), min_partitions or 1), owner.size)
     packed = []
     shares = np.searchsorted(after, np.arange(1, tasks) * (total / tasks)) + 1
     for start, stop in pairwise(np.unique([0, *shares, order.size]).tolist()):

@@ -1,6 +1,5 @@
 """The data source `strandline`: topics as data frames, read straight from object storage.
 
-    register(spark)
     spark.read.format("strandline").option("url", "/data/objects").option("topic", "orders").load()
 
 No broker is asked, so a scan takes nothing from producers and consumers. Columns are those of Spark's Kafka
@@ -52,14 +51,18 @@ SCHEMA = (
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("strandline")` work in a session."""
+    """Tell a session of the source, and the source of the session's cores.
+
+    Spark finds the source by itself where its own Python has the package (`pyspark_strandline`), and then
+    plans for the cores of the driver's machine. This call takes precedence, with a warning in Spark's log.
+    """
     try:
         cores = spark.sparkContext.defaultParallelism
     except Exception:  # a session of Spark Connect has no context, and says so by an error of its own kind
         cores = os.cpu_count() or 1
 
     class Registered(StrandlineSource):
-        """The source with what only the session knows; its planner runs in another process."""
+        """The source with the cores that only the session knows; its planner runs in another process."""
 
         parallelism = cores
 
@@ -67,10 +70,10 @@ def register(spark: SparkSession) -> None:
 
 
 class StrandlineSource(DataSource):
-    """Spark makes one for each read."""
+    """Spark makes one for each read, in a process beside the driver."""
 
-    parallelism = 1
-    """Cores that tasks are packed for."""
+    parallelism = os.cpu_count() or 1
+    """Cores that tasks are packed for: of this machine, unless `register` has told those of the session."""
 
     @classmethod
     def name(cls) -> str:

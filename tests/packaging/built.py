@@ -34,15 +34,16 @@ class Uv:
 
     def run(self, *arguments: str | Path) -> None:
         """Run uv in the project's folder; AssertionError with its words when it fails."""
-        done = subprocess.run(
+        done = self._try(*arguments)
+        if done.returncode and any(word in done.stderr for word in _OFFLINE):
+            pytest.skip(f"the index cannot be reached: {done.stderr.strip().splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+
+    def _try(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [self._uv, "--quiet", *arguments],
             cwd=ROOT, env=self._environ, capture_output=True, text=True, timeout=_SECONDS, check=False,
         )  # fmt: skip
-        if done.returncode and any(
-            word in done.stderr for word in ("Failed to fetch", "error sending request")
-        ):
-            pytest.skip(f"the index cannot be reached: {done.stderr.strip().splitlines()[-1]}")
-        assert done.returncode == 0, done.stderr
 
     def build(self, folder: Path, *options: str) -> Path:
         """Build into a folder; the wheel."""
@@ -50,13 +51,19 @@ class Uv:
         (wheel,) = folder.glob("*.whl")
         return wheel
 
-    def install(self, python: Path, environment: Path, wheel: Path) -> Path:
-        """Make an environment with a wheel in it, and what it needs in the locked versions; its python."""
+    def install(self, python: Path, environment: Path, wheel: Path, extras: str = "") -> Path:
+        """Make an environment with a wheel in it, and what it needs in the locked versions; its python.
+
+        `extras` are names in brackets.
+        """
         locked = environment.with_suffix(".txt")
         self.run(
             "export", "--frozen", "--no-emit-project", "--no-hashes", "--all-extras", "--output-file", locked
         )
         self.run("venv", "--python", python, environment)
         made = environment / "bin" / "python"
-        self.run("pip", "install", "--python", made, "--constraint", locked, wheel)
+        install = ("pip", "install", "--python", made, "--constraint", locked, f"{wheel}{extras}")
+        # scripts/setup has left all of it in uv's cache; an index may have it fetch PySpark's 400 MB again.
+        if self._try(*install, "--offline").returncode:
+            self.run(*install)
         return made

@@ -24,14 +24,27 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 """
+NOT_FOUND = """
+from strandline.snapshot import extras
+extras.find_spec = lambda name: None if name in sys.argv[1].split() else True
+"""
+FOUND_BY_SPARK = """
+from pyspark.sql.datasource import DataSource
+from pyspark_strandline import DefaultSource
+assert issubclass(DefaultSource, DataSource)
+assert "strandline.snapshot.spark" not in sys.modules
+DefaultSource({})
+"""
 
 
-def without(libraries: str, program: str) -> None:
+def without(libraries: str, program: str, says: str = "") -> None:
+    """Run a program where some libraries are not installed; `says`: its last line, with which it fails."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT + program, libraries],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == bool(says), done.stderr
+    assert done.stderr.endswith(f"{says}\n" if says else ""), done.stderr
 
 
 def test_a_reader_needs_none_of_a_nodes_libraries() -> None:
@@ -40,6 +53,13 @@ def test_a_reader_needs_none_of_a_nodes_libraries() -> None:
 
 def test_a_node_and_the_command_need_nothing_of_spark() -> None:
     without(SPARK, "import strandline.node.process, strandline.cluster.command_line")
+
+
+def test_what_spark_finds_is_a_source_also_where_the_extra_is_not_whole() -> None:
+    """Spark leaves out the sources of all other packages if it cannot import one."""
+    without("pandas", NOT_FOUND + FOUND_BY_SPARK, "needs pandas: pip install 'strandline[spark]'")
+    both = "needs pyspark, pandas: pip install 'strandline[spark]'"
+    without("pandas pyspark", f"{NOT_FOUND}import pyspark_strandline", both)
 
 
 def test_the_package_itself_imports_next_to_nothing() -> None:

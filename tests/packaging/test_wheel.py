@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -13,8 +14,10 @@ import pytest
 
 from tests import ROOT
 from tests.packaging.built import Uv
+from tests.spark.stored_cluster import build_cluster
 
 pytestmark = pytest.mark.timeout(300)  # an index and a disk that others use too
+TOP = ("pyspark_strandline", "strandline")
 FOLDERS = ("cluster", "node", "snapshot", "statemachine")
 OTHER_FILES = {"strandline/py.typed", "strandline/snapshot/spark/log4j2.properties"}
 """All there is but Python and the wheel's own description."""
@@ -36,10 +39,26 @@ with strandline.local_cluster() as cluster:
     consumer.close()
 """
 
+BROKER = ("pysyncobj", "kio", "uvloop", "starlette", "uvicorn", "h11", "typer", "rich", "confluent-kafka")
+"""The distributions that only a node and the command import."""
+READS = """
+import sys
+import pyspark.sql
+import strandline.audit, strandline.spark
+
+spark = pyspark.sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.read.format("strandline").option("url", sys.argv[1]).option("topic", "orders").load()
+print(strandline.__version__, frame.count())
+"""
+
 TYPED = """
 import strandline
 
 version: str = strandline.__version__
+from strandline.audit import AuditRun, run_audits
+from strandline.spark import session
+run: AuditRun = run_audits("/srv/objects", {}, "harbour", spark=session("audit"))
+run_audits("/srv/objects", {}, 5, spark=session("audit"))
 with strandline.local_cluster(nodes=3, config={"topics.partitions": 6}) as cluster:
     bootstrap: str = cluster.bootstrap
     cluster.kill(1)
@@ -84,11 +103,11 @@ def contents(wheel: Path) -> dict[str, int]:
 def tracked() -> set[str]:
     """The package's files as git has them, by the name they are imported under."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "strandline", *FOLDERS],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *TOP, *FOLDERS],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     files = {name for name in listed if (ROOT / name).is_file()}
-    return {name if name.startswith("strandline/") else f"strandline/{name}" for name in files}
+    return {name if name.startswith(TOP) else f"strandline/{name}" for name in files}
 
 
 def run(python: Path, *arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -111,7 +130,7 @@ def test_an_sdist_has_no_link_and_no_cache(built: Built) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert tracked() <= names
     others = {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "PKG-INFO", ".gitignore"}
-    assert {name.partition("/")[0] for name in names} == {"strandline", "docs", *others}
+    assert {name.partition("/")[0] for name in names} == {*TOP, "docs", *others}
 
 
 def test_a_users_own_modules_of_the_same_names_break_nothing(python: Path, tmp_path: Path) -> None:
@@ -132,8 +151,8 @@ def test_a_users_own_modules_of_the_same_names_break_nothing(python: Path, tmp_p
 def test_what_an_extra_brings_is_named_where_it_is_missing(python: Path, tmp_path: Path) -> None:
     audit = run(python, "-m", "strandline", "audit", folder=tmp_path)
     assert (audit.returncode, audit.stdout, audit.stderr) == (2, "", f"strandline: {MISSING}; {CURE}\n")
-    for name in ("spark", "audit"):
-        done = run(python, "-c", f"import strandline.{name}", folder=tmp_path)
+    for name in ("strandline.spark", "strandline.audit", "pyspark_strandline"):
+        done = run(python, "-c", f"import {name}", folder=tmp_path)
         assert done.stderr.endswith(
             "needs pyspark, pyarrow, numpy, pandas: pip install 'strandline[spark]'\n"
         )
@@ -145,7 +164,8 @@ def test_a_type_checker_sees_the_types(python: Path, tmp_path: Path) -> None:
     options = ("--strict", "--python-executable", python)
     checked = run(own, "-m", "mypy", *options, "program.py", folder=tmp_path)
     assert [line.partition(" error: ")[0] for line in checked.stdout.splitlines()] == [
-        "program.py:8:", "program.py:10:", "Found 2 errors in 1 file (checked 1 source file)"
+        "program.py:8:", "program.py:12:", "program.py:14:",
+        "Found 3 errors in 1 file (checked 1 source file)",
     ], checked.stdout  # fmt: skip
 
 
@@ -153,3 +173,22 @@ def test_a_cluster_runs_without_any_extra(python: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(CLUSTER)
     done = run(python, "program.py", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "[b'hello']\n"), done.stderr
+
+
+def test_spark_finds_the_source_in_an_environment_with_nothing_of_a_nodes(
+    uv: Uv, built: Built, tmp_path: Path
+) -> None:
+    python = uv.install(Path(sys.executable), tmp_path / "venv", built.wheel, "[spark]")
+    uv.run("pip", "uninstall", "--python", python, *BROKER)
+    cluster = build_cluster(tmp_path / "objects")
+    readable = sum(len(p.readable) for (topic, _), p in cluster.partitions.items() if topic == "orders")
+    (tmp_path / "program.py").write_text(READS)
+    # As where the environment is activated: Spark starts the Python of the PATH unless it is told of another.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
+    own |= {"PATH": f"{python.parent}:{own['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        ["python", "program.py", cluster.url],
+        cwd=tmp_path, env=own, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == str(readable)

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests import ROOT
 
-PACKAGES: Final = ("cluster", "node", "snapshot", "statemachine", "strandline")
+PACKAGES: Final = ("cluster", "node", "pyspark_strandline", "snapshot", "statemachine", "strandline")
 
 
 def modules() -> list[Path]:

@@ -1,4 +1,7 @@
-"""`spark.read.format("strandline")` on a stored cluster, in a real Spark; and the page that tells how."""
+"""`spark.read.format("strandline")` on a stored cluster, in a real Spark; and the page that tells how.
+
+Spark finds the source in every test but the one that registers it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.functions import spark_partition_id
 
 from strandline.snapshot.spark import options
@@ -25,21 +30,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> StoredCluster:
     return build_cluster(tmp_path_factory.mktemp("read") / "objects")
 
 
-@pytest.fixture
-def source(spark: SparkSession) -> SparkSession:
-    register(spark)
-    return spark
-
-
-def frame(source: SparkSession, cluster: StoredCluster, schema: str | None = None, **given: str) -> DataFrame:
-    reader = source.read.format("strandline").options(url=cluster.url, **given)
+def frame(spark: SparkSession, cluster: StoredCluster, schema: str | None = None, **given: str) -> DataFrame:
+    reader = spark.read.format("strandline").options(url=cluster.url, **given)
     return (reader.schema(schema) if schema else reader).load()
 
 
 def test_a_topic_is_read_from_start_offset_to_high_watermark(
-    source: SparkSession, cluster: StoredCluster
+    spark: SparkSession, cluster: StoredCluster
 ) -> None:
-    read = frame(source, cluster, topic="orders,clicks,visits", min_partitions="3")
+    read = frame(spark, cluster, topic="orders,clicks,visits", min_partitions="3")
     assert read.select(spark_partition_id()).distinct().count() == 3
     columns = ("topic", "partition", "offset", "key", "value", "leader_epoch", "headers", "timestampType")
     found = sorted(tuple(row) for row in read.select(*columns).collect())
@@ -55,32 +54,46 @@ def _plain(value: object) -> object:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def test_times_are_moments(source: SparkSession, cluster: StoredCluster) -> None:
-    read = frame(source, cluster, topic="clicks")
+def test_a_session_can_be_told_of_the_source_too(
+    spark: SparkSession, cluster: StoredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = spark.newSession()
+    registered = []
+    monkeypatch.setattr(DataSourceRegistration, "register", lambda _, source: registered.append(source))
+    monkeypatch.setattr(SparkContext, "defaultParallelism", 7)
+    register(told)
+    assert [source.parallelism for source in registered] == [7]
+    monkeypatch.undo()
+    told.dataSource.register(registered[0])
+    assert frame(told, cluster, topic="clicks").count() == len(cluster.partitions["clicks", 0].readable)
+
+
+def test_times_are_moments(spark: SparkSession, cluster: StoredCluster) -> None:
+    read = frame(spark, cluster, topic="clicks")
     oldest = min(record.timestamp for record in cluster.partitions["clicks", 0].readable)
     (row,) = read.selectExpr("unix_millis(min(timestamp))").collect()
     assert row[0] == oldest
 
 
-def test_options_prune_and_a_frame_can_be_used_again(source: SparkSession, cluster: StoredCluster) -> None:
+def test_options_prune_and_a_frame_can_be_used_again(spark: SparkSession, cluster: StoredCluster) -> None:
     records = cluster.partitions["orders", 1].readable
-    read = frame(source, cluster, assign='{"orders": [1]}', startingOffsets=str(records[4].offset))
+    read = frame(spark, cluster, assign='{"orders": [1]}', startingOffsets=str(records[4].offset))
     assert read.count() == len(records) - 4
     # A source that lets Spark push filters down answers the second of these with the first one's filter.
     assert read.where("offset = 7").count() == 1
     assert read.where("offset > 7").count() == sum(record.offset > 7 for record in records)
 
 
-def test_a_schema_prunes_columns(source: SparkSession, cluster: StoredCluster) -> None:
-    read = frame(source, cluster, "offset bigint not null, value binary", topic="clicks")
+def test_a_schema_prunes_columns(spark: SparkSession, cluster: StoredCluster) -> None:
+    read = frame(spark, cluster, "offset bigint not null, value binary", topic="clicks")
     assert read.columns == ["offset", "value"]
     found = [(row.offset, bytes(row.value)) for row in read.orderBy("offset").collect()]
     assert found == [(r.offset, r.value) for r in cluster.partitions["clicks", 0].readable]
 
 
-def test_headers_with_a_schema_of_their_own(source: SparkSession, cluster: StoredCluster) -> None:
+def test_headers_with_a_schema_of_their_own(spark: SparkSession, cluster: StoredCluster) -> None:
     kind = "headers array<struct<key: string, value: binary>>"
-    assert frame(source, cluster, kind, topic="clicks").where("headers is null").count() > 0
+    assert frame(spark, cluster, kind, topic="clicks").where("headers is null").count() > 0
 
 
 @pytest.mark.parametrize(
@@ -92,15 +105,15 @@ def test_headers_with_a_schema_of_their_own(source: SparkSession, cluster: Store
     ],
 )
 def test_what_is_wrong_is_the_last_line(
-    source: SparkSession, cluster: StoredCluster, schema: str | None, given: dict[str, str], message: str
+    spark: SparkSession, cluster: StoredCluster, schema: str | None, given: dict[str, str], message: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
-        frame(source, cluster, schema, **given).count()
+        frame(spark, cluster, schema, **given).count()
     lines = [line for line in str(caught.value).splitlines() if "SourceError" in line]
     assert message in lines[-1]
 
 
-def test_damage_is_an_error_that_names_the_object(source: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_an_error_that_names_the_object(spark: SparkSession, tmp_path: Path) -> None:
     cluster = build_cluster(tmp_path / "objects", batches_a_round=1)
     extent = next(iter(cluster.partitions["orders", 0].machine.extents))
     assert isinstance(extent, ObjectExtent)
@@ -111,15 +124,15 @@ def test_damage_is_an_error_that_names_the_object(source: SparkSession, tmp_path
     path.write_bytes(bytes(data))
     name = path.relative_to(cluster.root).as_posix()
     with pytest.raises(PySparkException, match=f"object {name}, bytes 16 to .*checksum does not match"):
-        frame(source, cluster, topic="orders,clicks").count()
+        frame(spark, cluster, topic="orders,clicks").count()
 
 
 def test_the_examples_of_the_page_run(
-    source: SparkSession, cluster: StoredCluster, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, cluster: StoredCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(examples) >= 3
-    names = {"spark": source, "url": cluster.url}
+    names = {"spark": spark, "url": cluster.url}
     for example in examples:
         exec(example.replace('"/var/lib/strandline/objects"', "url").replace("spark.stop()", ""), names)
     assert "orders" in capsys.readouterr().out

@@ -132,12 +132,20 @@ def test_tasks_are_cut_along_objects(cluster: StoredCluster, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("total", "cores", "least", "tasks"),
-    [(1, 2, None, 1), (100, 2, None, 2), (500, 2, None, 6), (10_000, 4, None, 12), (100, 2, 9, 9)],
+    [
+        (1, 2, None, 1),
+        (100, 2, None, 2),
+        (500, 2, None, 6),
+        (10_000, 4, None, 12),
+        (10_000, 2, None, 10),  # more than the known cores would have: none is too large
+        (100, 2, 9, 9),
+    ],
 )
 def test_tasks_are_few_and_even(
     total: int, cores: int, least: int | None, tasks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "WINDOW_BYTES", 64)
+    monkeypatch.setattr(planning, "TASK_BYTES", 1000)
     rows = np.zeros(total, PIECES)
     rows["length"] = 1
     rows["base_offset"] = range(total)

@@ -20,7 +20,6 @@ from strandline.snapshot.aborted import Aborted
 from strandline.snapshot.extent_rows import LEVEL_ONE_ROWS, aborted_rows
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.spark.session import session
-from strandline.snapshot.spark.source import register
 from strandline.snapshot.spark.views import newest_document
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
@@ -222,7 +221,6 @@ def level_one_copy(
 def spark_table(storage: Storage) -> dict[int, Table]:
     """By partition what the Spark source makes of the newest checkpoint; it blocks."""
     spark = session("strandline-soak", "local[2]")
-    register(spark)
     reader = spark.read.format("strandline").option("url", storage.url).option("topic", TOPIC)
     for name, value in storage.options.items():
         reader = reader.option(f"storage.{name}", value)
