@@ -1,7 +1,7 @@
-"""Topics as data frames, straight from object storage: `spark.read.format("strandline")` in any Spark session.
+"""Topics as data frames, straight from object storage: `spark.read.format("strandline")` in any session.
 
 `session` starts one that works at the first try on one machine. `register` is for a session that could not
-find the source by itself, or has more cores than the driver's machine. `SourceError` says what is wrong with a read.
+find the source by itself, or has more cores than the driver's machine.
 
 The extra `spark` brings PySpark; importing this without it raises ImportError with the command that installs
 it. No library of a node's is needed. See docs/spark.md.

@@ -14,6 +14,7 @@ from strandline.snapshot.spark.report import write_report
 from tests.cluster.command import strandline
 
 BROKER = "pysyncobj kio uvloop starlette uvicorn h11 typer rich confluent_kafka"
+CURE = "pip install 'strandline[spark]'"
 SPARK = "pyspark pyarrow numpy pandas matplotlib"
 
 WITHOUT = """
@@ -33,7 +34,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark_strandline import DefaultSource
 assert issubclass(DefaultSource, DataSource)
 assert "strandline.snapshot.spark" not in sys.modules
-DefaultSource({})
+try:
+    DefaultSource({})
+except ImportError as error:
+    sys.exit(f"refused: {error}")
 """
 
 
@@ -57,8 +61,8 @@ def test_a_node_and_the_command_need_nothing_of_spark() -> None:
 
 def test_what_spark_finds_is_a_source_also_where_the_extra_is_not_whole() -> None:
     """Spark leaves out the sources of all other packages if it cannot import one."""
-    without("pandas", NOT_FOUND + FOUND_BY_SPARK, "needs pandas: pip install 'strandline[spark]'")
-    both = "needs pyspark, pandas: pip install 'strandline[spark]'"
+    without("pandas", NOT_FOUND + FOUND_BY_SPARK, f"refused: reading with Spark needs pandas: {CURE}")
+    both = f"needs pyspark, pandas: {CURE}"
     without("pandas pyspark", f"{NOT_FOUND}import pyspark_strandline", both)
 
 

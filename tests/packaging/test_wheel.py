@@ -46,7 +46,8 @@ import sys
 import pyspark.sql
 import strandline.audit, strandline.spark
 
-spark = pyspark.sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+builder = pyspark.sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
 frame = spark.read.format("strandline").option("url", sys.argv[1]).option("topic", "orders").load()
 print(strandline.__version__, frame.count())
 """
