@@ -163,8 +163,10 @@ class Batcher:
         return future
 
     async def close(self) -> None:
-        """Refuse new batches, let the gathered ones leave, and wait for all uploads to end."""
+        """Refuse new batches, let the gathered leave within the budget, and wait for all uploads to end."""
         self._closing = True
+        # What was given up need not wait for the budget.
+        self._pending = deque(staged for staged in self._pending if not self._is_given_up(staged))
         self._flush(FlushReason.CLOSING)
         if self._tasks or self._pending:
             if self._idle is None:
@@ -226,14 +228,21 @@ class Batcher:
         pending = self._pending
         while pending and (not taken or size + pending[0].size <= limit):
             staged = pending.popleft()
-            self._pending_bytes -= staged.size
-            if staged.future.done():
-                self.measures.batches_abandoned += 1
-                self._release(staged)
+            if self._is_given_up(staged):
                 continue
+            self._pending_bytes -= staged.size
             taken.append(staged)
             size += staged.size
         return taken
+
+    def _is_given_up(self, staged: _Staged) -> bool:
+        """Whether the caller of a gathered batch is gone; it is then no longer counted."""
+        if not staged.future.done():
+            return False
+        self.measures.batches_abandoned += 1
+        self._pending_bytes -= staged.size
+        self._release(staged)
+        return True
 
     def _upload(self, staged: list[_Staged], why: FlushReason) -> None:
         epoch = self._epoch()
@@ -277,6 +286,9 @@ class Batcher:
         except Exception as error:
             failure = _not_stored(name, f"{type(error).__name__}: {error}")
             self._loop.call_exception_handler({"message": f"putting {name}", "exception": error})
+        except asyncio.CancelledError:
+            # By the store's client. The callers wait for an answer all the same, and uploads are few.
+            failure = _not_stored(name, "the put was cancelled")
         self.measures.upload_seconds.add(self._loop.time() - started)
         self._upload_done(number, size, staged, failure, results)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -410,6 +411,63 @@ def test_closing_ends_when_the_callers_of_all_that_waits_for_the_budget_are_gone
     assert closing.done()
     assert case.batcher.staged_batches == 0
     case.world.close()
+
+
+def test_closing_waits_for_no_put_when_the_callers_of_all_that_waits_for_the_budget_were_gone() -> None:
+    """As at a node's end, where the partitions close first. A put may be a minute away."""
+    case = Case(replace(BUDGETED, puts_per_second=0.01))
+    case.stage_many(*[3000] * 2)
+    case.turn()
+    waiting = [case.stage(100), case.stage(200)]
+    for put in case.store.under_way:
+        put.succeed()
+    case.turn(0.5)
+    assert len(case.sizes()) == 2, "the budget is spent"
+    for future in waiting:
+        future.cancel()
+    closing = case.node.loop.create_task(case.batcher.close())
+    case.turn()
+    assert closing.done()
+    assert (case.batcher.staged_batches, case.batcher.staged_bytes, case.batcher.gathered_bytes) == (0, 0, 0)
+    assert case.batcher.measures.batches_abandoned == 2
+    case.world.close()
+
+
+def test_upload_that_the_store_cancels_is_answered_and_gives_its_place_back() -> None:
+    """A client library may end a request so. Nothing waits for it, and the next batch leaves."""
+    case = Case(CONFIG)
+    first = case.stage(100)
+    case.turn()
+    case.store.under_way[0].done.cancel()
+    case.turn()
+    result = first.result()
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.STORAGE_FAILED
+    assert (case.batcher.uploads, case.batcher.staged_batches, case.batcher.staged_bytes) == (0, 0, 0)
+    case.stage(100)
+    closing = case.node.loop.create_task(case.batcher.close())
+    case.turn()
+    case.store.under_way[0].succeed()
+    case.turn()
+    assert closing.done()
+    assert isinstance(case.results[1][1], Stored)
+    case.world.close()
+
+
+def test_closing_that_is_given_up_leaves_another_one_whole(case: Case) -> None:
+    case.stage(100)
+    case.turn()
+    closings = [case.node.loop.create_task(case.batcher.close()) for _ in range(3)]
+    case.turn()
+    closings[0].cancel()
+    case.turn()
+    assert [closing.done() for closing in closings] == [True, False, False]
+    case.store.under_way[0].succeed()
+    case.turn()
+    assert all(closing.done() for closing in closings)
+    again = case.node.loop.create_task(case.batcher.close())
+    case.turn()
+    assert again.done()
 
 
 def test_measures_add_up(case: Case) -> None:
