@@ -127,6 +127,11 @@ class PartitionState:
         """
         return self.aborted.between(first, end)
 
+    def batch_time(self, offset: int) -> int | None:
+        """Newest timestamp (ms) of the batch that holds an offset; None where it is not in level zero."""
+        found = self.extents.between(offset, offset + 1, 0)
+        return found[0].max_timestamp if found else None
+
     @property
     def last_reconciled_offset(self) -> int:
         """LRO: up to here level one has what the partition has; -1 before anything is reconciled.

@@ -67,6 +67,11 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else -1
 
     @property
+    def next_sequence(self) -> int:
+        """Sequence that the next batch of this epoch must have."""
+        return (self.batches[-1].last_sequence + 1) & MAX_SEQUENCE if self.batches else 0
+
+    @property
     def last_offset(self) -> int:
         """Base offset of its last batch or marker."""
         return max(self.batches[-1].base_offset, self.marker_offset) if self.batches else self.marker_offset

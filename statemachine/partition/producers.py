@@ -109,10 +109,8 @@ class Producers:
             return None
         expected = 0
         if epoch == known.epoch:
-            batches = known.batches
-            if batches:
-                expected = (batches[-1].last_sequence + 1) & MAX_SEQUENCE
-            if base_sequence != expected and (there := _remembered(batches, base_sequence, record_count)):
+            expected = known.next_sequence
+            if base_sequence != expected and (there := _remembered(known, base_sequence, record_count)):
                 return Duplicate(there.base_offset)
         elif epoch < known.epoch:
             return Rejected(Rejection.INVALID_PRODUCER_EPOCH, known.epoch)
@@ -132,9 +130,9 @@ class Producers:
         """The batch as it was appended, if it is remembered: what `check` says of it then, whatever its
         transaction. None for one that is not remembered, whose end only the log can tell."""
         known = self._producers.get(producer_id)
-        if known is None or known.epoch != epoch:
+        if known is None or known.epoch != epoch or base_sequence == known.next_sequence:
             return None
-        there = _remembered(known.batches, base_sequence, record_count)
+        there = _remembered(known, base_sequence, record_count)
         return None if there is None else Duplicate(there.base_offset)
 
     def appended(
@@ -277,9 +275,9 @@ class Producers:
         return restored
 
 
-def _remembered(batches: list[ProducerBatch], base_sequence: int, record_count: int) -> ProducerBatch | None:
+def _remembered(known: Producer, base_sequence: int, record_count: int) -> ProducerBatch | None:
     last = last_sequence(base_sequence, record_count)
-    for batch in batches:
+    for batch in known.batches:
         if batch.first_sequence == base_sequence and batch.last_sequence == last:
             return batch
     return None

@@ -103,6 +103,37 @@ def test_sequences_wrap_after_the_largest(partition: Partition) -> None:
     assert partition.write(MAX_SEQUENCE - 1, 2) == Duplicate(0)
 
 
+def test_a_batch_that_goes_on_after_a_whole_turn_of_the_sequences_is_no_duplicate(
+    partition: Partition,
+) -> None:
+    """Not for the leader's first look either, which would lose it and say that it is there."""
+    half = 2**30
+    partition.write(0, half)
+    partition.write(half, half)
+    assert partition.producers.duplicate(PRODUCER, 0, 0, half) is None
+    assert partition.write(0, half) == 2 * half
+
+
+def test_the_first_look_says_duplicate_only_where_the_log_would(partition: Partition) -> None:
+    for batch in range(7):
+        partition.write(MAX_SEQUENCE - 29 + batch * 10 & MAX_SEQUENCE, 10)
+    first = partition.producers
+    asked = [
+        (epoch, (MAX_SEQUENCE - 29 + start) & MAX_SEQUENCE, count)
+        for epoch in (0, 1)
+        for start in range(-5, 80)
+        for count in (1, 5, 9, 10, 11, 20)
+    ]
+    for epoch, sequence, count in asked:
+        there = first.check(PRODUCER, epoch, sequence, count, NO_TRANSACTION)
+        expected = there if isinstance(there, Duplicate) else None
+        assert first.duplicate(PRODUCER, epoch, sequence, count) == expected
+    assert sum(first.duplicate(PRODUCER, *each) is not None for each in asked) == 5
+    partition.end(1, epoch=1)
+    assert not any(first.duplicate(PRODUCER, *each) for each in asked), "another epoch, without batches"
+    assert first.duplicate(PRODUCER + 1, 0, 0, 10) is None
+
+
 def test_a_batch_may_lie_across_the_wrap(partition: Partition) -> None:
     assert last_sequence(MAX_SEQUENCE - 1, 5) == 2
     partition.write(MAX_SEQUENCE - 1, 5)

@@ -251,16 +251,29 @@ def _answer(
     result = outcome.result.result()
     if isinstance(result, Refusal):
         return _refused(a, hints, topic, index, result)
-    time = outcome.append_time
     return a.PartitionProduceResponse(
         index=index,
         error_code=ErrorCode.none,
         base_offset=result.base_offset,
-        log_append_time=None if time < 0 else datetime.fromtimestamp(time / 1000, UTC),
+        log_append_time=_append_time(outcome, result),
         log_start_offset=outcome.partition.start_offset,
         record_errors=(),
         error_message=None,
     )
+
+
+def _append_time(staged: _Staged, appended: Appended) -> datetime | None:
+    """The broker's time in the batch; None if the client's counts.
+
+    A duplicate has that of the attempt that got there, as in Kafka. Where level zero does not have the batch
+    any more that is not known, and None.
+    """
+    time: int | None = staged.append_time
+    if time == -1:
+        return None
+    if appended.duplicate:
+        time = staged.partition.machine.batch_time(appended.base_offset)
+    return None if time is None else datetime.fromtimestamp(time / 1000, UTC)
 
 
 def _refused(

@@ -311,6 +311,24 @@ async def test_a_topic_may_become_compacted_and_a_batch_of_many_is_looked_at_in_
     assert len(node.partition().appended) == 1
 
 
+@simulated
+async def test_a_retry_is_told_the_append_time_that_its_batch_has() -> None:
+    node = FakeNode()
+    node.topic("t", message_timestamp_type="LogAppendTime")
+    batches = [build(producer=(7, 0, sequence)) for sequence in (0, 3, 6)]
+    times = [NOW, NOW + 1_000, NOW + 2_000]
+    for batch, node.now_ms in zip(batches, times, strict=True):
+        await node.produce({0: batch})
+    node.now_ms = NOW + 60_000
+    again = [only(await node.produce({0: batch})) for batch in batches]
+    assert [each.base_offset for each in again] == [0, 3, 6]
+    assert [each.log_append_time for each in again] == [datetime.fromtimestamp(t / 1000, UTC) for t in times]
+    node.partition().machine.extents.trim(3)
+    first, second = [only(await node.produce({0: batch})) for batch in batches[:2]]
+    assert (first.base_offset, first.log_append_time) == (0, None), "its time is not known here any more"
+    assert second.log_append_time == datetime.fromtimestamp(times[1] / 1000, UTC)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @simulated
 async def test_log_append_time_replaces_the_clients_times(version: int) -> None:
