@@ -15,7 +15,12 @@ from strandline.node.raft.outcome import NotLeader, Overloaded
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
 from strandline.statemachine.partition.extents import InlineExtent
-from strandline.statemachine.partition.partition_commands import EndTransaction, Kind, SetStartOffset
+from strandline.statemachine.partition.partition_commands import (
+    Appended,
+    EndTransaction,
+    Kind,
+    SetStartOffset,
+)
 from strandline.statemachine.partition.producer_state import OpenTransaction
 from tests.partition.lone import Lone, unknown
 
@@ -187,6 +192,23 @@ def test_the_number_of_a_transaction_that_ended_meanwhile_is_not_shared() -> Non
         assert lone.partition.transaction_of(P, 0) is not None
         lone.group.commit()
         assert lone.partition.transaction_of(P, 0) is None, "the producer is in its next one by now"
+
+
+def test_a_retry_is_answered_by_the_coordinators_word_once_its_transaction_is_over_here() -> None:
+    """While it is open here the state knows all; after its end another node may know the producer fenced."""
+    with Lone() as lone:
+        begun(lone)
+        lone.append("open", producer=P, sequence=0, transaction=1)
+        assert lone.answers[-1] == ("open", Appended(0, duplicate=True))
+        lone.end(1, commit=False)
+        lone.group.commit()
+        verification = asked(lone)
+        lone.append("over", producer=P, sequence=0, verification=verification)
+        assert "over" not in lone.codes()
+        lone.stored("over")
+        verification.set_result(Refusal(Reason.NOT_IN_TRANSACTION, "not part of it"))
+        lone.loop.run()
+        assert lone.codes()["over"] == ENDED
 
 
 def test_what_the_coordinator_refuses_fails_with_those_behind_it_and_reaches_no_log() -> None:
