@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -203,12 +204,16 @@ class Folder:
             self._writing = False
             if error is None:
                 self._stored = fields
-            for stored in waiting:
-                stored(error)
-            if self._waiting and not self._writing:
-                self._write()
+            with ExitStack() as calls:  # last in, first out; all are made, though one may fail
+                calls.callback(self._write_on)
+                for stored in reversed(waiting):
+                    calls.callback(stored, error)
 
         self._run_blocking(partial(self._file.write, fields), written)
+
+    def _write_on(self) -> None:
+        if self._waiting and not self._writing:
+            self._write()
 
     def standing(self) -> Standing:
         """The description of this folder for a peer."""

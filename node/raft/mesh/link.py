@@ -168,6 +168,9 @@ class Link(asyncio.Protocol):
         except (FrameError, BadMessage) as error:
             self.fail(Reason.GARBAGE, str(error))
             return
+        except Exception:
+            self.close()  # as the loop does where a frame is taken as it comes
+            raise
         if self._transport is not None:
             self._transport.resume_reading()
 

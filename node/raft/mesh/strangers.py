@@ -36,6 +36,9 @@ class Strangers:
     def __init__(self, time: Callable[[], float]) -> None:
         self.known: dict[int, Stranger] = {}
         """By node id, those refused for their data folder and not let in since."""
+        self._held: dict[int, tuple[Link, Callable[[Link], None]]] = {}
+        """By node id, the newest link that waits for its peer's folder to be on the disk."""
+        self._storing = False
         self._time = time
         self._disowned_at: float | None = None
 
@@ -44,24 +47,47 @@ class Strangers:
         why = self.folder.reason_to_refuse(link.peer, link.standing)
         if why is not None:
             key, foreign = link.standing.key, self.folder.is_foreign(link.standing)
-            self.known[link.peer] = Stranger(key.folder, self._time(), foreign, replaced=key.generation > 0)
+            known = self.folder.known.get(link.peer)
+            replaced = known is not None and 0 < key.generation < known.generation
+            self.known[link.peer] = Stranger(key.folder, self._time(), foreign, replaced)
         return why
 
     def admit(self, link: Link, connected: Callable[[Link], None]) -> None:
         """Call `connected(link)` once the folder of the link's peer is on this node's disk.
 
-        At once if it is. The link is held meanwhile, and it ends if a folder is refused or cannot be stored.
+        At once if it is. The link is held meanwhile, and it ends if a folder is refused or cannot be stored,
+        or if a newer link of the peer comes up: what this one still holds is of a connection before.
         """
         if not self._accepts(link):
             return
+        if (before := self._held.pop(link.peer, None)) is not None:
+            before[0].close()
         self.folder.meet(link.peer, link.standing)
         if self.folder.has_stored(link.peer, link.standing):
             self._let_in(link, connected)
         else:
             link.hold()
-            self.folder.store(partial(self._stored, link, connected))
+            self._held[link.peer] = link, connected
+            self._store()
 
-    def _stored(self, link: Link, connected: Callable[[Link], None], error: Exception | None) -> None:
+    def _store(self) -> None:
+        """One call at a time, however often peers come while a disk hangs."""
+        if not self._storing:
+            self._storing = True
+            self.folder.store(partial(self._stored, [link for link, _ in self._held.values()]))
+
+    def _stored(self, waited: list[Link], error: Exception | None) -> None:
+        """The folders of these links' peers are on the disk, or cannot be; others may have come since."""
+        self._storing = False
+        for link in waited:
+            held, connected = self._held.get(link.peer, (None, None))
+            if held is link and connected is not None:
+                del self._held[link.peer]
+                self._end_hold(link, connected, error)
+        if self._held:
+            self._store()
+
+    def _end_hold(self, link: Link, connected: Callable[[Link], None], error: Exception | None) -> None:
         """Either side's folder may have changed since the link was held."""
         if link.closing:
             return

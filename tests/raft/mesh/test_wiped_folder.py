@@ -6,7 +6,6 @@ The scene of the first tests lost, without a word, what two untouched disks of t
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Iterable
@@ -20,9 +19,6 @@ import pytest
 from strandline.node.raft.data_folder import NO_FOLDER, Folder, RunBlocking, Standing
 from strandline.node.raft.folder_file import FolderError, FolderFields, FolderFile, FolderKey
 from strandline.node.raft.host import RaftHost
-from strandline.node.raft.mesh.config import MeshConfig
-from strandline.node.raft.mesh.frames import data_frame
-from strandline.node.raft.mesh.handshake import NONCE_BYTES, Handshake, Identity, Role
 from strandline.node.raft.mesh.link import Link
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.rules.progress import NEVER
@@ -667,85 +663,3 @@ def test_vote_that_comes_during_a_handshake_is_known_to_the_peers(node: int) -> 
             if other != node:
                 assert cluster.hosts[other].mesh.connected(node)
                 assert not cluster.hosts[other].is_newcomer(node)
-
-
-class NotingOwner:
-    """Holds a link that comes up, and keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.taken: list[object] = []
-
-    def link_opened(self, link: Link) -> None: ...
-    def link_down(self, link: Link) -> None: ...
-    def link_problem(self, problem: object) -> None: ...
-    def link_pong(self, link: Link, token: int) -> None: ...
-    def link_refused(self, link: Link) -> str | None:
-        return None
-
-    def link_proved(self, link: Link) -> None:
-        link.admit()
-
-    def link_up(self, link: Link) -> None:
-        if link.handshake.role is Role.DIALLER:
-            link.hold()
-
-    def link_data(self, link: Link, payload: object) -> None:
-        self.taken.append(payload)
-
-
-class WrittenTransport(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-        self.reads = True
-
-    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        self.written += data
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def sent(self) -> bytes:
-        written, self.written = bytes(self.written), bytearray()
-        return written
-
-
-def test_frames_that_come_with_the_last_one_of_the_handshake_wait_for_a_held_link() -> None:
-    """A peer sends at once, and one read may have its welcome and what it sent next."""
-    loop = asyncio.new_event_loop()
-    try:
-        owner, config = NotingOwner(), MeshConfig()
-        ends = []
-        for role, node, dialled in ((Role.DIALLER, 2, 1), (Role.ACCEPTOR, 1, 0)):
-            identity = Identity("blue", node, node, config.max_frame_bytes)
-            nonce = bytes([node]) * NONCE_BYTES
-            handshake = Handshake(role, identity, secret=b"s", nonce=nonce, dialled=dialled)
-            address = "h:1" if dialled else None
-            link = Link(owner, handshake, loop=loop, config=config, dialled=address)
-            transport = WrittenTransport()
-            link.connection_made(transport)
-            ends.append((link, transport))
-        (dialler, there), (acceptor, here) = ends
-        acceptor.data_received(there.sent())
-        dialler.data_received(here.sent())
-        acceptor.data_received(there.sent())
-        assert acceptor.up
-        acceptor.write(data_frame(msgpack.packb("first")))
-        acceptor.write(data_frame(msgpack.packb("second")))
-        dialler.data_received(here.sent())
-        assert dialler.up
-        assert (owner.taken, there.reads) == ([], False)
-        dialler.release()
-        assert owner.taken == ["first", "second"]
-        assert there.reads
-        acceptor.write(data_frame(msgpack.packb("third")))
-        dialler.data_received(here.sent())
-        assert owner.taken[2:] == ["third"]
-    finally:
-        loop.close()
