@@ -250,6 +250,7 @@ class Mesh:
                 "it is no member of this cluster as this node knows it: add it first, or correct its node_id",
             )
         elif (why := link.handshake.disowned()) is not None:
+            self.strangers.disowned()
             link.refuse(Reason.OTHER_FOLDER, why)
         elif peer.link is not None and peer.link.boot_id != link.boot_id:
             self._probe(peer, link)
@@ -261,7 +262,10 @@ class Mesh:
             link.admit()
 
     def link_refused(self, link: Link) -> str | None:
-        return self.strangers.check(link)
+        why = self.strangers.check(link)
+        if why is None:
+            self.strangers.disowned()
+        return why
 
     def link_up(self, link: Link) -> None:
         """Before anything of the peer counts, its folder is known durably, and how this one stands there."""
@@ -303,8 +307,6 @@ class Mesh:
             probe.refuse()
 
     def link_problem(self, problem: MeshProblem) -> None:
-        if problem.reason is Reason.OTHER_FOLDER:
-            self.strangers.refused_here(problem.peer)
         self._problems.add(problem)
 
     def is_newcomer(self, peer: int) -> bool:

@@ -119,10 +119,9 @@ class Strangers:
         if peer in self.known and key is not None and key.folder == self.known[peer].folder:
             del self.known[peer]
 
-    def refused_here(self, peer: int | None) -> None:
-        """A connection ended for a data folder: the peer's, or, if that is no stranger, this node's own."""
-        if peer not in self.known:
-            self._disowned_at = self._time()
+    def disowned(self) -> None:
+        """A peer that proved the secret knows this node by another data folder than it has."""
+        self._disowned_at = self._time()
 
     def is_disowned(self) -> bool:
         """Whether a peer said lately that it knows this node by another data folder."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.node.raft.mesh.frames import HANDSHAKE_FRAME_BYTES, FrameKind
-from strandline.node.raft.mesh.handshake import MAGIC, Identity, Refused
+from strandline.node.raft.mesh.handshake import MAGIC, NONCE_BYTES, Handshake, Identity, Refused, Role
 from strandline.node.raft.mesh.mesh import Reason
 from strandline.node.raft.mesh.problems import MeshProblem, ProblemLog
 from tests.raft.mesh.mesh_nodes import HOST, QUICK, Node, RawPeer, assert_unharmed, on_loop, started
@@ -143,6 +143,31 @@ async def test_a_newer_node_that_is_dialled() -> None:
             problem
         )
         assert served[0] == [FrameKind.HELLO, MAGIC, 2, 2]
+        await assert_unharmed(two, three)
+        two.mesh.remove_peer(1)
+
+
+@on_loop
+async def test_refusal_of_a_folder_is_believed_only_where_it_is_signed() -> None:
+    """Any process may answer at a peer's address. A node that is disowned says so in /health, and lets no
+    other node be replaced."""
+    two, three = Node(2), Node(3)
+
+    async def liar(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = RawPeer(reader, writer)
+        one = Identity("blue", 1, 77, 1000)
+        handshake = Handshake(Role.ACCEPTOR, one, secret=b"a guess", nonce=bytes(NONCE_BYTES))
+        writer.writelines(handshake.receive(await peer.read_body()))
+        await peer.read()
+        peer.send(FrameKind.REFUSE, str(Reason.OTHER_FOLDER), b"")
+        await peer.until_closed()
+
+    server = await asyncio.start_server(liar, HOST, 0)
+    async with server, started(two, three):
+        two.mesh.set_peer(1, HOST, server.sockets[0].getsockname()[1])
+        problem = await two.problem(Reason.OTHER_FOLDER)
+        assert problem.peer == 1
+        assert not two.mesh.strangers.is_disowned()
         await assert_unharmed(two, three)
         two.mesh.remove_peer(1)
 

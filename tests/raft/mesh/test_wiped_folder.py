@@ -88,6 +88,20 @@ def test_wiped_folder_is_known_as_such_after_every_node_restarted() -> None:
         assert lost(cluster, cluster.leader()) == []
 
 
+@pytest.mark.parametrize("node", [1, 3], ids=["it is dialled", "it dials"])
+def test_wiped_node_knows_that_the_others_disown_it(node: int) -> None:
+    """It says so itself, in /health, and lets no other node be replaced."""
+    with SmallCluster() as cluster:
+        cluster.serve()
+        cluster.run(1.0)
+        wipe(cluster, node)
+        cluster.run(3.0)
+        for other in cluster.voters:
+            strangers = cluster.hosts[other].mesh.strangers
+            assert strangers.is_disowned() == (other == node)
+            assert list(strangers.knocking()) == ([] if other == node else [node])
+
+
 def folders_not_compared() -> contextlib.AbstractContextManager[object]:
     return patch.object(Folder, "reason_to_refuse", lambda *_: None)
 
