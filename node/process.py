@@ -191,7 +191,7 @@ class _Process:
             admin.bind()
             broker.admin_port = admin.port
             await admin.start()
-            await broker.start()
+            started = await self._start(broker)
         except _REFUSED as error:
             raise Unusable(str(error)) from error
         except (WalError, RaftLogDamaged, FolderError) as error:
@@ -200,8 +200,22 @@ class _Process:
         except OSError as error:
             log.critical("the node cannot start: %s", _disk_failure(error, config))
             return 1
-        _write_node_file(config, broker)
-        garbage = loop.create_task(Garbage(lambda: (len(broker.host.groups), broker.host.created)).run())
+        if started:
+            await self._serve(broker, admin)
+        _remove_node_file(config)
+        if self._fatal is not None:
+            log.critical("the node stops: %s", self._fatal)
+            end_within(LEFT_SECONDS, 1)
+            return 1
+        if not started:
+            end_within(LEFT_SECONDS, 0)
+        log.info("node %d stopped%s", broker.node_id, "" if started else " before it had started")
+        return 0
+
+    async def _serve(self, broker: Broker, admin: AdminServer) -> None:
+        """Run until the node is to stop; if that is no failure, stop it cleanly."""
+        _write_node_file(self._config, broker)
+        garbage = asyncio.create_task(Garbage(lambda: (len(broker.host.groups), broker.host.created)).run())
         await self._stopping.wait()
         garbage.cancel()
         if self._fatal is None:
@@ -211,13 +225,18 @@ class _Process:
                     await admin.stop()
             except TimeoutError:
                 self._stop_for(RuntimeError(f"it could not stop cleanly within {STOP_SECONDS:.0f} s"))
-        _remove_node_file(config)
-        if self._fatal is not None:
-            log.critical("the node stops: %s", self._fatal)
-            end_within(LEFT_SECONDS, 1)
-            return 1
-        log.info("node %d stopped", broker.node_id)
-        return 0
+
+    async def _start(self, broker: Broker) -> bool:
+        """Start the node; False if it is to stop before that is done. It may wait for a disk that hangs."""
+        starting = asyncio.ensure_future(broker.start())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            return False
+        await starting
+        return True
 
     async def _store(
         self, loop: asyncio.AbstractEventLoop, disk: RealDisk, threads: Executor

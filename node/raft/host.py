@@ -193,7 +193,12 @@ class RaftHost(GroupServices):
         self.mesh.check_again()
 
     def store_folder(self, stored: Stored) -> None:
-        """Write what this node was told of folders, off the loop; see `Folder.store`."""
+        """Write what this node was told of folders, off the loop; see `Folder.store`.
+
+        Nothing once the node has stopped: the lock may be another process's.
+        """
+        if self.stopped:
+            return
 
         def written(error: Exception | None) -> None:
             if error is None and self.folder.newcomer and self.folder.votes:

@@ -359,3 +359,35 @@ def test_a_damaged_log_stops_it_with_the_file_named(tmp_path: Path) -> None:
         assert process.returncode == 1
         assert str(tmp_path / "data" / "wal") in errors
         assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["asked to stop", "the disk fails"])
+def test_node_whose_disk_hangs_as_it_takes_its_vote_can_be_stopped(tmp_path: Path, fails: bool) -> None:
+    """Its start waits for that write, and after a failure its end is never told of."""
+    program = (
+        "import asyncio, sys\n"
+        "from strandline.node.controller.folder_keeper import FolderKeeper\n"
+        "from strandline.node.process import main\n"
+        "async def hang(keeper):\n"
+        "    print('hangs', file=sys.stderr, flush=True)\n"
+        + ("    keeper._host.halt(RuntimeError('the disk: broken'))\n" if fails else "")
+        + "    await asyncio.Event().wait()\n"
+        "FolderKeeper._found = hang\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--config", str(write_config(tmp_path))],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert any("hangs" in line for line in process.stderr)
+        if not fails:
+            process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=10.0)[1]
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == (1 if fails else 0)
+    assert ("the disk: broken" if fails else "node 1 stopped before it had started") in said

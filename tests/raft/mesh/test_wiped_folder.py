@@ -501,6 +501,20 @@ def test_vote_counts_once_it_is_on_the_disk() -> None:
         assert all(cluster.hosts[node].is_newcomer(3) is False for node in (1, 2))
 
 
+def test_node_that_has_stopped_writes_no_identity_any_more() -> None:
+    """The log's lock went with it, and another process may have the folder."""
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.serve()
+        cluster.run(1.0)
+        host, disk = cluster.hosts[1], cluster.world.nodes[1].disk
+        stopping = host.loop.create_task(host.stop(0.0))
+        assert cluster.world.run_until(stopping.done, timeout=10.0)
+        before = disk.read("/data/identity")
+        told(host, {3: FolderKey(2, 0xD)})
+        cluster.run(1.0)
+        assert disk.read("/data/identity") == before
+
+
 def test_folder_that_was_replaced_is_let_go_of_at_once() -> None:
     """Its process may still run where the controller does not hear it."""
     with SmallCluster(groups=(1,)) as cluster:
