@@ -501,6 +501,30 @@ def test_vote_counts_once_it_is_on_the_disk() -> None:
         assert all(cluster.hosts[node].is_newcomer(3) is False for node in (1, 2))
 
 
+def test_newcomer_stays_one_while_the_disk_does_not_take_its_vote_and_whatever_else_it_takes() -> None:
+    with SmallCluster(groups=(1,)) as cluster:
+        cluster.prepare[3] = as_newcomer
+        cluster.serve()
+        cluster.run(1.0)
+        host, disk = cluster.hosts[3], cluster.world.nodes[3].disk
+        ends: list[Exception | None] = []
+
+        def stored() -> tuple[str, bool]:
+            host.store_folder(ends.append)
+            cluster.run(0.5)
+            return str(ends.pop()), host.newcomer
+
+        host.know_folders({1: FolderKey(1, host.folder.known[1].folder)})
+        assert stored() == ("None", True), "a list of folders was written, and no vote"
+        disk.fill(0)
+        host.give_vote()
+        error, newcomer = stored()
+        assert "No space left" in error
+        assert newcomer
+        disk.empty()
+        assert stored() == ("None", False)
+
+
 def test_node_that_has_stopped_writes_no_identity_any_more() -> None:
     """The log's lock went with it, and another process may have the folder."""
     with SmallCluster(groups=(1,)) as cluster:
@@ -612,6 +636,31 @@ def test_a_folder_of_a_higher_generation_takes_the_place_of_an_earlier_one() -> 
     assert folder.reason_to_refuse(3, Standing(FolderKey(0, 0xD))) is None, (
         "it was let in, and has not heard of it"
     )
+
+
+def test_folder_that_has_not_heard_of_its_count_yet_does_not_lower_it() -> None:
+    """Else the folder before it, which knows its own, would count as the newer one."""
+    folder = memory_folder(1)
+    folder.learn({3: FolderKey(2, 0xD)})
+    for generation in (0, 1):
+        folder.meet(3, Standing(FolderKey(generation, 0xD)))
+    assert folder.known == {3: FolderKey(2, 0xD)}
+    assert folder.reason_to_refuse(3, Standing(FolderKey(1, 0xC))) is not None
+
+
+def test_new_folder_is_let_in_once_the_groups_have_left_the_one_before_out() -> None:
+    folder = memory_folder(1)
+    folder.learn({3: FolderKey(1, 0xC)})
+    folder.learn({3: FolderKey(2, NO_FOLDER)})
+    store(folder)
+    folder = reopened(folder, node=1)
+    for key in (FolderKey(1, 0xC), FolderKey(0, 0xD)):
+        refusal = folder.reason_to_refuse(3, Standing(key))
+        assert refusal is not None
+        assert "is being replaced" in refusal
+    folder.learn({3: FolderKey(2, 0xD)})
+    assert folder.reason_to_refuse(3, Standing(FolderKey(0, 0xD))) is None
+    assert folder.reason_to_refuse(3, Standing(FolderKey(1, 0xC))) is not None
 
 
 def test_controller_state_of_before_a_replacement_brings_no_folder_back() -> None:
