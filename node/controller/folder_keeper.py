@@ -74,8 +74,8 @@ class FolderKeeper:
         """The controller's list of folders is on its way to the disk."""
         self._changed = False
         """It has changed since that began."""
-        self._unwritten = False
-        """The disk did not take it; logged once."""
+        self._unwritten: str | None = None
+        """The disk's error when it did not take it, in one line; logged once."""
         self._vote_refused: str | None = None
         """The disk's error when it was to take this founder's vote, in one line."""
         self._woken = asyncio.Event()
@@ -126,10 +126,12 @@ class FolderKeeper:
         """The reason why this node has no vote yet, and the cure, in one line; None if it has one."""
         if not self._host.folder.newcomer:
             return None
-        if self._vote_refused is not None:
+        refused = self._vote_refused or self._unwritten
+        if self._vote_refused is not None or self._host.folder.awaits_vote:
             return (
                 "this node's data folder is new, and its disk does not take the node's vote:"
-                f" {self._vote_refused}: free space, or mend the disk; the node then continues by itself"
+                f" {refused or 'the write is under way'}: free space, or mend the disk; the node then"
+                " continues by itself"
             )
         if self.stored is None:
             cause = f" ({self._owned.trouble})" if self._owned.trouble is not None else ""
@@ -297,13 +299,13 @@ class FolderKeeper:
         """The list was written, or is written again after a while."""
         self._writing = False
         if error is None:
-            self._unwritten = False
+            self._unwritten = None
             if self._changed:
                 self._write_list()
             return
-        if not self._unwritten:
+        if self._unwritten is None:
             log.error("cannot store the controller's list of data folders: %s: repair the disk", error)
-        self._unwritten = True
+        self._unwritten = str(error)
         if self._retry is None:
             self._retry = self._loop.call_later(LOOK_SECONDS, self._follow)
 

@@ -114,6 +114,11 @@ class Folder:
         return self._stored.votes
 
     @property
+    def awaits_vote(self) -> bool:
+        """Whether a vote was given to this folder that the disk does not have yet."""
+        return self._wanted.votes and not self._stored.votes
+
+    @property
     def known(self) -> dict[int, FolderKey]:
         """The folder of every other node, as it was met or as the controller says; not durable yet, maybe."""
         return self._wanted.peers

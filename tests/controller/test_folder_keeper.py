@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from strandline.node.controller.folder_keeper import LOOK_SECONDS, FolderKeeper
+from strandline.node.objectstore.storage_owner import Owner
 from strandline.node.raft.data_folder import NO_FOLDER, Stored
 from strandline.node.raft.folder_file import FolderKey
 from strandline.statemachine.controller.controller_state import NodeFolder, Replacement
@@ -138,3 +139,23 @@ def test_folder_that_another_one_took_the_place_of_ends_its_node() -> None:
     [error] = scene.fatal
     assert "000000000000000f has taken the place of this one" in str(error)
     assert (scene.known, scene.votes, scene.writes) == ([], [], [])
+
+
+def test_newcomer_says_that_its_own_disk_is_what_it_waits_for() -> None:
+    """Not that it waits for other nodes, and should be let in by them: it has been."""
+    scene = Scene()
+    folder = scene.folder
+    folder.newcomer = True
+    scene.keeper.stored = Owner("blue", "i")
+    assert "it waits for the nodes that have that cluster's log" in str(scene.keeper.waits_for())
+    scene.machine.folders[1] = NodeFolder(1, folder.id)
+    folder.settle(votes=True, generation=1, incarnation="i")
+    scene.change()
+    assert "does not take the node's vote: the write is under way" in str(scene.keeper.waits_for())
+    scene.end_write(FULL)
+    assert "does not take the node's vote: [Errno 28] No space left on device: free" in str(
+        scene.keeper.waits_for()
+    )
+    folder.store(lambda _: None)
+    folder.newcomer = False
+    assert scene.keeper.waits_for() is None
