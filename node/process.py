@@ -228,8 +228,7 @@ class _Process:
 
     async def _start(self, broker: Broker) -> bool:
         """Start the node; False if it is to stop before that is done. It may wait for a disk that hangs."""
-        starting = asyncio.ensure_future(broker.start())
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        starting, stopping = (asyncio.ensure_future(one) for one in (broker.start(), self._stopping.wait()))
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not starting.done():
