@@ -18,8 +18,8 @@ from strandline.node.compaction.compactor import IngestJob, JobFailed, Why
 from strandline.node.compaction.context import CompactionContext, Replica, configs_of
 from strandline.node.compaction.due import newest_cleanable
 from strandline.node.compaction.ingest_plan import packed_rows, waiting
-from strandline.node.compaction.local_log import remove_log, stored_logs
 from strandline.node.compaction.log_problems import Work
+from strandline.node.compaction.log_sweep import LogSweep
 from strandline.node.compaction.log_upkeep import LogUpkeep
 from strandline.node.compaction.publisher import CompactionPublisher
 from strandline.node.compaction.replica_log import ReplicaLog
@@ -45,7 +45,7 @@ class CompactionUpkeep:
         self._round: CleaningRound | None = None
         self._rounds = itertools.count(1)
         self._makers = itertools.count(1)
-        self._swept = False
+        self._sweep = LogSweep(context)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -158,8 +158,10 @@ class CompactionUpkeep:
             # While a round is under way only a reset may change its log.
             if one.log.wants_care and (one.log is not busy or not one.log.in_step()):
                 await self._guarded(one.log, Work.KEEP, one.log.care())
-        if context.registered and not self._swept:
-            await self._sweep()
+        if self._sweep.due():
+            await self._sweep.run(
+                {(each.log.replica.topic_id, each.log.replica.number) for each in kept.values()}
+            )
 
     def _taken_up(self, replica: Replica, configs: Configs) -> LogUpkeep:
         made = ReplicaLog(self._context, replica, self.measures, self._makers)
@@ -184,26 +186,7 @@ class CompactionUpkeep:
             await one.log.remove()
         except OSError as error:
             log.warning("the local log of %s, which is not needed any more, stays: %s", one.log, error)
-
-    async def _sweep(self) -> None:
-        """Remove the logs of partitions that this node has no compacted replica of, once after the start."""
-        self._swept = True
-        context = self._context
-
-        def needed(topic_id: bytes, number: int) -> bool:
-            topic = context.controller.machine.topic_by_id(topic_id)
-            if topic is None or configs_of(context, topic_id) is None or number >= len(topic.partitions):
-                return False
-            return context.config.node.id in topic.partitions[number].replicas
-
-        disk, executor = context.disk, context.log_executor
-        try:
-            found = await context.loop.run_in_executor(executor, stored_logs, disk, context.config.node.data)
-            for place, folder in found.items():
-                if not needed(*place):
-                    await context.loop.run_in_executor(executor, remove_log, disk, folder)
-        except OSError as error:
-            log.warning("local logs that are not needed any more stay: %s", error)
+            self._sweep.later()
 
     # Filling.
 

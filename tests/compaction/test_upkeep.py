@@ -13,6 +13,7 @@ from crc32c import crc32c
 from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.compactor import Filtered, FilterJob, IngestJob, JobFailed, MapJob, Why
 from strandline.node.compaction.local_log import MANIFEST
+from strandline.node.compaction.log_sweep import SWEEP_SECONDS
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.compaction.segment_files import LocalLogDamaged, write_made
@@ -467,6 +468,41 @@ def test_the_log_of_a_replica_that_leaves_goes_and_what_nobody_has_any_more_is_s
         node.step()
         assert [node.disk.exists(folder) for folder in folders] == [False, False, True]
         assert node.upkeep.measures.resets[Reset.NEW] == 0, "and the third goes on"
+
+
+def test_a_log_that_waits_for_its_replica_goes_when_its_topic_is_compacted_no_more() -> None:
+    """A node that comes back late knows the topics of then: it has to look again."""
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 10)
+        node.settle()
+        folder = node.log(replica).folder
+        node = node.again()
+        node.partitions.remove(replica)
+        node.step(SWEEP_SECONDS)
+        assert node.disk.exists(folder), "its replica is still to come"
+        node.topics.configs[replica.topic_id] = {"cleanup.policy": "delete"}
+        node.step(SWEEP_SECONDS / 2)
+        assert node.disk.exists(folder), "it is not looked for all the time"
+        node.step(SWEEP_SECONDS / 2)
+        assert not node.disk.exists(folder)
+
+
+def test_a_log_that_could_not_be_removed_is_removed_later() -> None:
+    with compaction_node() as node:
+        replica, other = node.add(0), node.add(1)
+        fill(replica, 10)
+        fill(other, 10)
+        node.settle()
+        folders = [node.log(each).folder for each in (replica, other)]
+        node.topics.configs[replica.topic_id] = {"cleanup.policy": "delete"}
+        node.partitions.remove(replica)
+        with patch("strandline.node.compaction.replica_log.remove_log", side_effect=OSError("no")):
+            node.step()
+        assert node.disk.exists(folders[0])
+        node.step(SWEEP_SECONDS)
+        assert not node.disk.exists(folders[0])
+        assert node.disk.exists(folders[1]), "its replica is here"
 
 
 # Disks and stores.

@@ -54,7 +54,7 @@ class LogFaults:
             kept = disk._names[name] = disk._durable_names[name] = Inode(disk._inodes_made)
             kept.write(0, bytes(old._names[name].live))
             kept.sync()
-        disk._folders |= {name: None for name in old._folders if name.startswith(FOLDER)}
+        disk._folders |= {name: None for name in old._folders if f"{name}/".startswith(FOLDER)}
 
     def heal(self) -> None:
         self._over = True

@@ -5,16 +5,16 @@ What it takes is told in docs/simulation.md. Nothing here is ever imported by th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 from unittest.mock import patch
 
 from strandline.node.compaction import compaction_upkeep, removal_leader, segment_files
 from strandline.node.compaction.cleaning_round import CleaningRound
-from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.ingest_plan import waiting
 from strandline.node.compaction.local_log import MANIFEST, LocalLog, View
 from strandline.node.compaction.local_reader import LocalReader
+from strandline.node.compaction.log_sweep import LogSweep
 from strandline.node.compaction.removal_leader import RemovalLeader
 from strandline.node.compaction.removal_minimum import Ends, removal_minimum
 from strandline.node.compaction.replica_log import ReplicaLog
@@ -130,8 +130,8 @@ async def _closed(self: ReplicaLog) -> None:
     self.close()
 
 
-async def _unswept(self: CompactionUpkeep) -> None:
-    self._swept = True
+async def _unswept(self: LogSweep, kept: Set[tuple[bytes, int]]) -> None:
+    self._at = None
 
 
 def _all_have_keys(*_: Any) -> tuple[int, ...]:
@@ -222,7 +222,7 @@ _HOLES = (
     ),
     Sabotage(
         "not-swept", "a node that starts keeps local logs of what went meanwhile",
-        lambda: (patch.object(CompactionUpkeep, "_sweep", _unswept),),
+        lambda: (patch.object(LogSweep, "run", _unswept),),
     ),
     Sabotage(
         "always-in-step", "a log is used whatever it has missed",
