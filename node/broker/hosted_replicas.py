@@ -66,7 +66,6 @@ class HostedReplicas:
             self._coordinators.remove(place.group)
             self._recorders.forget(place.group)
             raise
-        self._recorders.opened(place.group)
         self._leaders.watch(group)
         replica.attach(group)
         if isinstance(replica, Partition):

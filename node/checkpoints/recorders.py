@@ -16,16 +16,14 @@ class CheckpointRecorders:
     def __init__(
         self, cluster: str, host: RaftHost, publisher: CheckpointPublisher, taken: Callable[[int, int], None]
     ) -> None:
-        """`taken` is told of the group and index of each checkpoint that was taken for the first time: not of
-        one that a log of before this process may have, which is applied again."""
+        """`taken` is told of the group and index of each checkpoint that this node takes for the first time:
+        not of one that an earlier process, folder or replica of this node may have taken as well."""
         self._cluster = cluster
         self._host = host
         self._publisher = publisher
         self._tails = TailBudget()
         self._by_group: dict[int, CheckpointRecorder] = {}
         self._taken = taken
-        self._found: dict[int, int] = {}
-        """Last index in the log of each group as it was opened."""
 
     def __iter__(self) -> Iterator[int]:
         """The groups that have one."""
@@ -44,18 +42,16 @@ class CheckpointRecorders:
         )
         return recorder
 
-    def opened(self, group: int) -> None:
-        """Its log was read from the disk, or begins now; nothing is applied yet but what a snapshot has."""
-        self._found[group] = self._host.groups[group].journal.last
-
     def _first_taken(self, group: int, index: int) -> None:
-        if group in self._found and index > self._found[group]:
+        # The end of the log as it was opened would not do. A wiped folder, and a replica that comes back to
+        # this node, begin without one; and what is applied need not be on this node's disk yet.
+        before = self._host.groups[group].committed_before
+        if before is not None and index > before:
             self._taken(group, index)
 
     def forget(self, group: int) -> None:
         """The replica is gone; KeyError when it had no recorder."""
         self._by_group.pop(group).close()
-        self._found.pop(group, None)
 
 
 def _place(group: RaftGroup, index: int) -> CheckpointPlace:

@@ -181,22 +181,21 @@ def test_a_checkpoint_whose_entry_was_not_recorded_is_a_defect() -> None:
             replica.recorder.checkpoint(2, lambda: b"state")
 
 
-def test_only_a_checkpoint_that_no_earlier_process_can_have_taken_is_told_as_new() -> None:
-    """The entry before was in the log when this process opened it, so it may be applied once more."""
+def test_only_a_checkpoint_that_this_node_cannot_have_taken_before_is_told_as_new() -> None:
+    """Nor is one told while that is unknown; what the log had when it was opened does not matter."""
     with world() as made:
         to = publisher(*node_and_store(made))
-        journal = SimpleNamespace(last=3, term_at=lambda index: 1)
+        journal = SimpleNamespace(last=0, term_at=lambda index: 1)
         members = SimpleNamespace(at=lambda index: SimpleNamespace(voters=VOTERS, learners=()))
-        group: Any = SimpleNamespace(journal=journal, configuration_log=members)
+        group: Any = SimpleNamespace(journal=journal, configuration_log=members, committed_before=None)
         told: list[tuple[int, int]] = []
         host: Any = SimpleNamespace(groups={GROUP: group})
         recorders = CheckpointRecorders(CLUSTER, host, to, lambda *place: told.append(place))
         recorder = recorders.make(GROUP, "partition")
-        recorders.opened(GROUP)
-        journal.last = 9
-        for index in (2, 3, 4):
+        for index, before in ((2, None), (3, 4), (4, 4), (5, 4)):
+            group.committed_before = before
             recorder.applied(index, 1, b"entry")
             recorder.checkpoint(index, lambda: b"state")
-        assert told == [(GROUP, 4)]
+        assert told == [(GROUP, 5)]
         recorders.forget(GROUP)
         assert GROUP not in recorders

@@ -84,6 +84,9 @@ class Following(Part):
             return
         proven = self.accept(entries, packed, proven)
         state.commit = max(state.commit, self.commit_limit(message.commit, proven))
+        if state.committed_before is None and self.journal.term_at(state.commit) == state.term:
+            # The leader's own index: this log may end far below what an earlier replica here has applied.
+            state.committed_before = message.commit
         sent_at = message.sent_at
         if self.ack is not None and self.ack[:2] == (peer, state.term):
             proven, sent_at = max(proven, self.ack[2]), max(sent_at, self.ack[3])

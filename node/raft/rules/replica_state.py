@@ -51,6 +51,11 @@ class ReplicaState(SeamedSyncObj):
         self.failure: Exception | None = None
         self.damaged_below: int | None = None
         """Set when the stored snapshot is bad: the state must come from a leader, from this index up."""
+        self.committed_before: int | None = None
+        """Highest index that an earlier process, folder or replica of this node may have applied; None until
+        it is known. It is the leader's commit index when a leader was first known to be ready, or the first
+        entry of the first term that was led here: either leader has all that was committed before (leader
+        completeness, Raft §5.4.3)."""
 
         self.configurations = [configuration]
         """Those in the log, the snapshot's first; kept by ConfigurationLog."""

@@ -72,4 +72,6 @@ class Roles(Part):
         state.progress = {peer: Progress(self.journal.last + 1) for peer in state.peers}
         state.append(bytes([EntryKind.BEGIN_TERM]) + self.host.node_id.to_bytes(8, "big"))
         state.term_start = self.journal.last
+        if state.committed_before is None:
+            state.committed_before = state.term_start
         state.tell_leadership(True)
