@@ -212,8 +212,9 @@ class LogWatch:
         ripe = newest.removals
         if has.mcco >= ripe.mtro and has.mxfo >= ripe.mxro:
             said.behind = False
+        # A node that has just started may know an older start than the one its log was filled by.
         bounds = Bounds(
-            max(manifest.start_offset, machine.start_offset), manifest.log_end, manifest.clean_end,
+            max(manifest.start_offset, newest.start_offset), manifest.log_end, manifest.clean_end,
             manifest.log_end, ripe.ripe_tombstones, ripe.ripe_markers, ripe.level_one_settled,
             newest.last_stable_offset,
         )  # fmt: skip
