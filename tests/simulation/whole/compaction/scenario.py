@@ -50,8 +50,12 @@ from tests.simulation.whole.transactions.load import Load
 from tests.simulation.whole.transactions.scenario import ENDS_SECONDS, SPARE_SECONDS
 from tests.simulation.world import World
 
-COMPACTS_SECONDS: Final = 30.0
-"""Until all logs have all there is, all copies are clean, and what is deleted is gone."""
+COMPACTS_SECONDS: Final = 60.0
+"""Until all logs have all there is, all copies are clean, and what is deleted is gone.
+
+A log that lost everything is filled by a segment at a time and, where the dirty ratio is 0, cleaned whole
+after each: some 20 offsets a second in a plan with small segments.
+"""
 FIGURES = (
     "batches", "acknowledged", "consumed", "entries", "terms", "documents", "reconciled", "log changes",
     "publications", "partial rounds", "removals", "ripe", "start moves", "resets", "dropped records",
