@@ -14,8 +14,10 @@ from tests.simulation.whole.transactions.plan import STEPS as TRANSACTION_STEPS
 SEED = 1
 
 
-# The last one applies a checkpoint once more in a new folder, with another local log than the first time.
-@pytest.mark.parametrize("seed", [0, 3, 7, 12, 1_000_080])
+# With 17 a topic is compacted again, and a node is killed while it begins the new log: the next process finds
+# that log empty. The last one applies a checkpoint once more in a new folder, with another local log than the
+# first time.
+@pytest.mark.parametrize("seed", [0, 3, 7, 12, 17, 1_000_080])
 def test_a_seed_finds_nothing(seed: int) -> None:
     report = run_seed(seed)
     assert report.findings == []

@@ -46,6 +46,9 @@ class _Said:
     """It was wiped, and has not come to MTRO and MXRO since: its old files may be reset at any time."""
     rotten: bool = False
     """A bit of a file has changed, and the log was not made anew yet."""
+    resetting: bool = False
+    """A reset of the log has begun since its last change. The process may be killed in it: then the next one
+    finds a new, empty log, and has reset none."""
 
 
 @dataclass(slots=True)
@@ -115,13 +118,18 @@ class LogWatch:
         def taken_up(*args: Any) -> Any:
             made = take_up(*args)
             made.log.watch(lambda: self._changed(broker, made.log))
-            replace = made.log.replace
+            replace, reset = made.log.replace, made.log._reset
+
+            async def resets(why: Reset) -> None:
+                self.said(broker.node_id, made.log.replica.group.id).resetting = True
+                await reset(why)
 
             async def replaced(segments: Any, clean_end: int) -> bool:
                 self._check_in_step(broker, made.log)
                 return bool(await replace(segments, clean_end))
 
             made.log.replace = replaced  # type: ignore[method-assign]
+            made.log._reset = resets  # type: ignore[method-assign]
             return made
 
         def sent(peer: int, rows: list[tuple[int, Any]]) -> None:
@@ -191,7 +199,8 @@ class LogWatch:
         place, node = Place(log.replica.topic_id, log.replica.number), broker.node_id
         said = self.said(node, group)
         manifest, machine = it.manifest, log.replica.machine
-        if sum(broker.compaction.measures.resets.values()) and not manifest.segments:
+        resetting, said.resetting = said.resetting, False
+        if resetting and not manifest.segments:
             # Rotten bits may be met long after everything else was made good.
             rotten, said.rotten, said.ends = said.rotten, False, Ends(0, 0)
             if (
