@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -69,14 +69,21 @@ def holder(port: int) -> str:
     """The process that listens there, as far as this user may see, like "pid 1234 (java kafka.Kafka)"."""
     inodes = _listening_inodes(port)
     for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
+        if not process.name.isdigit() or inodes.isdisjoint(_descriptors(process)):
             continue
-        with contextlib.suppress(OSError):  # another user's, or gone meanwhile
-            for descriptor in (process / "fd").iterdir():
-                if os.readlink(descriptor) in inodes:
-                    words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
-                    return f"pid {process.name} ({words.decode(errors='replace').strip()[:60]})"
+        with contextlib.suppress(OSError):  # gone meanwhile
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+            return f"pid {process.name} ({words.decode(errors='replace').strip()[:60]})"
     return "another process"
+
+
+def _descriptors(process: Path) -> Iterator[str]:
+    """What the open files of a process are; nothing if it is another user's, or gone meanwhile."""
+    with contextlib.suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            # One by one: of this process, the listing's own descriptor is gone when it is looked at.
+            with contextlib.suppress(OSError):
+                yield os.readlink(descriptor)
 
 
 def _listening_inodes(port: int) -> set[str]:

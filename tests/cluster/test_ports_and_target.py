@@ -34,6 +34,14 @@ def test_who_listens_is_named(family: socket.AddressFamily) -> None:
     assert holder(port) == "another process"
 
 
+def test_the_holder_is_found_behind_a_descriptor_that_goes_while_they_are_listed() -> None:
+    """The listing itself has the lowest free descriptor, and that is gone when it is looked at."""
+    lower = os.open(os.devnull, os.O_RDONLY)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        os.close(lower)
+        assert holder(taken.getsockname()[1]).startswith(f"pid {os.getpid()} (")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = Description.new(tmp_path / "strandline-cluster", {1: Ports(1, 2, 3), 2: Ports(4, 5, 6)}, None, ())
