@@ -8,7 +8,7 @@ import numpy as np
 
 from strandline.statemachine.object_names import OBJECT_ID_BYTES
 from strandline.statemachine.partition.aborted_transactions import chunk_places
-from strandline.statemachine.partition.extents import ROW_BYTES
+from strandline.statemachine.partition.extent import ROW_BYTES
 from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW, UNIQUE_BYTES
 
 EXTENT_ROWS: Final = np.dtype(
@@ -24,7 +24,7 @@ EXTENT_ROWS: Final = np.dtype(
         ("object_id", f"V{OBJECT_ID_BYTES}"),
     ]
 )
-"""A row of `strandline.statemachine.partition.extents.ROW`: a batch in level zero, or inline."""
+"""A row of `strandline.statemachine.partition.extent.ROW`: a batch in level zero, or inline."""
 assert EXTENT_ROWS.itemsize == ROW_BYTES
 
 LEVEL_ONE_ROWS: Final = np.dtype(

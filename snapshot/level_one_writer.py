@@ -19,7 +19,7 @@ from strandline.snapshot.level_one_format import (
 )
 from strandline.snapshot.level_zero_format import BATCH, BATCH_HEADER_BYTES, CHECKED_FROM, MAGIC_2
 from strandline.snapshot.object_frame import HEADER, TAIL, Buffer
-from strandline.statemachine.partition.extents import Extent
+from strandline.statemachine.partition.extent import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 
 _STAMP: Final = struct.Struct(">qii")

@@ -7,7 +7,13 @@ from importlib.metadata import version
 from itertools import product
 from typing import Any
 
-from strandline.node.admin import collection_metrics, compaction_metrics, group_metrics, removal_metrics
+from strandline.node.admin import (
+    collection_metrics,
+    compaction_metrics,
+    group_metrics,
+    inline_metrics,
+    removal_metrics,
+)
 from strandline.node.admin.exposition import Page, label
 from strandline.node.admin.health import REASONS, problems, status
 from strandline.node.admin.loop_lag import LoopLag
@@ -49,6 +55,7 @@ class Metrics:
         self._process(page)
         self._kafka(page)
         self._batcher(page)
+        inline_metrics.inline(page, self._source)
         self._reader(page)
         _cache(page, "written", self._source.written)
         _cache(page, "fetched", self._source.fetched)
@@ -67,7 +74,7 @@ class Metrics:
         partitions = replicas(self._source)
         await group_metrics.groups(page, self._source, partitions, slices)
         for partition in partitions:
-            _partition(page, partition)
+            _partition(page, self._source, partition)
             await slices.breathe()
         return await page.text(slices)
 
@@ -278,7 +285,7 @@ def _cache(page: Page, name: str, cache: BatchCache | BlockCache[Any]) -> None:
     page.add("strandline_cache_evictions_total", cache.evicted, which)
 
 
-def _partition(page: Page, partition: PartitionSource) -> None:
+def _partition(page: Page, source: AdminSource, partition: PartitionSource) -> None:
     machine, window, counters = partition.machine, partition.fence.window, partition.fence.counters
     labels = f"{label('topic', partition.topic)},{label('partition', partition.number)}"
     page.add("strandline_partition_leader", int(partition.leads), labels)
@@ -286,6 +293,7 @@ def _partition(page: Page, partition: PartitionSource) -> None:
     page.add("strandline_partition_high_watermark", machine.high_watermark, labels)
     page.add("strandline_partition_start_offset", machine.start_offset, labels)
     collection_metrics.partition(page, partition, labels)
+    inline_metrics.partition(page, source, partition, labels)
     page.add("strandline_partition_producers", len(machine.producers), labels)
     page.add("strandline_partition_aborted_transactions", len(machine.aborted), labels)
     page.add("strandline_partition_retained_checkpoints", len(machine.checkpoints.retained), labels)

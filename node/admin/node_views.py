@@ -120,6 +120,11 @@ def partition(source: AdminSource, replica: PartitionSource) -> dict[str, Any]:
         "last_reconciled_log_index": machine.last_reconciled_log_index,
         "extents": len(machine.extents),
         "level_zero_bytes": machine.extents.bytes,
+        "inline": {
+            "bytes": machine.extents.inline_bytes,
+            "seconds": source.inline_storing.age(replica.group.id),
+            "from_offset": machine.extents.first_inline_offset if machine.extents.inline_bytes else None,
+        },
         "level_one": {
             "objects": len(machine.level_one),
             "bytes": machine.level_one.bytes,

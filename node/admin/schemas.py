@@ -197,6 +197,11 @@ PARTITION: Final = record(
     last_reconciled_log_index=value("integer", "Log index of the entry that last raised it; 0: none."),
     extents=value("integer", "Batches in level zero that the partition refers to."),
     level_zero_bytes=value("integer", "Their bytes."),
+    inline=record(
+        bytes=value("integer", "Of these, the bytes that lie in the nodes' logs alone."),
+        seconds=value("number", "Age of the oldest of these batches, as seen here."),
+        from_offset=maybe("integer", "The first offset that lies in the logs alone."),
+    ),
     level_one=record(
         objects=value("integer", "Level-one objects that the partition refers to."),
         bytes=value("integer", "Their bytes."),

@@ -34,6 +34,7 @@ from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
+from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.raft.host import RaftHost
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection
@@ -189,6 +190,12 @@ class CheckpointTaker(Protocol):
     ) -> CheckpointReportSource: ...
 
 
+class InlineStoringSource(Protocol):
+    """The part that stores the batches which lie in the nodes' logs alone."""
+
+    def age(self, group: int, /) -> float: ...
+
+
 class AdminSource(Protocol):
     """A node, as its admin server sees it."""
 
@@ -212,6 +219,10 @@ class AdminSource(Protocol):
     def coordinators(self) -> CoordinatorTableSource: ...
     @property
     def batcher(self) -> Batcher: ...
+    @property
+    def inline_budget(self) -> InlineBudget: ...
+    @property
+    def inline_storing(self) -> InlineStoringSource: ...
     @property
     def reader(self) -> Reader: ...
     @property

@@ -84,6 +84,7 @@ class Broker(NodeParts):
         self.replacements.close()
         self.replica_manager.close()
         self.preferred_leaders.close()
+        await self.inline_storing.close()
         await self.level_one.close()
         self.removal.close()
         self.reports.close()

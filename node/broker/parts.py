@@ -61,6 +61,8 @@ from strandline.node.objectstore.store import ObjectStore
 from strandline.node.objectstore.store_watch import StoreWatch
 from strandline.node.partition import transaction_markers
 from strandline.node.partition.fence_log import FenceLog
+from strandline.node.partition.inline_budget import InlineBudget
+from strandline.node.partition.inline_storing import InlineStoring
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.disk import Disk
@@ -201,6 +203,8 @@ class NodeParts:
             shard=self.node_id,
             epoch=self.epoch.current,
         )
+        self.inline_budget = InlineBudget(config.inline, loop.time)
+        self.inline_storing = InlineStoring(self.partitions, self.batcher, self.inline_budget, loop=loop)
         self.reader = Reader(store, ReaderConfig(), loop=loop, written=self.written, fetched=self.fetched)
         self.level_one_builder = level_one_builder or StoreBuilder(
             store, BuilderConfig(block_bytes=config.level_one.block_bytes), loop=loop
@@ -266,6 +270,7 @@ class NodeParts:
 
     def _on_owned(self) -> None:
         """The storage is this cluster's: what moves and deletes objects may begin."""
+        self.inline_storing.start()
         self.level_one.start()
         self.compaction.start()
         self.reports.start()
@@ -287,6 +292,7 @@ class NodeParts:
             recorder=recorder,
             fence_log=self._fence_log,
             local=self.local_reader,
+            inline=self.inline_budget,
         )
 
     def _group_failed(self, group: RaftGroup, error: Exception) -> None:

@@ -101,6 +101,22 @@ class TopicsSection:
 
 
 @dataclass(frozen=True, slots=True)
+class InlineSection:
+    """Small batches that go into the log itself, and later to objects. Sizes are bytes."""
+
+    seconds: float = 5.0
+    """The longest that a record lies in the nodes' logs alone, as long as the store works."""
+    max_batch_bytes: int = 0
+    """A larger batch goes to an object; 0: all do, and what is inline stays so until it is lifted."""
+    partition_bytes_per_second: int = 4 * MIB
+    bytes_per_second: int = 16 * MIB
+    """So much goes into the log of one partition, and of all that the node leads; more goes to objects."""
+    partition_bytes: int = 4 * MIB
+    bytes: int = 64 * MIB
+    """So much of one partition, and of all that the node leads, may lie in the logs alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class CacheSection:
     """Batches kept in memory, in bytes."""
 
@@ -243,6 +259,7 @@ class NodeConfig:
     coordinator: CoordinatorSection = CoordinatorSection()
     groups: GroupsSection = GroupsSection()
     transactions: TransactionsSection = TransactionsSection()
+    inline: InlineSection = InlineSection()
     notes: tuple[str, ...] = ()
     """Notes about the configuration for the operator's log."""
 
@@ -443,6 +460,7 @@ def _build(given: _Given) -> NodeConfig:
         CoordinatorSection(**given.section("coordinator")),
         groups,
         TransactionsSection(**given.section("transactions")),
+        InlineSection(**given.section("inline")),
         tuple(given.notes),
     )
 

@@ -114,6 +114,16 @@ def _size(value: Any) -> int:
     return int(match[1]) * _BYTES[match[2]]
 
 
+def _size_up_to(most: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        size = _size(value)
+        if size > most:
+            raise ValueError(f"{value!r} is more than {most // KIB}KiB")
+        return size
+
+    return read
+
+
 def _some_bytes(value: Any) -> int:
     size = _size(value)
     if size < KIB:
@@ -295,6 +305,12 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "batching.puts_per_second": _rate,
     "batching.max_staged_bytes": _size,
     "batching.max_staged_batches": _whole(1, 2**31),
+    "inline.seconds": _positive_seconds,
+    "inline.max_batch_bytes": _size_up_to(512 * KIB),
+    "inline.partition_bytes_per_second": _some_bytes,
+    "inline.bytes_per_second": _some_bytes,
+    "inline.partition_bytes": _some_bytes,
+    "inline.bytes": _some_bytes,
     "cache.written_bytes": _size,
     "cache.fetched_bytes": _size,
     "cache.level_one_bytes": _size,

@@ -20,7 +20,7 @@ from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.level_zero_format import verify_batch
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import Extent, InlineExtent
+from strandline.statemachine.partition.extent import Extent, InlineExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 
 KIB: Final = 1024

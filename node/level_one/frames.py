@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from strandline.node.level_one.builder import BuildFailed, Merge, Output
-from strandline.statemachine.object_names import OBJECT_ID_BYTES
-from strandline.statemachine.partition.extents import (
+from strandline.statemachine.partition.extent import (
     INLINE_ROW,
+    NO_OBJECT,
     OBJECT_ROW,
     ROW,
     Extent,
@@ -24,7 +24,6 @@ from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW, LevelOneE
 EXTENTS_AT_A_TIME: Final = 1000
 INLINE_BYTES_AT_A_TIME: Final = 1024 * 1024
 """A frame of extents ends with the inline batch that reaches this."""
-_NO_OBJECT: Final = bytes(OBJECT_ID_BYTES)
 
 
 # Jobs, from the node.
@@ -55,7 +54,7 @@ def _slices(extents: Sequence[Extent]) -> Iterator[list[Any]]:
     inline_bytes = 0
     for extent in extents:
         if isinstance(extent, InlineExtent):
-            rows.append(ROW.pack(INLINE_ROW, *extent[:5], 0, 0, _NO_OBJECT))
+            rows.append(ROW.pack(INLINE_ROW, *extent[:5], 0, 0, NO_OBJECT))
             inline.append(extent.data)
             inline_bytes += len(extent.data)
         else:

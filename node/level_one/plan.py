@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from strandline.node.config.node_config import LevelOneSection
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
-from strandline.statemachine.partition.extents import Extent, Extents
+from strandline.statemachine.partition.extent import Extent
+from strandline.statemachine.partition.extents import Extents
 
 MAX_SHARES: Final = 128
 """Partitions in one job; each is at least one object."""

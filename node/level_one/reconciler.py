@@ -34,7 +34,7 @@ from strandline.node.level_one.plan import (
 from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.runtime.slices import in_slices, look_seconds
-from strandline.statemachine.partition.extents import Extent
+from strandline.statemachine.partition.extent import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_commands import AdvanceReconciled
 

@@ -15,7 +15,7 @@ from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.measures import ReaderMeasures
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectStore, RangeNotFound, StoreError
 from strandline.snapshot.level_zero_format import BadObject, verify_batch
-from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import cast
 
 from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.kafka.wire.control_batch import control_batch
@@ -27,12 +26,14 @@ from strandline.node.partition.batch import (
 )
 from strandline.node.partition.fence import Fence
 from strandline.node.partition.fence_log import FenceLog
+from strandline.node.partition.inline_budget import InlineBudget, PartitionBudget
 from strandline.node.partition.producer_expiry import producer_expiry_ms
-from strandline.node.partition.refusals import refusal_of
+from strandline.node.partition.refusals import result_of
 from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
+from strandline.node.partition.stored_inline_batches import StoredInlineBatches
 from strandline.node.partition.writer import EpochSource, Writer
 from strandline.node.raft.group import RaftGroup
-from strandline.node.raft.outcome import Applied, Outcome
+from strandline.node.raft.outcome import Outcome
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.replica.led_replica import LedReplica
 from strandline.node.replica.replica_machine import Recorder, ReplicaMachine
@@ -48,6 +49,7 @@ from strandline.statemachine.partition.partition_commands import (
     CommandResult,
     EndTransaction,
     SetStartOffset,
+    StoreInline,
     Tick,
     encode,
 )
@@ -88,9 +90,11 @@ class Partition(LedReplica):
         recorder: Recorder,
         fence_log: FenceLog | None = None,
         local: LocalReader | None = None,
+        inline: InlineBudget | None = None,
     ) -> None:
         """`wall_ms` is the node's clock; `agreed_ms` the same, None while most nodes do not agree with it.
-        `local` reads the local logs of compacted topics; None if no replica has one.
+        `local` reads the local logs of compacted topics; None if no replica has one. `inline` is the node's
+        budget for batches in the log itself; None if all go to objects.
         """
         super().__init__(place, "partition", loop)
         self.topic_id = place.topic_id
@@ -109,6 +113,7 @@ class Partition(LedReplica):
             epoch=epoch,
             machine=self.machine,
             wall_ms=wall_ms,
+            budget=None if inline is None else PartitionBudget(inline),
         )
         self._batches = StoredBatches(
             Place(place.topic_id, place.partition),
@@ -120,6 +125,7 @@ class Partition(LedReplica):
             group=place.group,
             local=local,
         )
+        self.stored_inline = StoredInlineBatches(self.fence, epoch, written, self._replicate)
         self._wall_ms = wall_ms
         self._agreed_ms = agreed_ms
         self._collectable_epoch = -1
@@ -223,7 +229,7 @@ class Partition(LedReplica):
         now = self._wall_ms()
         batch = control_batch(producer_id, epoch, commit, coordinator_term, now)
         command = EndTransaction(producer_id, epoch, number, commit, coordinator_term, now, batch)
-        result = _result(await self._replicate(command, window.term))
+        result = result_of(await self._replicate(command, window.term))
         return result if isinstance(result, Refusal) else None
 
     def _ended(self, producer_id: int) -> int:
@@ -260,8 +266,8 @@ class Partition(LedReplica):
 
         Of an AdvanceEpoch only the newest epoch counts: the window is that of the fence it gets here.
         """
-        if isinstance(command, (Append, AppendInline, EndTransaction)):
-            raise ValueError("batches come through append() and end_transaction()")
+        if isinstance(command, (Append, AppendInline, StoreInline, EndTransaction)):
+            raise ValueError("batches come through append(), stored_inline and end_transaction()")
         window = self.fence.window
         if window is None:
             return _NOT_LEADING
@@ -272,7 +278,7 @@ class Partition(LedReplica):
         if isinstance(command, SetStartOffset) and command.start_offset > self.high_watermark:
             message = f"offset {command.start_offset} is above the high watermark, {self.high_watermark}"
             return Refusal(Reason.ABOVE_HIGH_WATERMARK, message)
-        return _result(await self._replicate(command, window.term))
+        return result_of(await self._replicate(command, window.term))
 
     # Its place in the node.
 
@@ -331,19 +337,11 @@ class Partition(LedReplica):
             future = self._replicate(AdvanceEpoch(hold.window), hold.window.term)
         finally:
             hold.release()
-        return _result(await future)
+        return result_of(await future)
 
     async def _advance_removal(self, command: AdvanceRemoval, term: int) -> CommandResult | Refusal:
         """Propose it behind a Tick in one entry: what a wrong clock pushed ahead must not let rows ripen."""
         now = self._agreed_ms()
         if now is None:
             return Refusal(Reason.NOT_NOW, "the nodes do not agree on the time")
-        return _result(await self.group.replicate(encode(term, now, [self._tick_at(now), command]), term))
-
-
-def _result(outcome: Outcome) -> CommandResult | Refusal:
-    if not isinstance(outcome, Applied):
-        return refusal_of(outcome)
-    if isinstance(outcome.value, Rejected):
-        return refusal_of(outcome.value)
-    return cast(CommandResult, outcome.value[-1])
+        return result_of(await self.group.replicate(encode(term, now, [self._tick_at(now), command]), term))

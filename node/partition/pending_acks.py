@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 from strandline.node.partition.batch import AppendResult
 from strandline.node.partition.gaps import Gaps
-from strandline.node.partition.lanes import Pending
+from strandline.node.partition.lanes import Inline, Pending, is_inline
 from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.verifications import Verifications
 from strandline.node.raft.config import RaftConfig
@@ -43,6 +44,8 @@ class PendingAcks:
         self.batches = 0
         self.bytes = 0
         """Of batches that are accepted and not answered yet."""
+        self.inline_bytes = 0
+        """Of those that go into the log itself."""
         self.gaps = Gaps()
         self.verifications = Verifications()
         self._loop = loop
@@ -59,6 +62,11 @@ class PendingAcks:
         """Count a batch until its answer."""
         self.batches += 1
         self.bytes += len(pending.batch.data)
+
+    def goes_inline(self, pending: Pending) -> None:
+        """A batch that was accepted goes into the log itself."""
+        pending.stored = Inline.IN_THE_ENTRY
+        self.inline_bytes += len(pending.batch.data)
 
     def await_outcome(self, entry: list[Pending], outcome: asyncio.Future[Outcome]) -> None:
         """Answer these batches, which are in the log as one entry, with the entry's outcome."""
@@ -95,7 +103,7 @@ class PendingAcks:
             self.fail(entry, refusal_of(outcome.value))
         else:
             short: list[tuple[Pending, Appended]] = []
-            for pending, result in zip(entry, outcome.value[0], strict=True):
+            for pending, result in zip(entry, chain.from_iterable(outcome.value), strict=True):
                 if not isinstance(result, Appended):
                     self._end(pending, self._refused(pending, result))
                 elif pending.batch.replicas:
@@ -139,6 +147,8 @@ class PendingAcks:
     def _end(self, pending: Pending, result: AppendResult) -> None:
         self.batches -= 1
         self.bytes -= len(pending.batch.data)
+        if is_inline(pending):
+            self.inline_bytes -= len(pending.batch.data)
         if pending.verified:
             self.verifications.end(pending.batch.producer_id)
         if not pending.result.done():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from strandline.statemachine.partition.extents import Extent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, ObjectExtent
 
 
 class ReaderHolds:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
-from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
+from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from strandline.node.refusal import Reason, Refusal
+from strandline.statemachine.partition.partition_commands import CommandResult
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 
 _LOG: Final = {
@@ -35,6 +36,15 @@ def refusal_of(outcome: NotLeader | Overloaded | Unknown | Rejected) -> Refusal:
         reason, message = _STATE[outcome.reason]
         return Refusal(reason, message.format(outcome.current))
     return Refusal(_LOG[type(outcome)], outcome.reason)
+
+
+def result_of(outcome: Outcome) -> CommandResult | Refusal:
+    """The result of an entry's last command."""
+    if not isinstance(outcome, Applied):
+        return refusal_of(outcome)
+    if isinstance(outcome.value, Rejected):
+        return refusal_of(outcome.value)
+    return cast(CommandResult, outcome.value[-1])
 
 
 def behind(refusal: Refusal) -> Refusal:

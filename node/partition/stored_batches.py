@@ -23,7 +23,7 @@ from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.reader_holds import ReaderHolds
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from strandline.statemachine.partition.extents import Extent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, parse_level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 

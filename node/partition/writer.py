@@ -1,9 +1,11 @@
 """The way of a batch into a partition: the object store, its producer's turn, the fence, the log.
 
 Batches are staged the moment they arrive, so uploads overlap and end in any order; uploaded batches go to the
-log in the order in which their producer sent them. A turn in the producer's queue comes first, the fence
-second, the log last: a batch that held the fence while it waited for its turn could wait for one that needs
-the window to slide. docs/write-path.md has the rules and the end of each failure.
+log in the order in which their producer sent them. Small ones go to the log with their bytes, within a budget
+(inline_budget.py): they need no upload and no fence, but wait for their turn like the others. A turn in the
+producer's queue comes first, the fence second, the log last: a batch that held the fence while it waited for
+its turn could wait for one that needs the window to slide. docs/write-path.md has the rules and the end of
+each failure.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Protocol
 
 from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
+from strandline.node.partition.admission import Admission
 from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
 from strandline.node.partition.fence import Fence, Grant, Hold
-from strandline.node.partition.lanes import Lane, Pending, placeholder
+from strandline.node.partition.inline_budget import PartitionBudget
+from strandline.node.partition.lanes import Inline, Lane, Pending, commands_of
 from strandline.node.partition.pending_acks import PendingAcks
 from strandline.node.partition.refusals import behind, refusal_of
 from strandline.node.raft.group import RaftGroup
@@ -25,16 +29,13 @@ from strandline.node.raft.outcome import Applied
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Append, Appended, encode
+from strandline.statemachine.partition.partition_commands import Appended, encode
 from strandline.statemachine.partition.producer_state import NO_PRODUCER
-from strandline.statemachine.partition.producers import Duplicate
-
-MAX_BATCHES = 16_384
-MAX_BYTES = 64 * 1024 * 1024
-"""Batches of one partition accepted and not yet answered; those in the log count too."""
 
 MAX_ENTRY_BATCHES = 1_024
-"""Placeholders in one entry: about 100 KiB of log."""
+"""Batches in one entry: about 100 KiB of log if none is inline."""
+MAX_ENTRY_INLINE_BYTES = 512 * 1024
+"""An entry ends with the inline batch that reaches this: an append message takes twice as much."""
 
 
 class EpochSource(Protocol):
@@ -67,7 +68,9 @@ class Writer:
         epoch: EpochSource,
         machine: PartitionStateMachine,
         wall_ms: Callable[[], int],
+        budget: PartitionBudget | None,
     ) -> None:
+        """With a `budget`, batches may go inline."""
         self.acks = PendingAcks(loop, lambda index, count: self.group.when_held(index, count))
         self.duplicates = 0
         """Batches that were in the log already and not uploaded again."""
@@ -82,11 +85,19 @@ class Writer:
         self._epoch = epoch
         self._machine = machine
         self._wall_ms = wall_ms
+        self._admission = Admission(loop, fence, machine, self.acks)
+        self._budget = budget
         self._lanes: dict[int, Lane] = {}
         self._ready: list[Lane] = []
         # The entry being put together, and what it is put together under; empty between two callbacks.
         self._entry: list[Pending] = []
+        self._entry_inline_bytes = 0
         self._hold: Hold | None = None
+
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes of the partition that lie in the logs alone, or are on their way there."""
+        return self._machine.extents.inline_bytes + self.acks.inline_bytes
 
     def append(
         self,
@@ -101,8 +112,8 @@ class Writer:
         The result is never an exception. Cancelling it gives up the answer and not the batch: later batches
         were sent in the belief that it comes first.
         """
-        there = self._duplicate(batch, verification)
-        if there is None and (refusal := self._refusal(batch)) is not None:
+        there = self._admission.duplicate(batch, verification)
+        if there is None and (refusal := self._admission.refusal(batch, self.group)) is not None:
             return self.refuse(batch, refusal)
         result: asyncio.Future[AppendResult] = self._loop.create_future()
         if there is not None:
@@ -157,48 +168,15 @@ class Writer:
         self.lost(reason)
         self.acks.close(reason)
 
-    def _duplicate(self, batch: ProducedBatch, verification: Verification | None) -> Duplicate | None:
-        """The batch as it is in the log already, if its answer was lost or late, and this state knows.
-
-        An upload only to be told so takes longer than a producer waits where the store is slower than its
-        request.timeout.ms: it would never hear of any batch, and each attempt would leave an object.
-        """
-        if batch.producer_id == NO_PRODUCER or batch.replicas or verification is not None:
-            # What min.insync.replicas or a coordinator has to say, it says behind the log.
-            return None
-        if self._fence.window is None:
-            return None
-        return self._machine.producers.duplicate(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
-        )
-
-    def _refusal(self, batch: ProducedBatch) -> Refusal | None:
-        if self._fence.window is None:
-            return Refusal(Reason.NOT_LEADER, "this node does not lead the partition, or not yet")
-        acks = self.acks
-        if batch.replicas and (there := self.group.in_sync()) < batch.replicas:
-            return Refusal(
-                Reason.NOT_NOW, f"{there} replicas are in sync, and min.insync.replicas is {batch.replicas}"
-            )
-        if acks.gaps and batch.producer_id != NO_PRODUCER:
-            failure = acks.gaps.refusal(batch, self._machine.producers, self._loop.time())
-            if failure is not None:
-                return failure
-        if self.group.overloaded():
-            # Its object would lie in storage for nothing, and its producer sends it again ten times a second.
-            return Refusal(
-                Reason.NOT_NOW,
-                "too many commands wait for this partition's log or its disk, which may be full",
-            )
-        if acks.batches >= MAX_BATCHES or acks.bytes + len(batch.data) > MAX_BYTES:
-            return Refusal(
-                Reason.NOT_NOW, f"{acks.batches} batches of {acks.bytes} bytes wait in this partition"
-            )
-        return None
-
     # Up.
 
     def _stage(self, pending: Pending) -> None:
+        budget = self._budget
+        if budget is not None and budget.takes(len(pending.batch.data), self.inline_bytes):
+            self.acks.goes_inline(pending)
+            if pending.lane.queue[0] is pending:
+                self._now_ready(pending.lane)
+            return
         try:
             staged = self._batcher.stage(self._topic_id, self._number, pending.batch.data)
         except ValueError as error:
@@ -262,8 +240,11 @@ class Writer:
                 self._fail(lane, stored)
                 continue
             hold = self._hold
-            if hold is None or hold.window.classify(stored.epoch) is not EpochStatus.IN_WINDOW:
-                self._write()
+            if isinstance(stored, Inline):
+                self._entry_inline_bytes += len(head.batch.data)
+            elif hold is None or hold.window.classify(stored.epoch) is not EpochStatus.IN_WINDOW:
+                if hold is not None:
+                    self._write()
                 # Had the log refused that entry, all that is behind it would be gone from here.
                 if not queue or queue[0] is not head:
                     continue
@@ -275,7 +256,7 @@ class Writer:
                     continue
             queue.popleft()
             self._entry.append(head)
-            if len(self._entry) >= MAX_ENTRY_BATCHES:
+            if len(self._entry) >= MAX_ENTRY_BATCHES or self._entry_inline_bytes >= MAX_ENTRY_INLINE_BYTES:
                 self._write()
         if not queue and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
@@ -310,18 +291,20 @@ class Writer:
     def _write(self) -> None:
         """Put the entry that was put together into the log, and give the hold back."""
         hold, self._hold = self._hold, None
-        if hold is None:
-            return
         entry, self._entry = self._entry, []
-        window = hold.window
+        self._entry_inline_bytes = 0
+        # Inline batches alone need no hold: they name no epoch.
+        window = self._fence.window if hold is None else hold.window
         try:
             if not entry:
                 return
-            command = encode(window.term, self._wall_ms(), [Append(window, [*map(placeholder, entry)])])
+            assert window is not None, "with the term all its batches have failed"
+            command = encode(window.term, self._wall_ms(), commands_of(entry, window))
             future = self.group.replicate(command, window.term)
         finally:
             # The entry is in the leader's log, or it never will be.
-            hold.release()
+            if hold is not None:
+                hold.release()
         if future.done():
             outcome = future.result()
             assert not isinstance(outcome, Applied), "nothing is applied before it is written"
@@ -335,9 +318,9 @@ class Writer:
         written = self._written
         for pending in entry:
             stored = pending.stored
-            assert isinstance(stored, Stored)
-            # Now, not once it is applied: a consumer that learns of the batch reads it from memory at once.
-            written.put(stored.object_id, stored.position, pending.batch.data)
+            if isinstance(stored, Stored):
+                # Now, not once it is applied: a consumer that learns of the batch reads it from memory.
+                written.put(stored.object_id, stored.position, pending.batch.data)
         self.acks.await_outcome(entry, future)
 
     def _fail(self, lane: Lane, failure: Refusal) -> None:

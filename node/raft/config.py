@@ -56,6 +56,9 @@ class RaftConfig:
     trailing_entries: int = 1_000
     """Entries kept in memory behind a snapshot, so that a follower slightly behind needs no snapshot."""
 
+    trailing_bytes: int = 1 * MIB
+    """Bytes of these entries: those that exceed it go with the rest."""
+
     snapshot_chunk_bytes: int = 512 * KIB
     snapshot_window: int = 4
     """Most chunks in flight to a follower."""

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from strandline.snapshot.level_one_format import Block
 from strandline.statemachine.object_names import OBJECT_ID_BYTES
-from strandline.statemachine.partition.extents import INLINE_ROW, OBJECT_ROW
+from strandline.statemachine.partition.extent import INLINE_ROW, OBJECT_ROW
 
 Rows = NDArray[Any]
 
 
 class PieceKind(IntEnum):
-    """The first two are those of strandline.statemachine.partition.extents."""
+    """The first two are those of strandline.statemachine.partition.extent."""
 
     BATCH = OBJECT_ROW
     INLINE = INLINE_ROW

@@ -1,71 +1,31 @@
 """Extents: the places of a partition's batches, one extent per batch, in offset order.
 
-An extent is a sum type: a byte range of a level-zero object, or the bytes themselves. A partition may hold
-hundreds of thousands, and all of them go into each snapshot. So they are kept in the format of a snapshot's
-rows, 69 bytes each, in chunks that know their newest timestamp and oldest epoch: a snapshot is a join, a
-lookup is two bisections, and neither makes an object per extent.
+A partition may hold hundreds of thousands, and all of them go into each snapshot. So they are kept in the
+format of a snapshot's rows (extent.py), 69 bytes each, in chunks that know their newest timestamp and oldest
+epoch: a snapshot is a join, a lookup is two bisections, and neither makes an object per extent.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from strandline.statemachine.object_names import OBJECT_ID_BYTES, object_name
+from strandline.statemachine.object_names import OBJECT_ID_BYTES
+from strandline.statemachine.partition.extent import (
+    INLINE_ROW,
+    NO_OBJECT,
+    OBJECT_ROW,
+    ROW,
+    ROW_BYTES,
+    Extent,
+    InlineExtent,
+    ObjectExtent,
+    StoredInline,
+)
 
-ROW = struct.Struct(f"<BqIqqIqq{OBJECT_ID_BYTES}s")
-"""A row, little-endian and unpadded: kind, base_offset i64, record_count u32, term i64, max_timestamp i64,
-length u32, epoch i64, position i64, object id. An inline row's bytes are elsewhere, its last three 0."""
-ROW_BYTES = ROW.size
-OBJECT_ROW = 0
-INLINE_ROW = 1
 CHUNK_ROWS = 512
-_NO_OBJECT = bytes(OBJECT_ID_BYTES)
 _base_offset = struct.Struct("<q").unpack_from
-
-
-class ObjectExtent(NamedTuple):
-    """A batch that is a byte range of a level-zero object. Timestamps are milliseconds, lengths bytes."""
-
-    base_offset: int
-    record_count: int
-    term: int
-    """Term in which it was appended: the batch's partition leader epoch."""
-    max_timestamp: int
-    length: int
-    epoch: int
-    position: int
-    object_id: bytes
-
-    @property
-    def end_offset(self) -> int:
-        """Offset after its last record."""
-        return self.base_offset + self.record_count
-
-    @property
-    def object_name(self) -> str:
-        return object_name(self.epoch, self.object_id)
-
-
-class InlineExtent(NamedTuple):
-    """A batch that stood in the log entry itself; it names no object, so it has no epoch."""
-
-    base_offset: int
-    record_count: int
-    term: int
-    max_timestamp: int
-    length: int
-    data: bytes
-
-    @property
-    def end_offset(self) -> int:
-        """Offset after its last record."""
-        return self.base_offset + self.record_count
-
-
-Extent = ObjectExtent | InlineExtent
 
 
 class _Chunk:
@@ -101,12 +61,33 @@ class _Chunk:
             return InlineExtent(base, count, term, timestamp, length, self.inline[base])
         return ObjectExtent(base, count, term, timestamp, length, epoch, position, identity)
 
+    def inline_extent(self, base: int) -> InlineExtent:
+        """The inline extent with this base offset, which is there."""
+        extent = self.extent(self.position(base))
+        assert isinstance(extent, InlineExtent)
+        return extent
+
+    def name_objects(self, stored: Sequence[StoredInline]) -> None:
+        """Let inline extents that are here name objects from now on. Rows that were given away stay as they
+        are: the changed ones are others."""
+        self.rows = bytearray(self.rows)
+        for base, length, epoch, position, identity in stored:
+            at = self.position(base) * ROW_BYTES
+            _, _, count, term, timestamp, *_ = ROW.unpack_from(self.rows, at)
+            ROW.pack_into(
+                self.rows, at, OBJECT_ROW, base, count, term, timestamp, length, epoch, position, identity
+            )
+            del self.inline[base]
+            if self.oldest_epoch is None or epoch < self.oldest_epoch:
+                self.oldest_epoch = epoch
+
 
 class Extents:
     """The extents of one partition, contiguous from the first one's base offset to `end_offset`.
 
-    Grows at the end, shrinks from the front. Costs: append and trim O(1) an extent, lookup O(log n) plus
-    what is returned, by timestamp and `oldest_epoch` O(n / CHUNK_ROWS).
+    Grows at the end, shrinks from the front; inline ones become object extents in their places. Costs: append
+    and trim O(1) an extent, lookup O(log n) plus what is returned, by timestamp and `oldest_epoch`
+    O(n / CHUNK_ROWS), `store_inline` a copy of each chunk that changes.
     """
 
     def __init__(self) -> None:
@@ -115,6 +96,8 @@ class Extents:
         """Offset after the last record; stays when everything is trimmed."""
         self.bytes = 0
         """Lengths of all batches together."""
+        self.inline_bytes = 0
+        """Lengths of the inline ones."""
 
     def __len__(self) -> int:
         return sum(len(chunk) for chunk in self._chunks)
@@ -156,9 +139,34 @@ class Extents:
         if record_count < 1 or not data:
             raise ValueError(f"no extent has {record_count} records in {len(data)} bytes")
         base = self.end_offset
-        row = ROW.pack(INLINE_ROW, base, record_count, term, max_timestamp, len(data), 0, 0, _NO_OBJECT)
+        row = ROW.pack(INLINE_ROW, base, record_count, term, max_timestamp, len(data), 0, 0, NO_OBJECT)
         self._grow(row, record_count, max_timestamp, len(data)).inline[base] = data
+        self.inline_bytes += len(data)
         return base
+
+    def store_inline(self, stored: Sequence[StoredInline]) -> int:
+        """Let inline extents name the objects that have their bytes now; returns how many did.
+
+        `stored` is in offset order. What is not inline (any more) is passed over. Raises ValueError for a
+        length that the batch does not have, or a place that no extent has.
+        """
+        by_chunk: dict[int, list[StoredInline]] = {}
+        last = -1
+        for one in stored:
+            if one.base_offset <= last or one.position < 0 or len(one.object_id) != OBJECT_ID_BYTES:
+                raise ValueError(f"no inline batch at {one.base_offset} is stored at {one.position}")
+            last = one.base_offset
+            at = bisect_right(self._chunks, last, key=lambda chunk: chunk.first) - 1
+            data = self._chunks[at].inline.get(last) if at >= 0 else None
+            if data is None:
+                continue
+            if len(data) != one.length:
+                raise ValueError(f"the batch at {last} has {len(data)} bytes, {one.length} were stored")
+            by_chunk.setdefault(at, []).append(one)
+        for at, found in by_chunk.items():
+            self._chunks[at].name_objects(found)
+            self.inline_bytes -= sum(one.length for one in found)
+        return sum(map(len, by_chunk.values()))
 
     def _grow(self, row: bytes, record_count: int, max_timestamp: int, length: int) -> _Chunk:
         self.end_offset += record_count
@@ -179,10 +187,11 @@ class Extents:
         """Forget every extent that ends at or below an offset; one that contains it stays whole."""
         if start_offset >= self.end_offset:
             self._chunks.clear()
-            self.bytes = 0
+            self.bytes = self.inline_bytes = 0
             return
         whole = max(bisect_right(self._chunks, start_offset, key=lambda chunk: chunk.first) - 1, 0)
         self.bytes -= sum(chunk.length for chunk in self._chunks[:whole])
+        self.inline_bytes -= sum(_inline_bytes(chunk) for chunk in self._chunks[:whole])
         del self._chunks[:whole]
         if self._chunks:
             chunk = self._chunks[0]
@@ -192,6 +201,7 @@ class Extents:
                 first = _base_offset(rows, 1)[0]
                 left = _Chunk(rows, {base: data for base, data in chunk.inline.items() if base >= first})
                 self.bytes -= chunk.length - left.length
+                self.inline_bytes -= _inline_bytes(chunk) - _inline_bytes(left)
                 self._chunks[0] = left
 
     def is_boundary(self, offset: int) -> bool:
@@ -253,6 +263,27 @@ class Extents:
         full = [chunk.rows for chunk in self._chunks[:-1]]
         return [*full, *(bytes(chunk.rows) for chunk in self._chunks[-1:])]
 
+    @property
+    def first_inline_offset(self) -> int:
+        """Base offset of the first inline extent; `end_offset` when there is none."""
+        return next((next(iter(chunk.inline)) for chunk in self._chunks if chunk.inline), self.end_offset)
+
+    def inline_between(self, first: int, end: int, max_bytes: int, max_count: int) -> list[InlineExtent]:
+        """The inline extents with base offsets in `[first, end)`, in order, as many as fit; the first
+        whatever its length."""
+        found: list[InlineExtent] = []
+        size = 0
+        at = max(bisect_right(self._chunks, first, key=lambda chunk: chunk.first) - 1, 0)
+        for chunk in self._chunks[at:]:
+            for base, data in chunk.inline.items():
+                if base < first:
+                    continue
+                size += len(data)
+                if base >= end or (found and (size > max_bytes or len(found) >= max_count)):
+                    return found
+                found.append(chunk.inline_extent(base))
+        return found
+
     def inline(self) -> list[tuple[int, bytes]]:
         """(base offset, bytes) of the inline extents, in offset order, for a snapshot."""
         return [pair for chunk in self._chunks for pair in chunk.inline.items()]
@@ -272,6 +303,7 @@ class Extents:
                 raise ValueError(f"the inline batch at offset {missing[0]} has no bytes")
             restored._chunks.append(_Chunk(part, {base: data.pop(base) for base in bases}))
             restored.bytes += restored._chunks[-1].length
+            restored.inline_bytes += _inline_bytes(restored._chunks[-1])
         if data:
             raise ValueError(f"bytes without an inline batch at offset {min(data)}")
         restored._check(rows)
@@ -288,3 +320,7 @@ class Extents:
             expected = base + count
         if expected is not None and expected != self.end_offset:
             raise ValueError(f"extents end at offset {expected}, the partition at {self.end_offset}")
+
+
+def _inline_bytes(chunk: _Chunk) -> int:
+    return sum(map(len, chunk.inline.values()))

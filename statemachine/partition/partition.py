@@ -2,7 +2,8 @@
 
 It assigns Kafka offsets, recognises retries, keeps late batches and markers out of later transactions, and
 holds the epochs that bound what the collector may delete. The records themselves lie in object storage, but
-for inline batches. docs/partition.md tells the state, each command and the reasons.
+for inline batches, until they are stored there too. docs/partition.md tells the state, each command and the
+reasons.
 
 Three kinds of bad command are told apart. One that lost a race is rejected by value and changes nothing. A
 producer out of step gets Kafka's own answer. One that no correct leader writes raises Corruption, which
@@ -19,6 +20,7 @@ import msgpack
 from strandline.statemachine.machine import Captured, Corruption, ReadAttributes, ReadState
 from strandline.statemachine.partition import partition_invariants
 from strandline.statemachine.partition.checkpoints import RetainedCheckpoint
+from strandline.statemachine.partition.extent import StoredInline
 from strandline.statemachine.partition.holds import Hold
 from strandline.statemachine.partition.level_one import LevelOneExtent, RemovedObject
 from strandline.statemachine.partition.partition_commands import (
@@ -32,6 +34,7 @@ from strandline.statemachine.partition.partition_commands import (
     EpochAdvanced,
     HoldReleased,
     HoldRenewed,
+    InlineStored,
     Kind,
     LevelOneReplaced,
     Reconciled,
@@ -144,6 +147,16 @@ class PartitionStateMachine(PartitionState):
             self._appended(one, base)
             results.append(Appended(base))
         return results
+
+    def _store_inline(
+        self, index: int, oldest: int, newest: int, rows: Sequence[Sequence[Any]]
+    ) -> CommandResult:
+        partition_invariants.window_comes_in_order(self, oldest, newest)
+        self._raise_epochs(index, oldest, newest)
+        stored = [StoredInline._make(row) for row in rows]
+        for one in stored:
+            partition_invariants.epoch_lies_in_its_window(one.epoch, oldest, newest)
+        return InlineStored(self.extents.store_inline(stored))
 
     def _appended(self, one: Placeholder | InlineBatch, base: int) -> None:
         """Remember what its producer wrote."""
@@ -336,6 +349,7 @@ class PartitionStateMachine(PartitionState):
 _HANDLERS: dict[int, Callable[..., CommandResult]] = {
     Kind.APPEND: PartitionStateMachine._append,
     Kind.APPEND_INLINE: PartitionStateMachine._append_inline,
+    Kind.STORE_INLINE: PartitionStateMachine._store_inline,
     Kind.ADVANCE_EPOCH: PartitionStateMachine._advance_epoch,
     Kind.SET_START_OFFSET: PartitionStateMachine._set_start_offset,
     Kind.TICK: PartitionStateMachine._tick,

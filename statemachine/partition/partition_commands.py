@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.extent import StoredInline
 from strandline.statemachine.partition.holds import MAX_HOLD_MS, MAX_READER_BYTES
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
@@ -39,6 +40,7 @@ class Kind(IntEnum):
     ADVANCE_REMOVAL = 13
     RENEW_HOLD = 14
     RELEASE_HOLD = 15
+    STORE_INLINE = 16
 
 
 NOT_PUBLISHED: Final = -1
@@ -66,6 +68,21 @@ class AppendInline:
 
     def fields(self) -> list[Any]:
         return [Kind.APPEND_INLINE, self.batches]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInline:
+    """Inline batches lie in level-zero objects now, under the fence that had this window: in offset order.
+
+    From then on each is an object extent like any other. What was lifted, deleted or stored meanwhile is
+    passed over, so a retry after an unknown outcome has no effect.
+    """
+
+    window: EpochWindow
+    stored: Sequence[StoredInline]
+
+    def fields(self) -> list[Any]:
+        return [Kind.STORE_INLINE, self.window.oldest, self.window.newest, self.stored]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +279,7 @@ class EndTransaction:
 Command = (
     Append
     | AppendInline
+    | StoreInline
     | AdvanceEpoch
     | SetStartOffset
     | Tick
@@ -289,6 +307,12 @@ class TransactionEnded(NamedTuple):
     """The marker is in the log, at this offset."""
 
     base_offset: int
+
+
+class InlineStored(NamedTuple):
+    """Number of inline batches that name an object now; the others were not inline any more."""
+
+    batches: int
 
 
 class EpochAdvanced(NamedTuple):
@@ -366,6 +390,7 @@ class RemovedForgotten(NamedTuple):
 
 CommandResult = (
     list[Appended | Rejected]
+    | InlineStored
     | EpochAdvanced
     | StartOffsetSet
     | Ticked
@@ -397,7 +422,7 @@ def encode(term: int, time: int, commands: Sequence[Command]) -> bytes:
     for command in commands:
         if isinstance(command, Checkpoint) and len(commands) > 1:
             raise ValueError("a checkpoint is alone in its entry")
-        if isinstance(command, (Append, AdvanceEpoch)):
+        if isinstance(command, (Append, StoreInline, AdvanceEpoch)):
             window = command.window
             if window.term != term or window.newest is None:
                 raise ValueError(f"a fence of term {window.term} cannot be used in an entry of term {term}")

@@ -17,7 +17,8 @@ from strandline.statemachine.machine import Captured, packed
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from strandline.statemachine.partition.checkpoints import Checkpoints, RetainedCheckpoint
 from strandline.statemachine.partition.collectable_epoch import max_collectable_epoch
-from strandline.statemachine.partition.extents import Extent, Extents
+from strandline.statemachine.partition.extent import Extent
+from strandline.statemachine.partition.extents import Extents
 from strandline.statemachine.partition.holds import Holds
 from strandline.statemachine.partition.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from strandline.statemachine.partition.level_one import LevelOne, RemovedObject

@@ -22,6 +22,7 @@ from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compactor import CompactorMeasures, JobFailed, Shared, ShareJob
 from strandline.node.compaction.holding import PartitionHold
 from strandline.node.compaction.removal_leader import Copies, Led
+from strandline.node.config.node_config import InlineSection
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
@@ -38,6 +39,7 @@ from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.local_store import LocalStore
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.group import RaftGroup
@@ -322,6 +324,16 @@ class NoHandler:
         return None
 
 
+class FakeInlineStoring:
+    """Every partition's oldest inline batch is of the same age."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def age(self, group: int) -> float:
+        return self.seconds
+
+
 class SmallNode:
     """See AdminSource. Its groups have one voter, so it leads them all soon after the start."""
 
@@ -373,6 +385,8 @@ class SmallNode:
             shard=0,
             epoch=self.current,
         )
+        self.inline_budget = InlineBudget(InlineSection(max_batch_bytes=1000), loop.time)
+        self.inline_storing = FakeInlineStoring()
         self.reader = Reader(
             self.store, ReaderConfig(), loop=loop, written=self.written, fetched=self.fetched
         )

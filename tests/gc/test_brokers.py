@@ -8,7 +8,7 @@ from strandline.node.gc.collectable_epochs import SILENT_SECONDS
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.controller.controller_commands import DeleteTopic, SetCollection
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import ObjectExtent
 from strandline.statemachine.partition.partition_commands import Appended, Checkpoint, CheckpointTaken
 from tests.gc.cluster import LAG, GcBrokers
 from tests.gc.parts import name

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import ObjectExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,

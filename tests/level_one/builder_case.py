@@ -8,7 +8,7 @@ from strandline.node.level_one.builder import BuilderConfig, BuildFailed, Output
 from strandline.snapshot.level_one_format import LevelOneFooter, batches_of, parse
 from strandline.snapshot.level_zero_format import Batch, encode
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_one.stamped import Sent, stamped
 from tests.level_zero.samples import identity, run, started

@@ -23,7 +23,7 @@ from strandline.node.objectstore.store import Buffer
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import Extent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_one.builder_case import CONFIG, Case, unique
 from tests.level_one.stamped import Sent, encoded, sent, stamped

@@ -27,7 +27,7 @@ from strandline.node.worker.worker_frames import (
     length_of,
     message_of,
 )
-from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent
 
 offsets = st.integers(0, 2**62)

@@ -26,7 +26,7 @@ from strandline.node.worker.worker_process import OOM_SCORE_ADJ
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.level_zero_format import Batch, encode
 from strandline.statemachine.object_names import object_id, object_name
-from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_one.stamped import sent, stamped
 from tests.level_one.workers import MADE, alive, gone, run, until

@@ -21,7 +21,7 @@ from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.object_names import object_id
 from strandline.statemachine.partition.epoch_window import EpochWindow
-from strandline.statemachine.partition.extents import Extent
+from strandline.statemachine.partition.extent import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name, partition_prefix
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Append, Checkpoint, Command, encode

@@ -16,7 +16,7 @@ from strandline.node.level_zero.reader import Range, Reader, ReaderConfig, plan
 from strandline.node.objectstore.store import NotDone, ObjectNotFound
 from strandline.snapshot.level_zero_format import BadObject, Batch, encode
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import Extent, InlineExtent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent
 from tests.level_zero.samples import TOPIC, identity, record_batch, run, started
 from tests.simulation.store import SimStore
 from tests.simulation.world import World

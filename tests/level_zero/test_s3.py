@@ -15,7 +15,7 @@ from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.obstore_store import ObstoreStore
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.objectstore.store import NotDone
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import ObjectExtent
 from tests.level_zero.samples import TOPIC, record_batch
 from tests.objectstore.s3_endpoint import endpoint
 from tests.objectstore.store_contract import check_contract

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
+from strandline.node.config.node_config import InlineSection
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
 from strandline.node.level_zero.batcher import Batcher, Result, Stored
@@ -15,6 +16,7 @@ from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.store import Buffer, ObjectNotFound, ObjectStore
 from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
+from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.partition.partition import Partition
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
@@ -22,7 +24,7 @@ from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import object_id
-from strandline.statemachine.partition.extents import Extent
+from strandline.statemachine.partition.extent import Extent
 from strandline.statemachine.partition.producer_state import NO_TRANSACTION
 from tests.runtime.manual_loop import ManualLoop
 
@@ -77,12 +79,26 @@ class Entry(NamedTuple):
     future: asyncio.Future[Outcome]
 
 
+class HandTaking:
+    """Notes how many bytes of entries each snapshot was to cover."""
+
+    def __init__(self, group: HandGroup) -> None:
+        self.taken: list[int] = []
+        self._group = group
+
+    def take(self) -> bool:
+        self.taken.append(self._group.bytes_since_snapshot)
+        return True
+
+
 class HandGroup:
     """A log that commits when a test says, and leads when a test says."""
 
     id = 64
+    bytes_since_snapshot = 0
 
     def __init__(self, loop: ManualLoop, partition: Partition) -> None:
+        self.taking = HandTaking(self)
         self.term = 0
         self.is_leader = False
         self.is_ready = False
@@ -291,8 +307,10 @@ class Records:
 class Lone:
     """The partition and its surroundings; leads in term 1 from the start unless told otherwise."""
 
-    def __init__(self, *, leading: bool = True) -> None:
+    def __init__(self, *, leading: bool = True, inline: InlineSection | None = None) -> None:
+        """With `inline`, small batches go into the log within that budget."""
         self.loop = TaskLoop()  # type: ignore[abstract]
+        self.budget = None if inline is None else InlineBudget(inline, self.loop.time)
         self.batcher = HandBatcher(self.loop)
         self.reader = HandReader()
         self.store = HandObjects(self.loop)
@@ -312,6 +330,7 @@ class Lone:
             wall_ms=lambda: self.wall,
             agreed_ms=lambda: self.wall if self.clock_is_trusted else None,
             recorder=self.records,
+            inline=self.budget,
         )
         self.group = HandGroup(self.loop, self.partition)
         self.partition.attach(cast(RaftGroup, self.group))

@@ -15,7 +15,7 @@ from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.stored_batches import PLANS, Measured
 from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition_commands import (
     AdvanceReconciled,

@@ -14,7 +14,7 @@ from strandline.node.partition.batch import Verification, Verified
 from strandline.node.raft.outcome import NotLeader, Overloaded
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
-from strandline.statemachine.partition.extents import InlineExtent
+from strandline.statemachine.partition.extent import InlineExtent
 from strandline.statemachine.partition.partition_commands import (
     Appended,
     EndTransaction,

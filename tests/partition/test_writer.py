@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node.partition import gaps, pending_acks, writer
+from strandline.node.partition import admission, gaps, pending_acks, writer
 from strandline.node.partition.fence import Hold
 from strandline.node.raft.outcome import NotLeader, Overloaded
 from strandline.node.refusal import Reason, Refusal
@@ -602,8 +602,8 @@ def test_cancelling_the_answer_does_not_take_the_batch_back() -> None:
 
 
 def test_a_full_partition_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MAX_BATCHES", 2)
-    monkeypatch.setattr(writer, "MAX_BYTES", 250)
+    monkeypatch.setattr(admission, "MAX_BATCHES", 2)
+    monkeypatch.setattr(admission, "MAX_BYTES", 250)
     with Lone() as lone:
         lone.append("0", connection=1, size=200)
         lone.append("large", connection=1)

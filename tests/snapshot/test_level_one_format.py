@@ -23,7 +23,7 @@ from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.level_zero_format import encode
 from strandline.snapshot.object_frame import TAIL, BadObject, NewerFormat
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import InlineExtent
+from strandline.statemachine.partition.extent import InlineExtent
 from strandline.statemachine.partition.level_one import level_one_name
 from tests.level_one.stamped import UNIQUE, Sent, encoded, sent, stamped
 from tests.level_zero.samples import IDENTITY, OTHER_TOPIC, TOPIC, record_batch

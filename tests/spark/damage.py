@@ -36,7 +36,7 @@ from strandline.snapshot.names import (
 )
 from strandline.statemachine.object_names import object_id, object_name, parse_object_name
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import ObjectExtent
 from strandline.statemachine.partition.level_one import level_one_name
 from tests.spark.stored_cluster import BLOCK_BYTES, CLUSTER, NODES, StoredCluster
 

@@ -41,7 +41,7 @@ from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import object_id, object_name
 from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
-from strandline.statemachine.partition.extents import Extent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent, StoredInline
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
@@ -53,6 +53,7 @@ from strandline.statemachine.partition.partition_commands import (
     Reconciled,
     ReplaceLevelOne,
     SetStartOffset,
+    StoreInline,
     Tick,
 )
 from strandline.statemachine.partition.partition_commands import encode as encode_partition
@@ -357,6 +358,23 @@ class StoredCluster:
             )
             (result,) = upload.partition.execute(Append(upload.partition.fence(epoch), [placeholder]))
             upload.partition.note(upload, result)
+        return name
+
+    def store_inline(self, partition: StoredPartition, count: int) -> str:
+        """Put a partition's first inline batches into one object, and let them name it; returns its name."""
+        inline = [one for one in partition.machine.extents if isinstance(one, InlineExtent)][:count]
+        self.objects += 1
+        identity = object_id(self.objects % 4, NODES[0], self.objects.to_bytes(16, "big"))
+        encoded = encode(
+            self.epoch, identity, [Batch(partition.topic_id, partition.number, one.data) for one in inline]
+        )
+        name = object_name(self.epoch, identity)
+        self.put(name, b"".join(encoded.parts))
+        rows = [
+            StoredInline(one.base_offset, one.length, self.epoch, position, identity)
+            for one, position in zip(inline, encoded.positions, strict=True)
+        ]
+        partition.execute(StoreInline(partition.fence(self.epoch), rows))
         return name
 
     def checkpoint(self) -> None:

@@ -37,7 +37,7 @@ from strandline.snapshot.spark.audits.replay import NOT_COVERED, replay_rows
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import ObjectExtent
 from strandline.statemachine.partition.level_one import level_one_name
 from tests.spark.collected_cluster import build_collected
 from tests.spark.damage import Copy, change_extents, change_level_one, set_extent, set_fields

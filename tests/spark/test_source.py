@@ -18,7 +18,7 @@ from pyspark.sql.functions import spark_partition_id
 from strandline.snapshot.spark import options
 from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.source import register
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import ObjectExtent
 from tests import ROOT
 from tests.spark.stored_cluster import StoredCluster, build_cluster
 

@@ -28,7 +28,7 @@ from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.spark.views import LISTINGS, PartitionView, newest_document
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
-from strandline.statemachine.partition.extents import ROW, ObjectExtent
+from strandline.statemachine.partition.extent import ROW, ObjectExtent
 from strandline.statemachine.partition.level_one import LEVEL_ONE_ROW
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.spark.collected_cluster import advance, build_collected, collect, reconcile_all, write

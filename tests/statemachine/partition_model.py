@@ -27,6 +27,7 @@ from strandline.statemachine.partition.partition_commands import (
     ForgetRemoved,
     HoldReleased,
     HoldRenewed,
+    InlineStored,
     LevelOneReplaced,
     Reconciled,
     ReleaseCheckpoints,
@@ -38,6 +39,7 @@ from strandline.statemachine.partition.partition_commands import (
     ReplaceLevelOne,
     SetStartOffset,
     StartOffsetSet,
+    StoreInline,
     Tick,
     Ticked,
     TransactionEnded,
@@ -85,6 +87,8 @@ class Model:
         self.previous = self.newest = creation_epoch
         self.term = self.time = self.start = self.end = 0
         self.written: list[Written] = []
+        self.inline_stored: dict[int, int] = {}
+        """Epochs of the objects that have inline batches, by their base offsets."""
         self.forgotten: dict[int, int] = {}
         """For each producer that expired, how many batches had been written by then."""
         self.saved: list[Saved] = []
@@ -138,7 +142,19 @@ class Model:
         self.removed += [RemovedObject(index, one.term, one.unique, one.size) for one in objects]
 
     def epochs(self) -> tuple[int, ...]:
-        return tuple(one.batch.epoch for one in self.live() if isinstance(one.batch, Placeholder))
+        return tuple(
+            one.batch.epoch if isinstance(one.batch, Placeholder) else self.inline_stored[one.base]
+            for one in self.live()
+            if isinstance(one.batch, Placeholder) or one.base in self.inline_stored
+        )
+
+    def inline(self) -> list[Written]:
+        """What of level zero lies in the log alone."""
+        return [
+            one
+            for one in self.live()
+            if isinstance(one.batch, InlineBatch) and one.base not in self.inline_stored
+        ]
 
     def collectable(self) -> int:
         leased = [epoch for one in self.leased() for epoch in one.epochs]
@@ -229,7 +245,7 @@ class Model:
         return TransactionEnded(self.written[-1].base)
 
     def apply(self, index: int, command: Command) -> Any:
-        if isinstance(command, (Append, AdvanceEpoch)):
+        if isinstance(command, (Append, StoreInline, AdvanceEpoch)):
             window = command.window
             assert window.oldest is not None
             assert window.newest is not None
@@ -238,6 +254,11 @@ class Model:
             self.newest = max(self.newest, window.newest)
             if isinstance(command, Append):
                 return [self.append(batch) for batch in command.placeholders]
+            if isinstance(command, StoreInline):
+                there = {one.base for one in self.inline()}
+                stored = {one.base_offset: one.epoch for one in command.stored if one.base_offset in there}
+                self.inline_stored |= stored
+                return InlineStored(len(stored))
             return (
                 EpochAdvanced(self.previous, self.newest)
                 if rises

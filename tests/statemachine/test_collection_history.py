@@ -27,7 +27,7 @@ from strandline.statemachine.controller.controller_commands import Command as Co
 from strandline.statemachine.controller.controller_commands import encode as encode_controller
 from strandline.statemachine.object_names import object_id
 from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import strandline.statemachine.partition.extents
-from strandline.statemachine.partition.extents import (
-    CHUNK_ROWS,
+from strandline.statemachine.partition.extent import (
     ROW,
     ROW_BYTES,
     Extent,
-    Extents,
     InlineExtent,
     ObjectExtent,
+    StoredInline,
 )
+from strandline.statemachine.partition.extents import CHUNK_ROWS, Extents
 from tests.statemachine.partitions import OBJECT
 
 
@@ -136,6 +136,73 @@ def test_rows_do_not_tell_how_they_came_to_be(many: tuple[Extents, list[Extent]]
     assert copy.bytes == extents.bytes == sum(one.length for one in extents)
 
 
+def stored(extent: Extent, epoch: int, position: int) -> StoredInline:
+    return StoredInline(extent.base_offset, extent.length, epoch, position, OBJECT)
+
+
+def named(extent: Extent, epoch: int, position: int) -> ObjectExtent:
+    return ObjectExtent(*extent[:5], epoch, position, OBJECT)
+
+
+def test_inline_extents_become_object_extents_in_their_places(many: tuple[Extents, list[Extent]]) -> None:
+    extents, plain = many
+    rows = extents.rows()
+    before = b"".join(rows)
+    rest = [one for one in plain if isinstance(one, InlineExtent)]
+    chosen = rest[3:90]
+    assert extents.store_inline([stored(one, 4, 7) for one in chosen]) == len(chosen)
+    assert b"".join(rows) == before, "what a snapshot was given stays as it was"
+    assert list(extents) == [named(one, 4, 7) if one in chosen else one for one in plain]
+    assert extents.oldest_epoch == 4
+    left = [one for one in rest if one not in chosen]
+    assert extents.inline_bytes == sum(one.length for one in left)
+    assert extents.first_inline_offset == left[0].base_offset
+    assert extents.inline_between(left[3].base_offset, 10**9, 10**6, 10**6) == left[3:]
+
+
+def test_what_is_stored_twice_or_too_late_is_passed_over(many: tuple[Extents, list[Extent]]) -> None:
+    extents, plain = many
+    chosen = [one for one in plain if isinstance(one, InlineExtent)][:3]
+    extents.trim(chosen[1].base_offset)
+    assert extents.store_inline([stored(one, 6, 7) for one in chosen]) == 2
+    assert extents.store_inline([stored(one, 9, 8) for one in chosen]) == 0
+    assert [one for one in extents if one.base_offset == chosen[2].base_offset] == [named(chosen[2], 6, 7)]
+    objects = [one for one in plain if isinstance(one, ObjectExtent)]
+    assert extents.store_inline([stored(one, 9, 8) for one in objects[200:203]]) == 0
+    assert extents.store_inline([stored(chosen[2]._replace(base_offset=extents.end_offset), 9, 8)]) == 0
+
+
+def test_inline_extents_are_given_up_to_a_limit(many: tuple[Extents, list[Extent]]) -> None:
+    extents, plain = many
+    inline = [one for one in plain if isinstance(one, InlineExtent)]
+    assert extents.inline_between(0, 10**9, 0, 0) == inline[:1], "the first whatever its length"
+    assert extents.inline_between(0, 10**9, 10**6, 5) == inline[:5]
+    assert extents.inline_between(1, 10**9, inline[1].length + inline[2].length, 99) == inline[1:3]
+    assert extents.inline_between(1, inline[3].base_offset, 10**6, 99) == inline[1:3]
+    assert extents.inline_between(extents.end_offset, 10**9, 10**6, 5) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [StoredInline(0, 2, 1, 0, OBJECT)],
+        [StoredInline(0, 3, 1, -1, OBJECT)],
+        [StoredInline(0, 3, 1, 0, OBJECT[1:])],
+        [StoredInline(3, 3, 1, 0, OBJECT), StoredInline(0, 3, 1, 0, OBJECT)],
+        [StoredInline(0, 3, 1, 0, OBJECT), StoredInline(0, 3, 1, 0, OBJECT)],
+    ],
+    ids=["another length", "no position", "no object", "out of order", "twice"],
+)
+def test_what_no_inline_batch_can_be_stored_as_changes_nothing(wrong: list[StoredInline]) -> None:
+    extents = Extents()
+    for _ in range(2):
+        extents.append_inline(3, 1, 0, b"abc")
+    with pytest.raises(ValueError, match="stored"):
+        extents.store_inline(wrong)
+    assert extents.inline_bytes == 6
+    assert all(isinstance(one, InlineExtent) for one in extents)
+
+
 def test_every_place_between_two_extents_is_a_boundary_and_no_other(
     many: tuple[Extents, list[Extent]],
 ) -> None:
@@ -220,6 +287,30 @@ class ExtentsAgainstList(RuleBasedStateMachine):
         self.plain.append(InlineExtent(self.end, count, 1, timestamp, len(data), data))
         self.end += count
 
+    @rule(picks=st.sets(st.integers(0, 12)), epoch=st.integers(0, 9))
+    def store_inline(self, picks: set[int], epoch: int) -> None:
+        chosen = [one for number, one in enumerate(self.plain) if number in picks]
+        expected = sum(isinstance(one, InlineExtent) for one in chosen)
+        assert self.extents.store_inline([stored(one, epoch, 3) for one in chosen]) == expected
+        self.plain = [
+            named(one, epoch, 3) if isinstance(one, InlineExtent) and one in chosen else one
+            for one in self.plain
+        ]
+
+    @rule(back=st.integers(0, 25), span=st.integers(0, 30), size=st.integers(0, 9), count=st.integers(0, 4))
+    def look_up_inline_ones(self, back: int, span: int, size: int, count: int) -> None:
+        first = max(0, self.end - back)
+        end = first + span
+        expected: list[Extent] = []
+        for extent in self.plain:
+            if isinstance(extent, InlineExtent) and first <= extent.base_offset < end:
+                if expected and (
+                    sum(e.length for e in expected) + extent.length > size or len(expected) >= count
+                ):
+                    break
+                expected.append(extent)
+        assert self.extents.inline_between(first, end, size, count) == expected
+
     @rule(back=st.integers(0, 25))
     def trim(self, back: int) -> None:
         start = max(0, self.end - back)
@@ -254,6 +345,10 @@ class ExtentsAgainstList(RuleBasedStateMachine):
         assert self.extents.bytes == sum(extent.length for extent in self.plain)
         epochs = [extent.epoch for extent in self.plain if isinstance(extent, ObjectExtent)]
         assert self.extents.oldest_epoch == min(epochs, default=None)
+        inline = [extent for extent in self.plain if isinstance(extent, InlineExtent)]
+        assert self.extents.inline() == [(one.base_offset, one.data) for one in inline]
+        assert self.extents.inline_bytes == sum(one.length for one in inline)
+        assert self.extents.first_inline_offset == (inline[0].base_offset if inline else self.end)
 
 
 TestExtentsAgainstList = ExtentsAgainstList.TestCase

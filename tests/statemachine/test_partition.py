@@ -14,6 +14,7 @@ from strandline.statemachine.machine import Corruption, StateMachine
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.collectable_epoch import max_collectable_epoch
 from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
+from strandline.statemachine.partition.extent import StoredInline
 from strandline.statemachine.partition.partition import FAR_AHEAD_MS, PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
@@ -26,10 +27,12 @@ from strandline.statemachine.partition.partition_commands import (
     Command,
     EndTransaction,
     EpochAdvanced,
+    InlineStored,
     ReleaseCheckpoints,
     RenewCheckpoint,
     SetStartOffset,
     StartOffsetSet,
+    StoreInline,
     Tick,
     Ticked,
     encode,
@@ -200,6 +203,25 @@ def test_an_extent_holds_its_epoch_back_until_it_is_trimmed(replica: Replica) ->
 
 def test_inline_batches_hold_nothing_back(replica: Replica) -> None:
     replica.apply(AppendInline([inline()]), AdvanceEpoch(fence(9, 12)))
+    assert replica.machine.max_collectable_epoch == 8
+
+
+def test_inline_batches_become_object_batches_with_their_epochs(replica: Replica) -> None:
+    replica.apply(AppendInline([inline(2, b"abc"), inline(1, b"de")]))
+    replica.append(placeholder(1, epoch=9), window=(8, 9))
+    rows = [StoredInline(0, 3, 9, 64, OBJECT), StoredInline(2, 2, 8, 32, OBJECT)]
+    assert replica.apply(StoreInline(fence(8, 9), rows)) == [InlineStored(2)]
+    stored = replica.machine.extents_between(0, 3, 10**6)
+    assert stored == [(0, 2, 1, NOW, 3, 9, 64, OBJECT), (2, 1, 1, NOW, 2, 8, 32, OBJECT)]
+    assert replica.machine.extents.inline_bytes == 0
+    assert replica.machine.max_collectable_epoch == 7, "they hold it back from now on"
+    assert replica.apply(StoreInline(fence(9, 10), rows[:1])) == [InlineStored(0)]
+    assert replica.restored().machine.snapshot() == replica.machine.snapshot()
+
+
+def test_storing_brings_its_window_along(replica: Replica) -> None:
+    replica.apply(AppendInline([inline(2, b"abc")]), StoreInline(fence(9, 12), []))
+    assert (replica.machine.previous_applied_epoch, replica.machine.max_applied_epoch) == (9, 12)
     assert replica.machine.max_collectable_epoch == 8
 
 
@@ -397,6 +419,10 @@ CLAIM = {"producer": 1, "producer_epoch": 0, "sequence": 0}
         (entry([1, 8, 9, [list(placeholder(epoch=8, producer=1))]]), "has no sequence"),
         (entry([1, 8, 9, [list(placeholder(epoch=8, **{**CLAIM, "producer": -5}))]]), "producer -5"),
         (entry([2, [list(inline(1, b""))]]), "no extent"),
+        (entry([16, 7, 9, []]), r"window \[7, 9\] comes after \[8, 9\]"),
+        (entry([16, 8, 9, [[0, 3, 7, 0, OBJECT]]]), "epoch 7 was never inside"),
+        (entry([2, [list(inline(1, b"abc"))]], [16, 8, 9, [[2, 4, 8, 0, OBJECT]]]), "4 were stored"),
+        (entry([16, 8, 9, [[0, 3, 8, 0, b"short"]]]), "no inline batch"),
         (entry([12, 1, 0, 0, True, 1, NOW, b"marker"]), "no transaction 0"),
         (entry([12, -1, 0, 1, True, 1, NOW, b"marker"]), "producer -1"),
         (entry([12, 1, -1, 1, True, 1, NOW, b"marker"]), "epoch -1"),

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.partition import partition_invariants
 from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow
-from strandline.statemachine.partition.extents import ObjectExtent
+from strandline.statemachine.partition.extent import InlineExtent, ObjectExtent, StoredInline
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (
@@ -35,6 +35,7 @@ from strandline.statemachine.partition.partition_commands import (
     RenewHold,
     ReplaceLevelOne,
     SetStartOffset,
+    StoreInline,
     Tick,
     encode,
 )
@@ -203,6 +204,23 @@ class PartitionHistory(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3), data=st.binary(min_size=1, max_size=5), expiry=st.integers(0, EXPIRY))
     def append_inline_among_others(self, count: int, data: bytes, expiry: int) -> None:
         self.propose(Tick(expiry), AppendInline([InlineBatch(count, 50, data)]), Tick(EXPIRY))
+
+    @rule(
+        picks=st.sets(st.integers(0, 5), min_size=1),
+        distance=DISTANCES,
+        times=st.integers(1, 2),
+        commits=st.integers(0, 3),
+    )
+    def store_inline(self, picks: set[int], distance: int, times: int, commits: int) -> None:
+        """Inline batches were stored in an object; or twice, the outcome of the first command unknown."""
+        inline = [one for one in self.replica.extents if isinstance(one, InlineExtent)]
+        chosen = [one for number, one in enumerate(inline) if number in picks]
+        for _ in range(times):
+            if chosen and (granted := self.fence(distance)) is not None:
+                window, epoch = granted
+                rows = [StoredInline(one.base_offset, one.length, epoch, 0, OBJECT) for one in chosen]
+                self.propose(StoreInline(window, rows))
+        self.commit(commits)
 
     @rule(distance=st.integers(-2, 6))
     def advance_epoch(self, distance: int) -> None:
@@ -453,6 +471,9 @@ class PartitionHistory(RuleBasedStateMachine):
             ] == [(one.base, one.end, one.term, one.batch.max_timestamp) for one in self.model.live()]
             assert machine.max_collectable_epoch == self.model.collectable()
             assert {one.reader: one.offset for one in machine.holds.rows()} == self.model.holds()
+            inline = [one for one in machine.extents if isinstance(one, InlineExtent)]
+            assert [one.base_offset for one in inline] == [one.base for one in self.model.inline()]
+            assert machine.extents.inline_bytes == sum(one.length for one in inline)
 
     @invariant()
     def the_collectable_epoch_never_goes_down(self) -> None:
@@ -579,6 +600,8 @@ class PartitionHistory(RuleBasedStateMachine):
             for command in commands:
                 if isinstance(command, Append):
                     assert all(one.epoch > self.collectable for one in command.placeholders)
+                elif isinstance(command, StoreInline):
+                    assert all(one.epoch > self.collectable for one in command.stored)
 
     @invariant()
     def no_window_stands_in_the_snapshot(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strandline.snapshot.extent_rows import aborted_rows
 from strandline.statemachine.partition import aborted_transactions as module
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from strandline.statemachine.partition.extents import InlineExtent
+from strandline.statemachine.partition.extent import InlineExtent
 from strandline.statemachine.partition.partition_commands import (
     Appended,
     AppendInline,

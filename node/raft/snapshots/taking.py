@@ -130,10 +130,20 @@ class SnapshotTaking(Part):
     def drop_covered(self, index: int) -> None:
         """Drop the entries that a snapshot covers, except a few that a slow follower may still need."""
         state = self.state
-        keep_from = index - self.settings.trailing_entries
+        keep_from = index - self._trailing(index)
         if self.journal.term_at(keep_from) is not None and keep_from > self.journal.base:
             state.drop_below(keep_from)
         self.configuration_log.compact(self.journal.base)
+
+    def _trailing(self, index: int) -> int:
+        """Number of entries up to `index` that stay."""
+        most, room = self.settings.trailing_entries, self.settings.trailing_bytes
+        after = max(index - most, self.journal.base)
+        for count, (command, _, _) in enumerate(reversed(self.journal.after(after, index - after))):
+            room -= len(command)
+            if room < 0:
+                return count
+        return most
 
 
 def note_untidy(_: Any, error: Exception | None) -> None:

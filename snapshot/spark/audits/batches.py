@@ -42,7 +42,7 @@ from strandline.snapshot.spark.audits.level_one_objects import Said, found_batch
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import INLINE_ROW
+from strandline.statemachine.partition.extent import INLINE_ROW
 from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
 
 _REFERENCE = [

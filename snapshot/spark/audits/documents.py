@@ -41,7 +41,7 @@ from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.internal_topics import GROUPS_KIND, INTERNAL_TOPICS
 from strandline.statemachine.partition.checkpoints import RetainedCheckpoint
 from strandline.statemachine.partition.collectable_epoch import max_collectable_epoch
-from strandline.statemachine.partition.extents import OBJECT_ROW
+from strandline.statemachine.partition.extent import OBJECT_ROW
 from strandline.statemachine.partition.level_one import RemovedObject
 from strandline.statemachine.partition.producers import Producers
 from strandline.statemachine.partition.watermarks import last_stable_offset

@@ -46,7 +46,7 @@ from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_
 from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import INLINE_ROW
+from strandline.statemachine.partition.extent import INLINE_ROW
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 
 UNREAD: Final = -1

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.extent_rows import EXTENT_ROWS
 from strandline.statemachine.object_names import object_name
-from strandline.statemachine.partition.extents import INLINE_ROW
+from strandline.statemachine.partition.extent import INLINE_ROW, StoredInline
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import Appended, EntryResult, Kind, TransactionEnded
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
@@ -30,7 +30,8 @@ WRITTEN_FIELDS = [
     StructField("object", StringType()),
     StructField("inline", BinaryType()),
 ]
-"""`base_offset` is null for a batch that was refused: its object is named all the same."""
+"""`base_offset` is null for a batch that was refused: its object is named all the same; and for one that was
+told when it came, with its bytes, and has a place in an object since."""
 
 Batch = tuple[int | None, int, int, int, int | None, int | None, str | None, bytes | None]
 
@@ -61,7 +62,11 @@ class WrittenBatches:
                     offset = _offset(answers, number, place)
                     if offset is not None:
                         self._append(term, InlineBatch(*row), offset)
-
+            elif kind == Kind.STORE_INLINE:
+                for stored in map(StoredInline._make, fields[2]):
+                    name = object_name(stored.epoch, stored.object_id)
+                    where = (stored.epoch, stored.position, name, None)
+                    self._found.append((None, 0, term, stored.length, *where))
             elif kind == Kind.END_TRANSACTION:
                 offset = _marker_offset(answers, number)
                 if offset is not None:

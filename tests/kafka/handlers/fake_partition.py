@@ -20,7 +20,7 @@ from strandline.node.partition.stored_batches import CommittedRead, Measured, St
 from strandline.node.partition.verifications import Verifications
 from strandline.node.refusal import Reason, Refusal
 from strandline.snapshot.level_one_writer import EncodedObject, LevelOneWriter
-from strandline.statemachine.partition.extents import Extent, InlineExtent
+from strandline.statemachine.partition.extent import Extent, InlineExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (

@@ -27,7 +27,7 @@ from strandline.snapshot.level_zero_format import Batch, encode
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import AdvanceClusterEpoch
 from strandline.statemachine.object_names import object_id, object_name, shard_prefix
-from strandline.statemachine.partition.extents import Extent, ObjectExtent
+from strandline.statemachine.partition.extent import Extent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from tests.gc.parts import GcNode, Post, Replica
 from tests.level_one.stamped import sent

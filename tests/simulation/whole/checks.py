@@ -12,7 +12,7 @@ from strandline.snapshot.names import SnapshotName, parse_name
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.object_names import PREFIX
-from strandline.statemachine.partition.extents import InlineExtent, ObjectExtent
+from strandline.statemachine.partition.extent import InlineExtent, ObjectExtent
 from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.simulation.whole.client import Directory

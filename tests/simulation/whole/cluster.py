@@ -197,6 +197,7 @@ class WholeCluster:
             coordinator=CoordinatorSection(plan.coordinators),
             groups=plan.groups,
             compaction=plan.compaction,
+            inline=plan.inline,
         )
 
     def _fatal(self, sim: SimNode, error: Exception) -> None:

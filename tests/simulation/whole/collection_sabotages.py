@@ -16,8 +16,9 @@ from strandline.node.gc.idle_epochs import IdleEpochs
 from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.sweeper import Sweeper
 from strandline.node.objectstore.store import MAX_LIST
-from strandline.node.partition.partition import Partition, _result
+from strandline.node.partition.partition import Partition
 from strandline.node.partition.reader_holds import ReaderHolds
+from strandline.node.partition.refusals import result_of
 from strandline.statemachine.partition.checkpoints import Checkpoints
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.level_one import RemovedObject
@@ -86,7 +87,9 @@ async def _advances_unfenced(self: Partition, command: AdvanceEpoch) -> Any:
     assert epoch is not None
     assert window is not None
     oldest = max(self.machine.previous_applied_epoch, epoch - 1)
-    return _result(await self._replicate(AdvanceEpoch(EpochWindow(window.term, oldest, epoch)), window.term))
+    return result_of(
+        await self._replicate(AdvanceEpoch(EpochWindow(window.term, oldest, epoch)), window.term)
+    )
 
 
 def _by_accepted_alone(previous_applied: int, *oldest_named: int | None) -> int:

@@ -53,4 +53,9 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "left-too-early": ("folders",),
     "newcomers-count": ("log matching", "one leader a term", "lost cluster"),
     "founds-anyway": ("log matching", "one leader a term", "lost cluster"),
+    "inline-passes-its-turn": ("sequences",),
+    "inline-stored-unfenced": ("window order",),
+    "stored-epochs-uncounted": ("collectable epochs",),
+    "stored-inline-appended": ("once",),
+    "inline-bytes-forgotten": ("stored first",),
 }

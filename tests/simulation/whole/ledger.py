@@ -67,7 +67,7 @@ class Ledger:
         """What was acknowledged or read at each offset, by whoever it was."""
         self.producer_ids: dict[int, str] = {}
         self.leaders: dict[tuple[int, int], int] = {}
-        self.entries = self.slides = 0
+        self.entries = self.slides = self.inline = 0
         self.objects = Objects(self.broken)
         self.retention = Retention(self.objects, self.broken, now)
         self.on_first: Callable[[int, int, int], None] = lambda node, group, kind: None
@@ -250,12 +250,18 @@ class Ledger:
                 self.on_published(where, fields, machine, place)
             elif kind == Kind.REPLACE_LEVEL_ONE and there:
                 self.objects.check_replaced(where, fields[0], fields[1], machine, place)
-            elif kind in (Kind.APPEND, Kind.ADVANCE_EPOCH):
+            elif kind == Kind.APPEND_INLINE and there:
+                self._check_inline(where, fields[0], place)
+            elif kind in (Kind.APPEND, Kind.STORE_INLINE, Kind.ADVANCE_EPOCH):
                 self._check_window(where, log, fields[0], fields[1])
                 if kind == Kind.APPEND:
-                    self._check_extents(where, fields, machine)
+                    self._check_extents(where, fields, [row[3] for row in fields[2]], machine)
                     if there:
                         self._check_bytes(where, fields[2], place)
+                elif kind == Kind.STORE_INLINE:
+                    self._check_extents(where, fields, [row[2] for row in fields[2]], machine)
+                    if there:
+                        self.objects.check_stored_inline(where, fields[2], machine)
 
     def _check_window(self, where: str, log: _Log, oldest: int, newest: int) -> None:
         if oldest < log.window[0] or newest < log.window[1]:
@@ -263,9 +269,11 @@ class Ledger:
         self.slides += newest > log.window[1]
         log.window = (max(oldest, log.window[0]), max(newest, log.window[1]))
 
-    def _check_extents(self, where: str, fields: list[Any], machine: PartitionStateMachine) -> None:
-        oldest, newest, placeholders = fields
-        for _, _, _, epoch, *_ in placeholders:
+    def _check_extents(
+        self, where: str, fields: list[Any], epochs: list[int], machine: PartitionStateMachine
+    ) -> None:
+        oldest, newest, _ = fields
+        for epoch in epochs:
             if epoch < machine.previous_applied_epoch or not oldest <= epoch <= newest:
                 self.broken(
                     "extent epochs",
@@ -281,6 +289,15 @@ class Ledger:
             batch = self.sent.get(stored[BODY:])
             if batch is None:
                 self.broken("stored first", f"{where} names what is not in {name}")
+            elif batch.place != place:
+                self.broken("address", f"{where} puts {batch} into {place}")
+
+    def _check_inline(self, where: str, batches: list[Any], place: Place) -> None:
+        self.inline += len(batches)
+        for _, _, data, *_ in batches:
+            batch = self.sent.get(data[BODY:])
+            if batch is None:
+                self.broken("stored first", f"{where} has bytes that no producer sent")
             elif batch.place != place:
                 self.broken("address", f"{where} puts {batch} into {place}")
 

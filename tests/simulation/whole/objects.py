@@ -22,7 +22,7 @@ from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.object_names import PREFIX, object_name, parse_object_name
-from strandline.statemachine.partition.extents import OBJECT_ROW, ROW, InlineExtent
+from strandline.statemachine.partition.extent import OBJECT_ROW, ROW, InlineExtent
 from strandline.statemachine.partition.level_one import (
     LEVEL_ONE_PREFIX,
     LevelOneExtent,
@@ -68,6 +68,13 @@ def named_by(machine: PartitionStateMachine) -> Named:
     )
 
 
+def _objects_named(kind: int, fields: list[Any]) -> set[tuple[int, bytes]]:
+    """(epoch, object id) of the level-zero objects that a command names."""
+    if kind == Kind.APPEND:
+        return {(row[3], row[5]) for row in fields[2]}
+    return {(row[2], row[4]) for row in fields[2]} if kind == Kind.STORE_INLINE else set()
+
+
 class Objects:
     """The newest states, and what they and the logs name."""
 
@@ -75,6 +82,7 @@ class Objects:
         self.store: SimStore
         self.brokers: Callable[[], Iterable[SimBroker]] = list
         self.collected = self.level_one_deleted = self.snapshots_deleted = self.reconciled = self.merged = 0
+        self.stored_inline = 0
         self._broken = broken
         self._newest: dict[int, tuple[int, Any]] = {}
         self._terms: dict[int, tuple[int, int]] = {}
@@ -156,6 +164,17 @@ class Objects:
                 "named after deletion",
                 f"{where} names {name}, which was deleted at {self.store.deleted[name]:.3f}",
             )
+
+    def check_stored_inline(self, where: str, rows: Iterable[Any], machine: PartitionStateMachine) -> None:
+        """A StoreInline, applied for the first time: the objects have the bytes that the state has."""
+        inline = dict(machine.extents.inline())
+        for base, length, epoch, position, identity in rows:
+            self.check_append(where, epoch, identity)
+            name = object_name(epoch, identity)
+            stored = self.store.objects.get(name, b"")[position : position + length]
+            if base in inline and stored != inline[base]:
+                self._broken("stored first", f"{where}: {name} has not the batch that is inline at {base}")
+            self.stored_inline += base in inline
 
     def check_reconciled(
         self, where: str, first: int, rows: Iterable[Any], machine: PartitionStateMachine, place: Place
@@ -250,7 +269,7 @@ class Objects:
                 if (epoch, identity) in leased.level_zero:
                     self._broken("live object deleted", f"{name} is named by checkpoint {index} of {place}")
             for index, kind, fields in self._undecided(group):
-                if kind == Kind.APPEND and any((row[3], row[5]) == (epoch, identity) for row in fields[2]):
+                if (epoch, identity) in _objects_named(kind, fields):
                     self._broken("undecided object deleted", f"{name} is named by entry {index} of {place}")
 
     def _deleting_level_one(self, name: str) -> None:

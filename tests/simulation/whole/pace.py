@@ -11,6 +11,7 @@ from unittest.mock import patch
 from strandline.node.controller import controller_leader
 from strandline.node.gc import collectable_epochs, collector, idle_epochs
 from strandline.node.level_one import reconciler, sweeper, topic_retention
+from strandline.node.partition import inline_storing
 from tests.simulation.all_of import all_of
 from tests.simulation.whole.plan import Plan
 
@@ -30,6 +31,9 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
         (idle_epochs, "LOOK_SECONDS", look),
         (collectable_epochs, "TELL_SECONDS", plan.tell_seconds),
         (collectable_epochs, "TELL_ALL_SECONDS", 10 * plan.tell_seconds),
+        (inline_storing, "FAILED_SECONDS", look),
+        (inline_storing, "LOAD_BATCHES", 6),
+        (inline_storing, "LOG_BYTES", 40_000),
         (collector, "FULL_SWEEP_SECONDS", 2.0),
         (collector, "MAX_PAUSE_SECONDS", 1.0),
     )

@@ -7,7 +7,7 @@ snapshots overtake replicas all the time.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from strandline.node.config.node_config import (
@@ -15,6 +15,7 @@ from strandline.node.config.node_config import (
     CollectorSection,
     CompactionSection,
     GroupsSection,
+    InlineSection,
     LevelOneSection,
 )
 from strandline.node.level_zero.batcher import BatcherConfig
@@ -102,6 +103,7 @@ class Plan:
     """Of every topic that is created; empty: what `shrinking` says."""
     lost_folders: Literal["none", "one", "all"] = "none"
     """Whether single folders are wiped among the other faults, or all of them when these are over."""
+    inline: InlineSection = field(default_factory=InlineSection)
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
@@ -200,4 +202,26 @@ def anything(rng: random.Random, theme: str) -> Plan:
         retention_bytes=chance(((1000,), (600, 5000))),
         checkpoints_kept=chance((1, 2, 3)),
         late_seconds=chance((1.0, 3.0)),
+    )
+
+
+INLINE_SHARE = 1 / 5
+"""Of the seeds, those in which small batches go into the log itself."""
+
+
+def with_inline(plan: Plan, rng: random.Random) -> Plan:
+    """The plan with inline batches, for some seeds. Limits are passed and free again all the time."""
+    if rng.random() >= INLINE_SHARE:
+        return plan
+    chance = rng.choice
+    return replace(
+        plan,
+        inline=InlineSection(
+            seconds=chance((0.4, 1.0, 3.0)),
+            max_batch_bytes=chance((200, 100_000, 100_000)),
+            partition_bytes_per_second=1024 * chance((3, 10, 1000)),
+            bytes_per_second=1024 * chance((10, 30, 1000)),
+            partition_bytes=chance((500, 2000, 1 << 20)),
+            bytes=chance((1000, 8000, 1 << 20)),
+        ),
     )

@@ -26,6 +26,7 @@ from tests.simulation.sabotage import Sabotage, by_name, expecting
 from tests.simulation.whole.collection_sabotages import COLLECTION
 from tests.simulation.whole.folder_sabotages import FOLDERS
 from tests.simulation.whole.found_by import FOUND_BY
+from tests.simulation.whole.inline_sabotages import INLINE
 from tests.simulation.whole.write_path_sabotages import (
     WRITE_PATH,
 )
@@ -195,6 +196,7 @@ _ALL = (
     ),
     *COLLECTION,
     *FOLDERS,
+    *INLINE,
 )
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
@@ -245,6 +247,11 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "left-too-early": (3,),
     "newcomers-count": (121, 136, 192),
     "founds-anyway": (121, 136, 192),
+    "inline-passes-its-turn": (5, 21, 35),
+    "inline-stored-unfenced": (36, 81, 99),
+    "stored-epochs-uncounted": (78, 99, 113),
+    "stored-inline-appended": (5, 6, 19),
+    "inline-bytes-forgotten": (5, 6, 19),
 }
 
 SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)

@@ -275,6 +275,8 @@ class Scenario:
         totals["terms"] = len(ledger.leaders)
         totals["topics"] = len(self.directory.topics)
         totals["reconciled"] = ledger.objects.reconciled
+        totals["inline"] = ledger.inline
+        totals["stored inline"] = ledger.objects.stored_inline
         for producer in self.producers:
             for name, count in producer.outcomes.items():
                 totals[f"produce {name}"] += count

@@ -42,6 +42,15 @@ def test_a_seed_finds_nothing(seed: int) -> None:
         assert report.outcomes["restaged"] > 0
 
 
+@pytest.mark.parametrize("seed", [5, 19])
+def test_batches_in_the_log_itself_are_stored(seed: int) -> None:
+    assert plan_of(seed).inline.max_batch_bytes > 0
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.outcomes["inline"] > 0
+    assert report.outcomes["stored inline"] > 0
+
+
 @pytest.mark.parametrize("seed", [12, 31, 69])
 def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
     report = run_seed(seed)

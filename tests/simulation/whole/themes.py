@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import Literal
 
-from tests.simulation.whole.plan import WIPED, Plan, anything
+from tests.simulation.whole.plan import WIPED, Plan, anything, with_inline
 
 THEMES = (
     "anything", "windows", "handover", "retries", "topics", "checkpoints", "collector", "level one",
@@ -32,6 +32,7 @@ def plan_of(seed: int) -> Plan:
     shape = _SHAPES.get(plan.theme)
     if shape is not None:
         plan = shape(plan, random.Random(f"{seed} whole theme"))
+    plan = with_inline(plan, random.Random(f"{seed} inline"))
     return _with_lost_folders(plan, random.Random(f"{seed} {WIPED}"))
 
 

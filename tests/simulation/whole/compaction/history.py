@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from strandline.statemachine.partition.extents import InlineExtent
+from strandline.statemachine.partition.extent import InlineExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.compaction.logs import Written, read
 from tests.simulation.store import SimStore

@@ -13,7 +13,7 @@ from typing import Final
 
 from strandline.node.config.node_config import GroupsSection
 from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
-from tests.simulation.whole.plan import WIPED, Plan, anything
+from tests.simulation.whole.plan import WIPED, Plan, anything, with_inline
 from tests.simulation.whole.transactions.load import Load
 
 THEME: Final = "transactions"
@@ -86,6 +86,7 @@ def transactional_plan(seed: int) -> Plan:
             consumer_session_seconds=session, consumer_heartbeat_seconds=0.3,
         ),
     )  # fmt: skip
+    plan = with_inline(plan, random.Random(f"{seed} inline transactional plan"))
     return _with_lost_disks(plan, random.Random(f"{seed} {WIPED} with transactions"))
 
 

@@ -28,6 +28,16 @@ def test_a_seed_finds_nothing(seed: int) -> None:
     assert report.faults.total() > 0
 
 
+@pytest.mark.parametrize("seed", [13, 15])
+def test_transactions_whose_batches_go_inline_lose_nothing(seed: int) -> None:
+    assert transactional_plan(seed).inline.max_batch_bytes > 0
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.outcomes["inline"] > 0
+    assert report.outcomes["stored inline"] > 0
+    assert report.outcomes["committed"] > 0
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
     report = run_seed(seed)

@@ -1,0 +1,199 @@
+"""Stores what lies in the nodes' logs alone: inline batches go to level-zero objects.
+
+A few objects hold the batches of all partitions led here, at most half of `inline.seconds` after they came,
+or sooner when half of a limit in bytes is used. One entry for each partition then names the places. From
+there on they are batches as any other: read from objects, lifted to level one, held until then by the epochs
+of their objects. A crash or a lost leadership at any step leaves an object that no partition names, which the
+collector deletes, and the batches inline for the next leader. docs/write-path.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from strandline.node.level_one.plan import FirstSeen
+from strandline.node.level_zero.batcher import Batcher, Stored
+from strandline.node.partition.inline_budget import InlineBudget
+from strandline.node.partition.partition import Partition
+from strandline.node.partition.partition_table import PartitionTable
+from strandline.node.runtime.slices import in_slices, look_seconds
+from strandline.statemachine.partition.extent import InlineExtent
+from strandline.statemachine.partition.partition_commands import InlineStored
+
+MOST_LOOK_SECONDS: Final = 1.0
+LOAD_BYTES: Final = 4 * 1024 * 1024
+"""Batches that are staged together: an object is as large (`batching.target_bytes`)."""
+LOAD_BATCHES: Final = 1_024
+"""Also the rows of one entry of the log."""
+LOG_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of entries in memory, of all partitions here, that no snapshot covers. Above this snapshots of those
+with most are taken: what is stored in objects is still in these entries."""
+FAILED_SECONDS: Final = 1.0
+"""Pause after an attempt that failed."""
+
+
+class _Load(NamedTuple):
+    partition: Partition
+    extent: InlineExtent
+
+
+class InlineStoring:
+    """One per node. Everything belongs on `loop`."""
+
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        batcher: Batcher,
+        budget: InlineBudget,
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._partitions = partitions
+        self._batcher = batcher
+        self._budget = budget
+        self._config = budget.config
+        self._loop = loop
+        self._seen: dict[int, FirstSeen] = {}
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        budget.on_half = self._wanted.set
+
+    def start(self) -> None:
+        """Begin to look, unless nothing goes inline here: then markers stay until they are lifted, and so
+        does what came before the configuration changed."""
+        if self._config.max_batch_bytes:
+            self._task = self._loop.create_task(self._run())
+
+    async def close(self) -> None:
+        """End the work in progress. What is inline stays so for the next leaders."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def age(self, group: int) -> float:
+        """Seconds since the oldest inline batch of a replica here was first seen; 0 when there is none, and
+        where no looks are made, see `start`."""
+        seen, partition = self._seen.get(group), self._partitions.by_group(group)
+        if seen is None or partition is None:
+            return 0.0
+        return seen.age(partition.machine.extents.first_inline_offset, self._loop.time())
+
+    async def _run(self) -> None:
+        while True:
+            least = min(self._config.seconds / 8, MOST_LOOK_SECONDS)
+            try:
+                async with asyncio.timeout(look_seconds(least, len(self._partitions))):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            asked = self._wanted.is_set()
+            self._wanted.clear()
+            try:
+                stored = await self.step(asked)
+            except Exception as error:
+                message = "storing inline batches failed in a way that was not foreseen"
+                self._loop.call_exception_handler({"message": message, "exception": error})
+                stored = False
+            if not stored:
+                await asyncio.sleep(FAILED_SECONDS)
+
+    async def step(self, asked: bool) -> bool:
+        """Look, and store everything if it is time or `asked` for; returns False if a part of that failed."""
+        led = await self._look()
+        self._shorten_logs()
+        due = [one for one in led if self.age(one.group.id) >= self._config.seconds / 2]
+        if not due and not (asked and led):
+            return True
+        done = await self._store(led)
+        self._budget.measures.failed_stores += not done
+        return done
+
+    async def _look(self) -> list[Partition]:
+        """Note what is inline, on every replica: the next leader then knows its age. Those led here that have
+        something."""
+        now, known, seen = self._loop.time(), self._seen, dict[int, FirstSeen]()
+        led: list[Partition] = []
+        kept_before, kept = self._budget.kept, 0
+        async for partition in in_slices(self._partitions):
+            extents = partition.machine.extents
+            if partition.leads:
+                kept += partition.writer.inline_bytes
+            if not extents.inline_bytes:
+                continue
+            group = partition.group.id
+            marks = known.get(group) or FirstSeen(self._config.seconds)
+            marks.note(extents.first_inline_offset, extents.end_offset, now)
+            seen[group] = marks
+            if partition.leads:
+                led.append(partition)
+        self._seen = seen
+        # What came while this look went through the slices may have been missed.
+        self._budget.kept += kept - kept_before
+        return led
+
+    def _shorten_logs(self) -> None:
+        """Let the longest logs go from memory, if all of them together are too long."""
+        sizes = [(one.group.bytes_since_snapshot, one) for one in self._partitions]
+        total = sum(size for size, _ in sizes)
+        if total <= LOG_BYTES:
+            return
+        for size, partition in sorted(sizes, key=itemgetter(0), reverse=True):
+            if total <= LOG_BYTES // 2:
+                return
+            total -= size
+            self._budget.measures.snapshots += partition.group.taking.take()
+
+    async def _store(self, partitions: Sequence[Partition]) -> bool:
+        """Store what these partitions have inline now; what comes meanwhile is for the next time."""
+        done = True
+        for load in _loads(partitions):
+            done &= await self._store_load(load)
+        return done
+
+    async def _store_load(self, load: Sequence[_Load]) -> bool:
+        """Put these batches into the bucket, and let their partitions name the places."""
+        staged = [
+            self._batcher.stage(partition.topic_id, partition.number, extent.data)
+            for partition, extent in load
+        ]
+        results = [await one for one in staged]
+        places: dict[Partition, list[tuple[InlineExtent, Stored]]] = {}
+        for (partition, extent), result in zip(load, results, strict=True):
+            if isinstance(result, Stored):
+                places.setdefault(partition, []).append((extent, result))
+        create = self._loop.create_task
+        tasks = [create(partition.stored_inline.name(found)) for partition, found in places.items()]
+        try:
+            named = [await task for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+        measures = self._budget.measures
+        for found, outcome in zip(places.values(), named, strict=True):
+            if isinstance(outcome, InlineStored):
+                measures.stored_batches += outcome.batches
+                measures.stored_bytes += sum(extent.length for extent, _ in found)
+        stored = sum(map(len, places.values()))
+        return stored == len(load) and all(isinstance(outcome, InlineStored) for outcome in named)
+
+
+def _loads(partitions: Sequence[Partition]) -> Iterator[list[_Load]]:
+    """What these partitions have inline, up to the ends that they have when their turn comes, in loads."""
+    load: list[_Load] = []
+    size = 0
+    for partition in partitions:
+        at, end = 0, partition.machine.extents.end_offset
+        while found := partition.machine.extents.inline_between(
+            at, end, LOAD_BYTES - size, LOAD_BATCHES - len(load)
+        ):
+            at = found[-1].end_offset
+            load += [_Load(partition, one) for one in found]
+            size += sum(one.length for one in found)
+            if size >= LOAD_BYTES or len(load) >= LOAD_BATCHES:
+                yield load
+                load, size = [], 0
+    if load:
+        yield load
