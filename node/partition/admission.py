@@ -1,4 +1,4 @@
-"""Whether a partition takes a batch that arrives, before anything is done for it."""
+"""Decides whether a partition takes a batch that arrives, before anything is done for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BYTES = 64 * 1024 * 1024
 
 
 class Admission:
-    """What is known at the arrival of a batch. Belongs to one event loop."""
+    """Judges a batch by what is known at its arrival. Belongs to one event loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fence: Fence, machine: PartitionStateMachine, acks: PendingAcks
@@ -45,7 +45,7 @@ class Admission:
         )
 
     def refusal(self, batch: ProducedBatch, group: RaftGroup) -> Refusal | None:
-        """Why the batch is not taken now; None if it is."""
+        """Say why the batch is not taken now; None if it is."""
         if self._fence.window is None:
             return Refusal(Reason.NOT_LEADER, "this node does not lead the partition, or not yet")
         acks = self._acks

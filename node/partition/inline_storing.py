@@ -181,7 +181,7 @@ class InlineStoring:
 
 
 def _loads(partitions: Sequence[Partition]) -> Iterator[list[_Load]]:
-    """What these partitions have inline, up to the ends that they have when their turn comes, in loads."""
+    """Yield in loads the inline batches of these partitions, up to the ends they have at their turns."""
     load: list[_Load] = []
     size = 0
     for partition in partitions:

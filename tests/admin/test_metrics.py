@@ -138,9 +138,9 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         follower.leads, follower.fence.window = False, None
         found = samples((await client.ask("GET", "/metrics")).body.decode())
         counted = {name for name, labels in found if labels == (("partition", "2"), ("topic", "orders"))}
-        assert len(counted) == 13, "a follower has no windows and no fences, and most replicas follow"
+        assert len(counted) == 15, "a follower has no windows and no fences, and most replicas follow"
         own = ("strandline_partition_", "strandline_epoch_")
-        assert sum(name.startswith(own) and set(first) <= set(labels) for name, labels in found) == 22
+        assert sum(name.startswith(own) and set(first) <= set(labels) for name, labels in found) == 15
         follower.fence.counters.slides = 1
         found = samples((await client.ask("GET", "/metrics")).body.decode())
         assert found["strandline_epoch_window_slides_total", (("partition", "2"), ("topic", "orders"))] == 1
