@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from strandline.node.admin.exposition import Page, label
-from strandline.node.admin.source import AdminSource, PartitionSource
+from strandline.node.admin.replica_sources import PartitionSource
+from strandline.node.admin.source import AdminSource
 from strandline.node.partition.inline_budget import Switch
 
 

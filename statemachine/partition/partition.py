@@ -202,17 +202,6 @@ class PartitionStateMachine(PartitionState):
             self.aborted.append(producer_id, ended.first_offset, offset)
         return TransactionEnded(offset)
 
-    def _raise_epochs(self, index: int, oldest: int, newest: int) -> None:
-        """Apply a window. The epoch of the batch itself moves nothing: with the window [6, 10] it may be 8,
-        and a fence for 7 would still pass when 8 had become the lower end."""
-        if oldest > newest:
-            raise Corruption(f"[{oldest}, {newest}] is not a window")
-        if oldest > self.previous_applied_epoch:
-            self.previous_applied_epoch = oldest
-        if newest > self.max_applied_epoch:
-            self.max_applied_epoch = newest
-            self.max_applied_epoch_index = index
-
     def _advance_epoch(self, index: int, oldest: int, newest: int) -> CommandResult:
         if oldest <= self.previous_applied_epoch and newest <= self.max_applied_epoch:
             return Rejected(Rejection.LOWER_EPOCH, self.max_applied_epoch)

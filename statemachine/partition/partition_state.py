@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from strandline.statemachine.machine import Captured, packed
+from strandline.statemachine.machine import Captured, Corruption, packed
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from strandline.statemachine.partition.checkpoints import Checkpoints, RetainedCheckpoint
 from strandline.statemachine.partition.collectable_epoch import max_collectable_epoch
@@ -213,6 +213,17 @@ class PartitionState:
     def snapshot(self) -> bytes:
         """The state as a msgpack map of SNAPSHOT_FIELDS; equal states give equal bytes."""
         return self.capture()()
+
+    def _raise_epochs(self, index: int, oldest: int, newest: int) -> None:
+        """Apply a window. The epoch of the batch itself moves nothing: with the window [6, 10] it may be 8,
+        and a fence for 7 would still pass when 8 had become the lower end."""
+        if oldest > newest:
+            raise Corruption(f"[{oldest}, {newest}] is not a window")
+        if oldest > self.previous_applied_epoch:
+            self.previous_applied_epoch = oldest
+        if newest > self.max_applied_epoch:
+            self.max_applied_epoch = newest
+            self.max_applied_epoch_index = index
 
     def capture(self) -> Captured:
         """See StateMachine."""
