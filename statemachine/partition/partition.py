@@ -2,8 +2,7 @@
 
 It assigns Kafka offsets, recognises retries, keeps late batches and markers out of later transactions, and
 holds the epochs that bound what the collector may delete. The records themselves lie in object storage, but
-for inline batches, until they are stored there too. docs/partition.md tells the state, each command and the
-reasons.
+for inline batches until they are stored too. docs/partition.md tells the state, each command, and why.
 
 Three kinds of bad command are told apart. One that lost a race is rejected by value and changes nothing. A
 producer out of step gets Kafka's own answer. One that no correct leader writes raises Corruption, which
