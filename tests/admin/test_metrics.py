@@ -140,7 +140,7 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         counted = {name for name, labels in found if labels == (("partition", "2"), ("topic", "orders"))}
         assert len(counted) == 15, "a follower has no windows and no fences, and most replicas follow"
         own = ("strandline_partition_", "strandline_epoch_")
-        assert sum(name.startswith(own) and set(first) <= set(labels) for name, labels in found) == 15
+        assert sum(name.startswith(own) and set(first) <= set(labels) for name, labels in found) == 24
         follower.fence.counters.slides = 1
         found = samples((await client.ask("GET", "/metrics")).body.decode())
         assert found["strandline_epoch_window_slides_total", (("partition", "2"), ("topic", "orders"))] == 1
