@@ -409,6 +409,12 @@ def _build(given: _Given) -> NodeConfig:
     except ValueError as error:
         sources = {given.source(key) for key in given.values if key.startswith("batching.")}
         raise ConfigError(f"{', '.join(sorted(sources))}: batching: {error}") from None
+    inline = InlineSection(**given.section("inline"))
+    if inline.max_batch_bytes > batching.max_object_bytes:
+        raise ConfigError(
+            f"{given.source('inline.max_batch_bytes')}: inline.max_batch_bytes may not be above "
+            f"batching.max_object_bytes, {batching.max_object_bytes}: what goes inline is stored later"
+        )
     insecure = bool(given.section("").get("insecure", False))
     for name, host in (("mesh", mesh.host), ("kafka", kafka.host), ("admin", admin.host)):
         if not insecure and not _is_loopback(host):
@@ -460,7 +466,7 @@ def _build(given: _Given) -> NodeConfig:
         CoordinatorSection(**given.section("coordinator")),
         groups,
         TransactionsSection(**given.section("transactions")),
-        InlineSection(**given.section("inline")),
+        inline,
         tuple(given.notes),
     )
 

@@ -136,6 +136,8 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
         ("batching.target_bytes=4MB", "batching.target_bytes: '4MB' is not a size", "4MiB"),
         ("batching.target_bytes=-1", "batching.target_bytes: -1 is not a size", "bytes"),
         ("batching.target_bytes=1GiB", "batching: target_bytes must be", "not above max_object_bytes"),
+        ("inline.max_batch_bytes=1MiB", "inline.max_batch_bytes: '1MiB' is more than 512KiB", ""),
+        ("inline.bytes=0", "inline.bytes: 0 is less than 1KiB", ""),
         ("batching.puts_per_second=0", "is not a number above 0", "leave it out"),
         ("cluster.nodes=1@127.0.0.1", "is not a node", "id@host:port"),
         ("cluster.nodes=1@h:1,1@h:2", "1 is given to two nodes", "its own id"),
@@ -190,6 +192,12 @@ def test_a_mistake_is_one_line_with_key_cause_and_cure(
     line = problem(tmp_path, overrides=(override,))
     assert cause in line
     assert cure in line
+
+
+def test_what_goes_inline_fits_an_object_later(tmp_path: Path) -> None:
+    objects = ("batching.target_bytes=1KiB", "batching.max_object_bytes=100KiB")
+    line = problem(tmp_path, overrides=("inline.max_batch_bytes=101KiB", *objects))
+    assert "inline.max_batch_bytes may not be above batching.max_object_bytes, 102400" in line
 
 
 def test_the_line_names_where_the_value_stands(tmp_path: Path) -> None:

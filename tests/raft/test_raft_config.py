@@ -45,6 +45,7 @@ def test_defaults_fit_each_other() -> None:
     assert config.max_append_bytes <= config.max_inflight_bytes
     assert config.max_entry_bytes <= config.max_pending_bytes
     assert config.trailing_entries <= config.snapshot_entries
+    assert config.trailing_bytes <= config.snapshot_bytes
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from strandline.node.raft.rules.messages import MessageKind
 from strandline.node.raft.snapshots.transfer import Status
 from strandline.statemachine.machine import Captured
-from tests.raft.harness import CONFIG, GROUP, Cluster, Replica, membership, state_at
+from tests.raft.harness import CONFIG, GROUP, Cluster, Replica, entry, membership, state_at
 
 SMALL = replace(CONFIG, trailing_entries=0, snapshot_chunk_bytes=64)
 
@@ -51,6 +51,19 @@ def test_7_the_state_is_written_down_by_a_disk_job_as_it_was_captured() -> None:
     replica.host.run_jobs()
     assert made == [before]
     assert replica.host.snapshots.load(GROUP, 5).state == before
+
+
+@pytest.mark.parametrize(("room", "left"), [(10**6, 4), (2, 2), (1, 1), (0, 0)])
+def test_7_entries_kept_behind_a_snapshot_are_bounded_in_bytes_too(room: int, left: int) -> None:
+    """Entries may have the bytes of batches in them: a thousand of those are no small thing to keep."""
+    length = len(entry(1, 1)[0])
+    config = replace(SMALL, trailing_entries=4, trailing_bytes=room * length)
+    replica = Replica(terms=[1] * 6, config=config)
+    replica.append(2, 1, (6, 1), commit=6)
+    replica.sync()
+    assert replica.group.taking.take()
+    replica.host.run_jobs()
+    assert replica.terms == [1] * left
 
 
 def test_7_nothing_is_discarded_before_the_snapshot_is_durable() -> None:
