@@ -14,8 +14,8 @@ TABLES = frozenset({
     "statemachine/partition/partition_commands.py",
 })  # fmt: skip
 """Modules that are looked up in and not read: rows of metrics, fields of the API, settings, commands."""
-WHOLE = frozenset({"node/partition/writer.py", "statemachine/partition/partition.py"})
-"""Modules that are read as one, up to MOST: the way of a batch into the log, and what each command does."""
+WHOLE = frozenset({"statemachine/partition/partition.py"})
+"""Modules that are read as one, up to MOST: what each command does."""
 MOST = 360
 
 
