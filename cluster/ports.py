@@ -78,7 +78,7 @@ def holder(port: int) -> str:
 
 
 def _descriptors(process: Path) -> Iterator[str]:
-    """What the open files of a process are; nothing if it is another user's, or gone meanwhile."""
+    """The open files of a process, as links to them; none if it is another user's, or gone meanwhile."""
     with contextlib.suppress(OSError):
         for descriptor in (process / "fd").iterdir():
             # One by one: of this process, the listing's own descriptor is gone when it is looked at.
