@@ -29,7 +29,7 @@ class LogSweep:
         return context.registered and self._at is not None and context.loop.time() >= self._at
 
     def later(self) -> None:
-        """Look in SWEEP_SECONDS: a log that is not needed could not be removed."""
+        """Look again in SWEEP_SECONDS."""
         self._at = self._context.loop.time() + SWEEP_SECONDS
 
     async def run(self, kept: Set[tuple[bytes, int]]) -> None:

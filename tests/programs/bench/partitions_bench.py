@@ -19,7 +19,6 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient as KafkaAdmin
-from confluent_kafka.cimpl import NewTopic
 
 from strandline.cluster.admin_client import AdminClient, Unreachable
 from strandline.cluster.failure import CommandFailed
@@ -27,14 +26,13 @@ from strandline.cluster.kafka_client import client_config
 from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
 from tests.programs.bench.report import shown, table
+from tests.programs.mix.leading import LED_SECONDS, create_topic, seconds_until_led
 from tests.programs.mix.watch import Told, told
 
 TOPIC: Final = "many"
 WANTED_SECONDS: Final = 10.0
 """Until all partitions are led: after they were created, after a kill, and after a start."""
 _NODES: Final = 3
-_LIMIT_SECONDS: Final = 120.0
-_POLL_SECONDS: Final = 0.2
 _SETTLE_SECONDS: Final = 10.0
 """From the last election until a topic's groups are quiet."""
 
@@ -88,9 +86,8 @@ class Run:
     def _create(self) -> None:
         report, before, admin = self._report, self._told(), self._kafka()
         began = time.monotonic()
-        new = NewTopic(TOPIC, report.partitions, _NODES)
-        admin.create_topics([new], request_timeout=_LIMIT_SECONDS)[TOPIC].result(_LIMIT_SECONDS)
-        report.created = self._led(admin, began)
+        create_topic(admin, TOPIC, report.partitions, _NODES)
+        report.created = seconds_until_led(admin, TOPIC, report.partitions, began)
         after = self._told().since(before)
         unwanted = after.unwanted()
         report.again, report.controller = sum(unwanted.values()), unwanted.get("controller", 0)
@@ -114,29 +111,19 @@ class Run:
         admin = KafkaAdmin(client_config(",".join(nodes[node].kafka for node in admins if node != lost)))
         began = time.monotonic()
         self._cluster.kill(lost)
-        report.killed = self._led(admin, began, without=lost)
+        report.killed = seconds_until_led(admin, TOPIC, report.partitions, began, without=lost)
         time.sleep(_SETTLE_SECONDS)
         before, began = told(survivors), time.monotonic()
-        self._cluster.start(lost, timeout=_LIMIT_SECONDS)
-        report.started = self._led(admin, began)
+        self._cluster.start(lost, timeout=LED_SECONDS)
+        report.started = seconds_until_led(admin, TOPIC, report.partitions, began)
         time.sleep(_SETTLE_SECONDS)
         report.started_elections = sum(told(survivors).since(before).elections.values())
         if report.started_elections:
             report.problems.append(f"{report.started_elections} elections because a node came back")
 
-    def _led(self, admin: KafkaAdmin, began: float, without: int | None = None) -> float:
-        """Wait until all partitions are led, none by the node `without`; seconds since `began`."""
-        while time.monotonic() - began < _LIMIT_SECONDS:
-            topic = admin.list_topics(TOPIC, timeout=_LIMIT_SECONDS).topics[TOPIC]
-            leaders = [each.leader for each in topic.partitions.values()]
-            if len(leaders) == self._report.partitions and min(leaders) >= 0 and without not in leaders:
-                return time.monotonic() - began
-            time.sleep(_POLL_SECONDS)
-        raise TimeoutError(f"not all partitions are led after {_LIMIT_SECONDS:g} s")
-
     def _controller(self) -> int:
         for node, address in self._admins().items():
-            page = str(AdminClient(address).request("GET", "/metrics", timeout=_LIMIT_SECONDS).body)
+            page = str(AdminClient(address).request("GET", "/metrics", timeout=LED_SECONDS).body)
             if "\nstrandline_controller_leader 1" in page:
                 return node
         raise TimeoutError("the controller has no leader")

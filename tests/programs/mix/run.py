@@ -23,7 +23,6 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient as KafkaAdmin
-from confluent_kafka.cimpl import NewTopic
 
 from strandline.cluster.admin_client import AdminClient, Unreachable
 from strandline.cluster.failure import CommandFailed
@@ -33,6 +32,7 @@ from strandline.cluster.local_files import Description
 from strandline.cluster.ports import free_ports
 from tests.programs.bench.report import shown, table
 from tests.programs.failover.cluster.report import found, word_for
+from tests.programs.mix.leading import create_topic, seconds_until_led
 from tests.programs.mix.load import TOPIC, Load
 from tests.programs.mix.memory import MemoryGroup, NoGroup, Use
 from tests.programs.mix.private_python import private_python
@@ -51,8 +51,6 @@ _SETTINGS: Final = (
     "cache.fetched_bytes=8MiB",
     "cache.level_one_bytes=8MiB",
 )
-_REQUEST_SECONDS: Final = 30.0
-_LED_SECONDS: Final = 120.0
 _WELL_SECONDS: Final = 60.0
 _READ_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.5
@@ -153,13 +151,8 @@ class Mix:
     def _create(self) -> None:
         admin = KafkaAdmin(client_config(self._cluster.description.bootstrap))
         began = time.monotonic()
-        new = NewTopic(TOPIC, self._report.partitions, _NODES)
-        admin.create_topics([new], request_timeout=_LED_SECONDS)[TOPIC].result(_LED_SECONDS)
-        while not _all_led(admin):
-            if time.monotonic() - began > _LED_SECONDS:
-                raise TimeoutError(f"not all partitions are led after {_LED_SECONDS:g} s")
-            time.sleep(0.2)
-        self._report.led_seconds = time.monotonic() - began
+        create_topic(admin, TOPIC, self._report.partitions, _NODES)
+        self._report.led_seconds = seconds_until_led(admin, TOPIC, self._report.partitions, began)
 
     def _watch(self, load: Load, seconds: float) -> None:
         """Let time pass; ends early when something is wrong already."""
@@ -197,11 +190,6 @@ class Mix:
         report.lost = len(load.acknowledged - seen.keys())
         report.doubled = sum(count > 1 for count in seen.values())
         report.findings += load.problems
-
-
-def _all_led(admin: KafkaAdmin) -> bool:
-    topic = admin.list_topics(TOPIC, timeout=_REQUEST_SECONDS).topics[TOPIC]
-    return topic.error is None and all(each.leader >= 0 for each in topic.partitions.values())
 
 
 def show(report: Report) -> str:
