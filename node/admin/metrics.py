@@ -28,7 +28,7 @@ from strandline.node.level_one.block_cache import BlockCache
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.raft.campaigns import Cause
-from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.mesh.problems import MeshReason
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from strandline.node.raft.rank import Rank
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
@@ -205,7 +205,7 @@ class Metrics:
         page.add("strandline_mesh_sent_bytes_total", counters["bytes_sent"])
         for drop in _DROPS:
             page.add("strandline_mesh_frames_dropped_total", counters[drop], label("reason", drop))
-        for reason in Reason:
+        for reason in MeshReason:
             page.add("strandline_mesh_problems_total", counters[reason], label("reason", reason))
 
     async def _controller(self, page: Page, slices: Slices) -> None:

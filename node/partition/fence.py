@@ -1,9 +1,10 @@
 """The lock around an epoch window: it decides when an entry may go into the log, and under which window.
 
 The window has the epochs that a partition accepts (`EpochWindow`, the rule alone). An entry carries the
-window it was granted under, and no entry of an older window may follow one of a newer. So each writer takes a
-hold and keeps it until its entry is in the leader's log, or certainly never will be: holds are shared, and a
-new epoch, which slides the window, waits until none is out. docs/fence.md has the rules and the traps.
+window it was granted under, and no entry of an older window may follow one of a newer. So each writer takes
+a permit and keeps it until its entry is in the leader's log, or certainly never will be. Any number of
+permits may be out; a new epoch, which slides the window, waits until none is. docs/fence.md has the rules
+and the traps.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from strandline.statemachine.partition.epoch_window import (
 )
 
 
-class Hold:
-    """A share of the fence; the window cannot slide until it is released."""
+class Permit:
+    """The permission to put an entry into the log; the window cannot slide until it is released."""
 
     __slots__ = ("_released", "_term", "window")
 
@@ -34,19 +35,19 @@ class Hold:
         self._released = False
 
     def release(self) -> None:
-        """Give the share back, exactly once: a second release raises AssertionError.
+        """Give it back, exactly once: a second release raises AssertionError.
 
         Released after its term, it gives nothing to the term that is present then.
         """
-        assert not self._released, "a hold is released once"
+        assert not self._released, "a permit is released once"
         self._released = True
         term = self._term
-        term.holds -= 1
-        if not term.holds and term.waiting:
+        term.permits -= 1
+        if not term.permits and term.waiting:
             term.serve()
 
 
-Grant = Hold | StaleClusterEpoch | Refusal
+Grant = Permit | StaleClusterEpoch | Refusal
 """NOT_LEADER: the fence is closed, and the request had no effect."""
 
 
@@ -61,25 +62,25 @@ class _Waiter:
 
 
 class _Term:
-    """The fence in one term. Each has its own holds and queue, so nothing of one reaches into the next."""
+    """The fence in one term. Each has its own permits and queue, so nothing of one reaches into the next."""
 
-    __slots__ = ("holds", "slid", "waiting", "window")
+    __slots__ = ("permits", "slid", "waiting", "window")
 
     def __init__(self, window: EpochWindow, slid: Callable[[EpochWindow, EpochWindow], None]) -> None:
         self.window = window
         self.slid = slid
         """Told of the windows before and after a slide."""
-        self.holds = 0
+        self.permits = 0
         self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
         """In order of arrival; one that gives up leaves from the middle."""
 
-    def grant(self, status: EpochStatus, epoch: int) -> Hold:
+    def grant(self, status: EpochStatus, epoch: int) -> Permit:
         if status is EpochStatus.NEW:
-            assert not self.holds, "the window slides under no hold"
+            assert not self.permits, "the window slides while no permit is out"
             before, self.window = self.window, self.window.slide(epoch)
             self.slid(before, self.window)
-        self.holds += 1
-        return Hold(self, self.window)
+        self.permits += 1
+        return Permit(self, self.window)
 
     def serve(self) -> None:
         """Answer waiters in order, each by the present window, up to one that still has to wait."""
@@ -88,7 +89,7 @@ class _Term:
             waiter = next(iter(waiting))
             if not waiter.future.done():
                 status = self.window.classify(waiter.epoch)
-                if status is EpochStatus.NEW and self.holds:
+                if status is EpochStatus.NEW and self.permits:
                     return
                 if status is EpochStatus.STALE:
                     waiter.future.set_result(self.window.refusal(waiter.epoch))
@@ -101,7 +102,7 @@ class _Term:
 class Fence:
     """One partition's fence on one node, open while the node leads. Belongs to one event loop.
 
-    Its cost does not grow with the number of holds; a wait costs a future, and the callers bound their
+    Its cost does not grow with the number of permits; a wait costs a future, and the callers bound their
     number.
     """
 
@@ -122,9 +123,9 @@ class Fence:
         return None if self._term is None else self._term.window
 
     @property
-    def holds(self) -> int:
-        """Holds of the present term that are out."""
-        return 0 if self._term is None else self._term.holds
+    def permits(self) -> int:
+        """Permits of the present term that are out."""
+        return 0 if self._term is None else self._term.permits
 
     @property
     def waiting(self) -> int:
@@ -137,7 +138,7 @@ class Fence:
         self._term = _Term(window, self._slid)
 
     def close(self, reason: str) -> None:
-        """End the term: refuse the waiters, in order. The holders still release the holds that are out."""
+        """End the term: refuse the waiters, in order. Permits that are out are still to be released."""
         self._closed = Refusal(Reason.NOT_LEADER, reason)
         term, self._term = self._term, None
         if term is None:
@@ -148,7 +149,7 @@ class Fence:
         term.waiting.clear()
 
     def try_acquire(self, epoch: int) -> Grant | None:
-        """A hold, or a refusal, if either is possible at once; None if the caller has to wait.
+        """A permit, or a refusal, if either is possible at once; None if the caller has to wait.
 
         Behind a waiting slide all callers wait, or slides would starve. Only epochs below the window are
         refused ahead of the queue: windows only move up, so waiting could not change it.
@@ -159,7 +160,7 @@ class Fence:
         status = term.window.classify(epoch)
         if status is EpochStatus.STALE:
             return self._refused(term.window.refusal(epoch))
-        if term.waiting or (status is EpochStatus.NEW and term.holds):
+        if term.waiting or (status is EpochStatus.NEW and term.permits):
             return None
         self.counters.granted(status)
         return term.grant(status, epoch)
@@ -179,13 +180,13 @@ class Fence:
             # The grant may have come in the same turn as the cancellation, and was then never seen.
             if not waiter.future.cancelled():
                 granted = waiter.future.result()
-                if isinstance(granted, Hold):
+                if isinstance(granted, Permit):
                     granted.release()
             elif waiter in term.waiting:
                 del term.waiting[waiter]
                 term.serve()
             raise
-        if isinstance(granted, Hold):
+        if isinstance(granted, Permit):
             self.counters.granted(waiter.status)
         elif isinstance(granted, StaleClusterEpoch):
             self._refused(granted)

@@ -9,8 +9,8 @@ from enum import Enum
 from itertools import groupby
 
 from strandline.node.level_zero.batcher import Result, Stored
-from strandline.node.partition.batch import AppendResult, ProducedBatch
-from strandline.node.refusal import Refusal
+from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
+from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import Append, AppendInline
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
@@ -22,19 +22,24 @@ class Inline(Enum):
     IN_THE_ENTRY = 0
 
 
-class Pending:
-    """A batch on its way to the log."""
+class PendingBatch:
+    """A batch on its way to the log.
+
+    Its upload and its checks go on side by side, and it keeps its turn meanwhile. When all have ended,
+    `outcome` says whether it goes to the log or fails. A batch whose epoch the window has passed by then is
+    uploaded again, once.
+    """
 
     __slots__ = (
         "batch",
-        "invalid",
+        "checks",
         "lane",
+        "rejected",
         "restaged",
         "result",
         "staged",
         "stored",
         "transaction",
-        "unvalidated",
         "verified",
     )
 
@@ -42,16 +47,51 @@ class Pending:
         self.batch = batch
         self.lane = lane
         self.result = result
+        """Its answer; the caller may have cancelled it, which ends nothing here."""
         self.staged: asyncio.Future[Result] | None = None
+        """Its upload; None if it needs none."""
         self.stored: Stored | Inline | Refusal | None = None
         """Outcome of its upload, None while that is in progress; or that it has none."""
         self.restaged = False
+        """Whether it is uploaded for the second time."""
+        self.checks = 0
+        """Checks in progress: of its records, and of its transaction."""
+        self.rejected: Refusal | None = None
+        """Refusal of the first check that failed."""
         self.transaction = batch.transaction
-        self.unvalidated = 0
-        """Checks and verification in progress; the batch keeps its turn meanwhile."""
-        self.invalid: Refusal | None = None
+        """Number of its transaction: the producer's, or the verified one."""
         self.verified = False
         """Whether it came with a verification."""
+
+    @property
+    def outcome(self) -> Stored | Inline | Refusal | None:
+        """The place of its bytes, or the refusal that it ends with; None while something is in progress."""
+        return None if self.checks else self.rejected or self.stored
+
+    @property
+    def first(self) -> bool:
+        """Whether it is its producer's turn for this batch."""
+        queue = self.lane.queue
+        return bool(queue) and queue[0] is self
+
+    def check_ended(self, ended: Validation | Verification) -> None:
+        """Take the result of one of its checks."""
+        self.checks -= 1
+        if ended.cancelled() or ended.exception() is not None:
+            self.rejected = Refusal(
+                Reason.NOT_NOW, "the node could not look at the records, or ask for their transaction"
+            )
+            return
+        result = ended.result()
+        if isinstance(result, Refusal):
+            self.rejected = self.rejected or result
+        elif result is not None:
+            self.transaction = result.number
+
+    def upload_again(self) -> None:
+        """Forget the upload; the caller stages the batch for the second and last time."""
+        self.restaged = True
+        self.stored = None
 
 
 class Lane:
@@ -61,12 +101,12 @@ class Lane:
 
     def __init__(self, key: int) -> None:
         self.key = key
-        self.queue: deque[Pending] = deque()
+        self.queue: deque[PendingBatch] = deque()
         self.waiting: asyncio.Task[None] | None = None
         """Set while the first batch waits for the fence."""
 
 
-def placeholder(pending: Pending) -> Placeholder:
+def placeholder(pending: PendingBatch) -> Placeholder:
     """The log's entry for an uploaded batch."""
     batch, stored = pending.batch, pending.stored
     assert isinstance(stored, Stored)
@@ -84,7 +124,7 @@ def placeholder(pending: Pending) -> Placeholder:
     )
 
 
-def inline_batch(pending: Pending) -> InlineBatch:
+def inline_batch(pending: PendingBatch) -> InlineBatch:
     """The log's entry for a batch that goes there with its bytes."""
     batch = pending.batch
     return InlineBatch(
@@ -98,7 +138,7 @@ def inline_batch(pending: Pending) -> InlineBatch:
     )
 
 
-def commands_of(entry: Sequence[Pending], window: EpochWindow) -> list[Append | AppendInline]:
+def commands_of(entry: Sequence[PendingBatch], window: EpochWindow) -> list[Append | AppendInline]:
     """The commands that append these batches in their order."""
     commands: list[Append | AppendInline] = []
     for inline, run in groupby(entry, key=is_inline):
@@ -110,5 +150,5 @@ def commands_of(entry: Sequence[Pending], window: EpochWindow) -> list[Append | 
     return commands
 
 
-def is_inline(pending: Pending) -> bool:
+def is_inline(pending: PendingBatch) -> bool:
     return pending.stored is Inline.IN_THE_ENTRY

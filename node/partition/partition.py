@@ -328,15 +328,15 @@ class Partition(LedReplica):
         epoch = command.window.newest
         if epoch is None:
             raise ValueError("an empty window has no epoch to advance to")
-        hold = await self.fence.acquire(epoch)
-        if isinstance(hold, Refusal):
-            return hold
-        if isinstance(hold, StaleClusterEpoch):
-            return Rejected(Rejection.LOWER_EPOCH, hold.newest)
+        permit = await self.fence.acquire(epoch)
+        if isinstance(permit, Refusal):
+            return permit
+        if isinstance(permit, StaleClusterEpoch):
+            return Rejected(Rejection.LOWER_EPOCH, permit.newest)
         try:
-            future = self._replicate(AdvanceEpoch(hold.window), hold.window.term)
+            future = self._replicate(AdvanceEpoch(permit.window), permit.window.term)
         finally:
-            hold.release()
+            permit.release()
         return result_of(await future)
 
     async def _advance_removal(self, command: AdvanceRemoval, term: int) -> CommandResult | Refusal:

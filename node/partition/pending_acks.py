@@ -13,7 +13,7 @@ from itertools import chain
 
 from strandline.node.partition.batch import AppendResult
 from strandline.node.partition.gaps import Gaps
-from strandline.node.partition.lanes import Inline, Pending, is_inline
+from strandline.node.partition.lanes import Inline, PendingBatch, is_inline
 from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.verifications import Verifications
 from strandline.node.raft.config import RaftConfig
@@ -50,7 +50,7 @@ class PendingAcks:
         self.verifications = Verifications()
         self._loop = loop
         self._when_held = when_held
-        self._in_log: dict[int, list[Pending]] = {}
+        self._in_log: dict[int, list[PendingBatch]] = {}
         self._entries = 0
 
     @property
@@ -58,23 +58,23 @@ class PendingAcks:
         """Number of entries in the log whose outcome is not known here yet."""
         return len(self._in_log)
 
-    def accept(self, pending: Pending) -> None:
+    def accept(self, pending: PendingBatch) -> None:
         """Count a batch until its answer."""
         self.batches += 1
         self.bytes += len(pending.batch.data)
 
-    def goes_inline(self, pending: Pending) -> None:
+    def goes_inline(self, pending: PendingBatch) -> None:
         """A batch that was accepted goes into the log itself."""
         pending.stored = Inline.IN_THE_ENTRY
         self.inline_bytes += len(pending.batch.data)
 
-    def await_outcome(self, entry: list[Pending], outcome: asyncio.Future[Outcome]) -> None:
+    def await_outcome(self, entry: list[PendingBatch], outcome: asyncio.Future[Outcome]) -> None:
         """Answer these batches, which are in the log as one entry, with the entry's outcome."""
         self._entries += 1
         self._in_log[self._entries] = entry
         outcome.add_done_callback(partial(self._ended, self._entries))
 
-    def fail(self, pending: list[Pending], failure: Refusal) -> None:
+    def fail(self, pending: list[PendingBatch], failure: Refusal) -> None:
         """Answer batches that are not in the log, or are not known to be, in their order."""
         now = self._loop.time()
         for each in pending:
@@ -102,7 +102,7 @@ class PendingAcks:
         elif isinstance(outcome.value, Rejected):
             self.fail(entry, refusal_of(outcome.value))
         else:
-            short: list[tuple[Pending, Appended]] = []
+            short: list[tuple[PendingBatch, Appended]] = []
             for pending, result in zip(entry, chain.from_iterable(outcome.value), strict=True):
                 if not isinstance(result, Appended):
                     self._end(pending, self._refused(pending, result))
@@ -113,7 +113,7 @@ class PendingAcks:
             if short:
                 self._await_replicas(short, outcome.index)
 
-    def _await_replicas(self, short: list[tuple[Pending, Appended]], index: int) -> None:
+    def _await_replicas(self, short: list[tuple[PendingBatch, Appended]], index: int) -> None:
         """Answer batches that are committed once as many replicas have their entry as they want."""
         held = self._when_held(index, max(pending.batch.replicas for pending, _ in short))
         give_up = self._loop.call_later(HELD_SECONDS, _not_held, held)
@@ -125,7 +125,7 @@ class PendingAcks:
 
         held.add_done_callback(answer)
 
-    def _refused(self, pending: Pending, rejected: Rejected) -> Refusal:
+    def _refused(self, pending: PendingBatch, rejected: Rejected) -> Refusal:
         if rejected.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER:
             transactional = pending.transaction != NO_TRANSACTION
             now = self._loop.time()
@@ -144,7 +144,7 @@ class PendingAcks:
                     self.gaps.note(pending.batch, failure, now)
                     pending.result.set_result(failure)
 
-    def _end(self, pending: Pending, result: AppendResult) -> None:
+    def _end(self, pending: PendingBatch, result: AppendResult) -> None:
         self.batches -= 1
         self.bytes -= len(pending.batch.data)
         if is_inline(pending):

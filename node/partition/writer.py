@@ -19,9 +19,9 @@ from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.partition.admission import Admission
 from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
-from strandline.node.partition.fence import Fence, Grant, Hold
+from strandline.node.partition.fence import Fence, Grant, Permit
 from strandline.node.partition.inline_budget import PartitionBudget
-from strandline.node.partition.lanes import Inline, Lane, Pending, commands_of
+from strandline.node.partition.lanes import Inline, Lane, PendingBatch, commands_of
 from strandline.node.partition.pending_acks import PendingAcks
 from strandline.node.partition.refusals import behind, refusal_of
 from strandline.node.raft.group import RaftGroup
@@ -90,9 +90,9 @@ class Writer:
         self._lanes: dict[int, Lane] = {}
         self._ready: list[Lane] = []
         # The entry being put together, and what it is put together under; empty between two callbacks.
-        self._entry: list[Pending] = []
+        self._entry: list[PendingBatch] = []
         self._entry_inline_bytes = 0
-        self._hold: Hold | None = None
+        self._permit: Permit | None = None
 
     @property
     def inline_bytes(self) -> int:
@@ -124,14 +124,14 @@ class Writer:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key)
-        pending = Pending(batch, lane, result)
+        pending = PendingBatch(batch, lane, result)
         self.acks.accept(pending)
         lane.queue.append(pending)
         if validation is not None:
-            pending.unvalidated += 1
+            pending.checks += 1
             validation.add_done_callback(partial(self._validated, pending))
         if verification is not None:
-            pending.unvalidated += 1
+            pending.checks += 1
             pending.verified = True
             self.acks.verifications.begin(batch.producer_id, batch.producer_epoch, verification)
             verification.add_done_callback(partial(self._validated, pending))
@@ -170,11 +170,11 @@ class Writer:
 
     # Up.
 
-    def _stage(self, pending: Pending) -> None:
+    def _stage(self, pending: PendingBatch) -> None:
         budget = self._budget
         if budget is not None and budget.takes(len(pending.batch.data), self.inline_bytes):
             self.acks.goes_inline(pending)
-            if pending.lane.queue[0] is pending:
+            if pending.first:
                 self._now_ready(pending.lane)
             return
         try:
@@ -190,28 +190,16 @@ class Writer:
         else:
             staged.add_done_callback(partial(self._uploaded, pending))
 
-    def _validated(self, pending: Pending, validation: Validation | Verification) -> None:
-        pending.unvalidated -= 1
-        if validation.cancelled() or validation.exception() is not None:
-            pending.invalid = Refusal(
-                Reason.NOT_NOW, "the node could not look at the records, or ask for their transaction"
-            )
-        else:
-            validated = validation.result()
-            if isinstance(validated, Refusal):
-                pending.invalid = pending.invalid or validated
-            elif validated is not None:
-                pending.transaction = validated.number
-        queue = pending.lane.queue
-        if queue and queue[0] is pending:
+    def _validated(self, pending: PendingBatch, validation: Validation | Verification) -> None:
+        pending.check_ended(validation)
+        if pending.first:
             self._now_ready(pending.lane)
 
-    def _uploaded(self, pending: Pending, staged: asyncio.Future[Result]) -> None:
+    def _uploaded(self, pending: PendingBatch, staged: asyncio.Future[Result]) -> None:
         if staged.cancelled():
             return
         pending.stored = staged.result()
-        queue = pending.lane.queue
-        if queue and queue[0] is pending:
+        if pending.first:
             self._now_ready(pending.lane)
 
     def _now_ready(self, lane: Lane) -> None:
@@ -233,17 +221,17 @@ class Writer:
         queue = lane.queue
         while queue and lane.waiting is None:
             head = queue[0]
-            stored = head.invalid or head.stored
-            if stored is None or head.unvalidated:
+            stored = head.outcome
+            if stored is None:
                 return
             if isinstance(stored, Refusal):
                 self._fail(lane, stored)
                 continue
-            hold = self._hold
+            permit = self._permit
             if isinstance(stored, Inline):
                 self._entry_inline_bytes += len(head.batch.data)
-            elif hold is None or hold.window.classify(stored.epoch) is not EpochStatus.IN_WINDOW:
-                if hold is not None:
+            elif permit is None or permit.window.classify(stored.epoch) is not EpochStatus.IN_WINDOW:
+                if permit is not None:
                     self._write()
                 # Had the log refused that entry, all that is behind it would be gone from here.
                 if not queue or queue[0] is not head:
@@ -269,9 +257,9 @@ class Writer:
         self._write()
 
     def _granted(self, lane: Lane, grant: Grant) -> bool:
-        """Whether the lane's first batch may go to the log, under the hold that is then the present one."""
-        if isinstance(grant, Hold):
-            self._hold = grant
+        """Whether the lane's first batch may go to the log, under the permit that is then the present one."""
+        if isinstance(grant, Permit):
+            self._permit = grant
             return True
         if not isinstance(grant, StaleClusterEpoch):
             self._fail(lane, grant)
@@ -282,19 +270,18 @@ class Writer:
         if head.restaged:
             self._fail(lane, Refusal(Reason.NOT_NOW, str(grant)))
             return False
-        head.restaged = True
-        head.stored = None
+        head.upload_again()
         self.restaged += 1
         self._stage(head)
         return False
 
     def _write(self) -> None:
-        """Put the entry that was put together into the log, and give the hold back."""
-        hold, self._hold = self._hold, None
+        """Put the entry that was put together into the log, and give the permit back."""
+        permit, self._permit = self._permit, None
         entry, self._entry = self._entry, []
         self._entry_inline_bytes = 0
-        # Inline batches alone need no hold: they name no epoch.
-        window = self._fence.window if hold is None else hold.window
+        # Inline batches alone need no permit: they name no epoch.
+        window = self._fence.window if permit is None else permit.window
         try:
             if not entry:
                 return
@@ -303,8 +290,8 @@ class Writer:
             future = self.group.replicate(command, window.term)
         finally:
             # The entry is in the leader's log, or it never will be.
-            if hold is not None:
-                hold.release()
+            if permit is not None:
+                permit.release()
         if future.done():
             outcome = future.result()
             assert not isinstance(outcome, Applied), "nothing is applied before it is written"

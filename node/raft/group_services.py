@@ -29,7 +29,7 @@ from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.ticker import TURN_GROUPS, Ticker
 from strandline.node.raft.wal.carrying import Carrying
-from strandline.node.raft.wal.format import Kind
+from strandline.node.raft.wal.format import RecordKind
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import WriteAheadLog
 
@@ -150,7 +150,7 @@ class GroupServices:
         """Call back once everything recorded so far is durable."""
         self.records.when_synced(callback)
 
-    def record(self, group: int, kind: Kind, payload: bytes) -> int:
+    def record(self, group: int, kind: RecordKind, payload: bytes) -> int:
         """Append one record of a group to the log; its LSN."""
         return self.records.add(group, kind, payload)
 

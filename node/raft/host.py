@@ -28,7 +28,7 @@ from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.wal.format import REPLACE
 from strandline.node.raft.wal.recovered_log import RaftLogDamaged
 from strandline.node.raft.wal.segment import was_started
-from strandline.node.raft.wal.write_ahead_log import Kind, WalError, WalFailed, WriteAheadLog
+from strandline.node.raft.wal.write_ahead_log import RecordKind, WalError, WalFailed, WriteAheadLog
 from strandline.statemachine.machine import StateMachine
 
 log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ class RaftHost(GroupServices):
         self._dirty.pop(group_id, None)
         self.ticker.remove(group_id)
         self.campaigns.ended(group_id)
-        self.record(group_id, Kind.FORGET, b"")
+        self.record(group_id, RecordKind.FORGET, b"")
         self.carrying.forget(group_id)
         self.records.forget(group_id)
         self.run_blocking(partial(self.snapshots.drop, group_id, None), _log_error)

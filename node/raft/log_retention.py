@@ -10,7 +10,7 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.carrying import Carrying, GroupLog
-from strandline.node.raft.wal.format import Kind
+from strandline.node.raft.wal.format import RecordKind
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import WriteAheadLog
 
@@ -28,7 +28,7 @@ class RetentionHost(Protocol):
 
     def now(self) -> float: ...
     def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None: ...
-    def record(self, group: int, kind: Kind, payload: bytes) -> int: ...
+    def record(self, group: int, kind: RecordKind, payload: bytes) -> int: ...
     def half_backlogged(self) -> bool:
         """Whether half as much waits for the disk as makes a node refuse commands, or the disk hangs."""
 

@@ -12,7 +12,7 @@ from strandline.node.raft.rules.messages import Message
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.ticker import Ticker
 from strandline.node.raft.wal.after_sync import AfterSync
-from strandline.node.raft.wal.format import Kind
+from strandline.node.raft.wal.format import RecordKind
 from strandline.node.raft.wal.segment_use import SegmentUse
 from strandline.node.raft.wal.write_ahead_log import WriteAheadLog
 
@@ -37,7 +37,7 @@ class Records:
     def __init__(self, host: RecordsHost, use: SegmentUse, max_buffered_bytes: int) -> None:
         self._host = host
         self._use = use
-        self.waiting: deque[tuple[int, int, Kind, int]] = deque()
+        self.waiting: deque[tuple[int, int, RecordKind, int]] = deque()
         """(LSN, group, kind, the group's last entry) of those that are not durable yet."""
         self.after_sync = AfterSync()
         self.unwritten_bytes = 0
@@ -45,7 +45,7 @@ class Records:
         self.backlog_limit = max_buffered_bytes // 2
         self._last_lsn: dict[int, int] = {}
 
-    def add(self, group: int, kind: Kind, payload: bytes) -> int:
+    def add(self, group: int, kind: RecordKind, payload: bytes) -> int:
         lsn = self._host.wal.append(group, kind, payload)
         known = self._host.groups.get(group)
         if known is not None:

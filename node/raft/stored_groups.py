@@ -17,7 +17,7 @@ from strandline.node.raft.wal.carrying import GroupLog
 from strandline.node.raft.wal.raft_log import RaftLog, Record
 from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
-from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.write_ahead_log import RecordKind
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew
 from strandline.statemachine.machine import StateMachine
 
@@ -47,10 +47,10 @@ class StoredGroups:
         self._logs: dict[int, RecoveredLog] = {}
         self._indices: dict[int, list[int]] = {}
 
-    def replay(self, group: int, kind: Kind, segment: int, payload: bytes) -> None:
+    def replay(self, group: int, kind: RecordKind, segment: int, payload: bytes) -> None:
         """Take in one record of the write-ahead log; raises RaftLogDamaged."""
         self.replayed = True
-        if kind == Kind.FORGET:
+        if kind == RecordKind.FORGET:
             self._logs.pop(group, None)
             self._use.forget(group)
             return

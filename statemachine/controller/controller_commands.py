@@ -26,7 +26,7 @@ DERIVED = -1
 """For a count that follows from the assignments in the same command, as in Kafka's requests."""
 
 
-class Kind(IntEnum):
+class ControllerOpcode(IntEnum):
     """First element of an entry; a number is never used for anything else."""
 
     BOOTSTRAP = 1
@@ -385,9 +385,9 @@ def _groups(value: Any) -> tuple[int, ...]:
 
 
 _Reader = Callable[[Any], Any]
-_FORMS: dict[Kind, tuple[type[Command], tuple[_Reader, ...]]] = {
-    Kind.BOOTSTRAP: (Bootstrap, (_label, _label)),
-    Kind.REGISTER_NODE: (
+_FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
+    ControllerOpcode.BOOTSTRAP: (Bootstrap, (_label, _label)),
+    ControllerOpcode.REGISTER_NODE: (
         RegisterNode,
         (
             _node,
@@ -404,26 +404,32 @@ _FORMS: dict[Kind, tuple[type[Command], tuple[_Reader, ...]]] = {
             _positive,
         ),
     ),
-    Kind.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
-    Kind.REPLICAS_LEFT: (ReplicasLeft, (_node, _positive, _groups)),
-    Kind.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
-    Kind.HEARTBEAT: (Heartbeat, (_node, _positive, _count)),
-    Kind.FENCE_NODE: (FenceNode, (_node, _count, _count)),
-    Kind.CREATE_TOPIC: (CreateTopic, (_topic_id, _text, _i64, _i64, _assignments, _configs, _count)),
-    Kind.CREATE_PARTITIONS: (CreatePartitions, (_topic_id, _i64, _assignments)),
-    Kind.DELETE_TOPIC: (DeleteTopic, (_topic_id,)),
-    Kind.ALTER_TOPIC_CONFIGS: (AlterTopicConfigs, (_topic_id, _changes)),
-    Kind.REPLACE_TOPIC_CONFIGS: (ReplaceTopicConfigs, (_topic_id, _configs)),
-    Kind.ALTER_GROUP_CONFIGS: (AlterGroupConfigs, (_text, _changes)),
-    Kind.REPLACE_GROUP_CONFIGS: (ReplaceGroupConfigs, (_text, _configs)),
-    Kind.ADVANCE_CLUSTER_EPOCH: (AdvanceClusterEpoch, (_positive,)),
-    Kind.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
-    Kind.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),
-    Kind.CHECKPOINT: (ControllerCheckpoint, ()),
-    Kind.SET_COLLECTION: (SetCollection, (_flag,)),
-    Kind.CREATE_INTERNAL_TOPIC: (CreateInternalTopic, (_topic_id, _internal_topic, _positive, _positive)),
+    ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
+    ControllerOpcode.REPLICAS_LEFT: (ReplicasLeft, (_node, _positive, _groups)),
+    ControllerOpcode.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
+    ControllerOpcode.HEARTBEAT: (Heartbeat, (_node, _positive, _count)),
+    ControllerOpcode.FENCE_NODE: (FenceNode, (_node, _count, _count)),
+    ControllerOpcode.CREATE_TOPIC: (
+        CreateTopic,
+        (_topic_id, _text, _i64, _i64, _assignments, _configs, _count),
+    ),
+    ControllerOpcode.CREATE_PARTITIONS: (CreatePartitions, (_topic_id, _i64, _assignments)),
+    ControllerOpcode.DELETE_TOPIC: (DeleteTopic, (_topic_id,)),
+    ControllerOpcode.ALTER_TOPIC_CONFIGS: (AlterTopicConfigs, (_topic_id, _changes)),
+    ControllerOpcode.REPLACE_TOPIC_CONFIGS: (ReplaceTopicConfigs, (_topic_id, _configs)),
+    ControllerOpcode.ALTER_GROUP_CONFIGS: (AlterGroupConfigs, (_text, _changes)),
+    ControllerOpcode.REPLACE_GROUP_CONFIGS: (ReplaceGroupConfigs, (_text, _configs)),
+    ControllerOpcode.ADVANCE_CLUSTER_EPOCH: (AdvanceClusterEpoch, (_positive,)),
+    ControllerOpcode.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
+    ControllerOpcode.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),
+    ControllerOpcode.CHECKPOINT: (ControllerCheckpoint, ()),
+    ControllerOpcode.SET_COLLECTION: (SetCollection, (_flag,)),
+    ControllerOpcode.CREATE_INTERNAL_TOPIC: (
+        CreateInternalTopic,
+        (_topic_id, _internal_topic, _positive, _positive),
+    ),
 }
-_KINDS: dict[type[Command], Kind] = {command: kind for kind, (command, _) in _FORMS.items()}
+_KINDS: dict[type[Command], ControllerOpcode] = {command: kind for kind, (command, _) in _FORMS.items()}
 
 
 def encode(command: Command) -> bytes:
@@ -444,7 +450,7 @@ def decode(entry: bytes) -> Command:
     """Read an entry back; raises Corruption for anything `encode` does not give."""
     try:
         number, *values = _array(msgpack.unpackb(entry))
-        kind = Kind(number)
+        kind = ControllerOpcode(number)
         form, readers = _FORMS[kind]
         command = form(*(read(value) for read, value in zip(readers, values, strict=True)))
     except Exception as error:

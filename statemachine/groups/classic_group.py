@@ -17,7 +17,7 @@ from strandline.statemachine.groups.group_commands import (
     NO_MEMBER,
     GenerationAssigned,
     GenerationStarted,
-    GroupKind,
+    GroupOpcode,
     Member,
     MemberReplaced,
 )
@@ -269,7 +269,7 @@ def _replace_static_member(
 
 
 HANDLERS: Mapping[int, Callable[..., Any]] = {
-    GroupKind.START_GENERATION: _start_generation,
-    GroupKind.ASSIGN_GENERATION: _assign_generation,
-    GroupKind.REPLACE_STATIC_MEMBER: _replace_static_member,
+    GroupOpcode.START_GENERATION: _start_generation,
+    GroupOpcode.ASSIGN_GENERATION: _assign_generation,
+    GroupOpcode.REPLACE_STATIC_MEMBER: _replace_static_member,
 }

@@ -20,8 +20,8 @@ NO_RETENTION = -1
 """The commit names no retention of its own: the cluster's holds."""
 
 
-class GroupKind(IntEnum):
-    """Number of a command in an entry; a number is never used for anything else."""
+class GroupOpcode(IntEnum):
+    """First element of an entry; a number is never used for anything else."""
 
     START_GENERATION = 1
     ASSIGN_GENERATION = 2
@@ -76,7 +76,7 @@ class StartGeneration:
     INCONSISTENT_GROUP_PROTOCOL (a consumer group that has members).
     """
 
-    kind: ClassVar[int] = GroupKind.START_GENERATION
+    kind: ClassVar[int] = GroupOpcode.START_GENERATION
     group: str
     generation: int
     protocol_type: str
@@ -96,7 +96,7 @@ class AssignGeneration:
     REBALANCE_IN_PROGRESS (this generation is assigned already).
     """
 
-    kind: ClassVar[int] = GroupKind.ASSIGN_GENERATION
+    kind: ClassVar[int] = GroupOpcode.ASSIGN_GENERATION
     group: str
     generation: int
     assignments: Mapping[str, bytes]
@@ -115,7 +115,7 @@ class ReplaceStaticMember:
     instance id of `member`).
     """
 
-    kind: ClassVar[int] = GroupKind.REPLACE_STATIC_MEMBER
+    kind: ClassVar[int] = GroupOpcode.REPLACE_STATIC_MEMBER
     group: str
     generation: int
     old: str
@@ -133,7 +133,7 @@ class CommitOffsets:
     group, GROUP_ID_NOT_FOUND unless the generation is NO_GENERATION: then the commit makes the group.
     """
 
-    kind: ClassVar[int] = GroupKind.COMMIT_OFFSETS
+    kind: ClassVar[int] = GroupOpcode.COMMIT_OFFSETS
     group: str
     member_id: str
     generation: int
@@ -163,7 +163,7 @@ class CommitTransactionOffsets:
     earlier one is open still).
     """
 
-    kind: ClassVar[int] = GroupKind.COMMIT_TRANSACTION_OFFSETS
+    kind: ClassVar[int] = GroupOpcode.COMMIT_TRANSACTION_OFFSETS
     group: str
     member_id: str
     generation: int
@@ -191,7 +191,7 @@ class CommitTransactionOffsets:
 class EndGroupTransaction:
     """A transaction's marker for all groups of this coordinator. Result: GroupTransactionEnded, always."""
 
-    kind: ClassVar[int] = GroupKind.END_TRANSACTION
+    kind: ClassVar[int] = GroupOpcode.END_TRANSACTION
     producer_id: int
     producer_epoch: int
     transaction: int
@@ -215,7 +215,7 @@ class DeleteGroup:
     Result: GroupDeleted, or Refused with GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
     """
 
-    kind: ClassVar[int] = GroupKind.DELETE_GROUP
+    kind: ClassVar[int] = GroupOpcode.DELETE_GROUP
     group: str
 
     def fields(self) -> list[Any]:
@@ -230,7 +230,7 @@ class DeleteOffsets:
     consume: what they subscribe to cannot be known).
     """
 
-    kind: ClassVar[int] = GroupKind.DELETE_OFFSETS
+    kind: ClassVar[int] = GroupOpcode.DELETE_OFFSETS
     group: str
     topics: Sequence[tuple[bytes, str, Sequence[int]]]
     """Topic id, name, partitions."""
@@ -253,7 +253,7 @@ class ExpireOffsets:
     the state goes on from it: should a node whose clock was ahead have led before, time goes back here.
     """
 
-    kind: ClassVar[int] = GroupKind.EXPIRE_OFFSETS
+    kind: ClassVar[int] = GroupOpcode.EXPIRE_OFFSETS
     groups: Sequence[str]
     now: int
     retention: int
@@ -270,7 +270,7 @@ class ForgetTopics:
     A name without a group is passed over. Result: TopicsForgotten.
     """
 
-    kind: ClassVar[int] = GroupKind.FORGET_TOPICS
+    kind: ClassVar[int] = GroupOpcode.FORGET_TOPICS
     groups: Sequence[str]
     topic_ids: Sequence[bytes]
 

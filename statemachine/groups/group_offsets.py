@@ -14,7 +14,7 @@ from strandline.statemachine.groups.group_commands import (
     NO_RETENTION,
     Expired,
     GroupDeleted,
-    GroupKind,
+    GroupOpcode,
     GroupTransactionEnded,
     OffsetsCommitted,
     OffsetsDeleted,
@@ -211,11 +211,11 @@ def _forget_topics(
 
 
 HANDLERS: Mapping[int, Callable[..., Any]] = {
-    GroupKind.COMMIT_OFFSETS: _commit_offsets,
-    GroupKind.COMMIT_TRANSACTION_OFFSETS: _commit_transaction_offsets,
-    GroupKind.END_TRANSACTION: _end_transaction,
-    GroupKind.DELETE_GROUP: _delete_group,
-    GroupKind.DELETE_OFFSETS: _delete_offsets,
-    GroupKind.EXPIRE_OFFSETS: _expire_offsets,
-    GroupKind.FORGET_TOPICS: _forget_topics,
+    GroupOpcode.COMMIT_OFFSETS: _commit_offsets,
+    GroupOpcode.COMMIT_TRANSACTION_OFFSETS: _commit_transaction_offsets,
+    GroupOpcode.END_TRANSACTION: _end_transaction,
+    GroupOpcode.DELETE_GROUP: _delete_group,
+    GroupOpcode.DELETE_OFFSETS: _delete_offsets,
+    GroupOpcode.EXPIRE_OFFSETS: _expire_offsets,
+    GroupOpcode.FORGET_TOPICS: _forget_topics,
 }

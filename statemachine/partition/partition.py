@@ -34,8 +34,8 @@ from strandline.statemachine.partition.partition_commands import (
     HoldReleased,
     HoldRenewed,
     InlineStored,
-    Kind,
     LevelOneReplaced,
+    PartitionOpcode,
     Reconciled,
     RemovalAdvanced,
     RemovedForgotten,
@@ -95,7 +95,7 @@ class PartitionStateMachine(PartitionState):
                 raise Corruption(f"made in term {made_in}, logged in {term}, while {self.term} is present")
             if made_in < term:
                 return Rejected(Rejection.OLDER_TERM, term)
-            if len(commands) > 1 and any(fields[0] == Kind.CHECKPOINT for fields in commands):
+            if len(commands) > 1 and any(fields[0] == PartitionOpcode.CHECKPOINT for fields in commands):
                 raise Corruption("a checkpoint is not alone in its entry")
             if time > self.time:
                 self.time = time
@@ -335,20 +335,20 @@ class PartitionStateMachine(PartitionState):
 
 
 _HANDLERS: dict[int, Callable[..., CommandResult]] = {
-    Kind.APPEND: PartitionStateMachine._append,
-    Kind.APPEND_INLINE: PartitionStateMachine._append_inline,
-    Kind.STORE_INLINE: PartitionStateMachine._store_inline,
-    Kind.ADVANCE_EPOCH: PartitionStateMachine._advance_epoch,
-    Kind.SET_START_OFFSET: PartitionStateMachine._set_start_offset,
-    Kind.TICK: PartitionStateMachine._tick,
-    Kind.CHECKPOINT: PartitionStateMachine._checkpoint,
-    Kind.RENEW_CHECKPOINT: PartitionStateMachine._renew_checkpoint,
-    Kind.RELEASE_CHECKPOINTS: PartitionStateMachine._release_checkpoints,
-    Kind.ADVANCE_RECONCILED: PartitionStateMachine._advance_reconciled,
-    Kind.REPLACE_LEVEL_ONE: PartitionStateMachine._replace_level_one,
-    Kind.FORGET_REMOVED: PartitionStateMachine._forget_removed,
-    Kind.END_TRANSACTION: PartitionStateMachine._end_transaction,
-    Kind.ADVANCE_REMOVAL: PartitionStateMachine._advance_removal,
-    Kind.RENEW_HOLD: PartitionStateMachine._renew_hold,
-    Kind.RELEASE_HOLD: PartitionStateMachine._release_hold,
+    PartitionOpcode.APPEND: PartitionStateMachine._append,
+    PartitionOpcode.APPEND_INLINE: PartitionStateMachine._append_inline,
+    PartitionOpcode.STORE_INLINE: PartitionStateMachine._store_inline,
+    PartitionOpcode.ADVANCE_EPOCH: PartitionStateMachine._advance_epoch,
+    PartitionOpcode.SET_START_OFFSET: PartitionStateMachine._set_start_offset,
+    PartitionOpcode.TICK: PartitionStateMachine._tick,
+    PartitionOpcode.CHECKPOINT: PartitionStateMachine._checkpoint,
+    PartitionOpcode.RENEW_CHECKPOINT: PartitionStateMachine._renew_checkpoint,
+    PartitionOpcode.RELEASE_CHECKPOINTS: PartitionStateMachine._release_checkpoints,
+    PartitionOpcode.ADVANCE_RECONCILED: PartitionStateMachine._advance_reconciled,
+    PartitionOpcode.REPLACE_LEVEL_ONE: PartitionStateMachine._replace_level_one,
+    PartitionOpcode.FORGET_REMOVED: PartitionStateMachine._forget_removed,
+    PartitionOpcode.END_TRANSACTION: PartitionStateMachine._end_transaction,
+    PartitionOpcode.ADVANCE_REMOVAL: PartitionStateMachine._advance_removal,
+    PartitionOpcode.RENEW_HOLD: PartitionStateMachine._renew_hold,
+    PartitionOpcode.RELEASE_HOLD: PartitionStateMachine._release_hold,
 }

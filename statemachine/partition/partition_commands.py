@@ -22,7 +22,7 @@ from strandline.statemachine.partition.placeholder import InlineBatch, Placehold
 from strandline.statemachine.partition.rejection import Rejected
 
 
-class Kind(IntEnum):
+class PartitionOpcode(IntEnum):
     """First element of a command in an entry; a number is never used for anything else."""
 
     APPEND = 1
@@ -57,7 +57,7 @@ class Append:
     placeholders: Sequence[Placeholder]
 
     def fields(self) -> list[Any]:
-        return [Kind.APPEND, self.window.oldest, self.window.newest, self.placeholders]
+        return [PartitionOpcode.APPEND, self.window.oldest, self.window.newest, self.placeholders]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class AppendInline:
     batches: Sequence[InlineBatch]
 
     def fields(self) -> list[Any]:
-        return [Kind.APPEND_INLINE, self.batches]
+        return [PartitionOpcode.APPEND_INLINE, self.batches]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class StoreInline:
     stored: Sequence[StoredInline]
 
     def fields(self) -> list[Any]:
-        return [Kind.STORE_INLINE, self.window.oldest, self.window.newest, self.stored]
+        return [PartitionOpcode.STORE_INLINE, self.window.oldest, self.window.newest, self.stored]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class AdvanceEpoch:
     window: EpochWindow
 
     def fields(self) -> list[Any]:
-        return [Kind.ADVANCE_EPOCH, self.window.oldest, self.window.newest]
+        return [PartitionOpcode.ADVANCE_EPOCH, self.window.oldest, self.window.newest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class SetStartOffset:
     start_offset: int
 
     def fields(self) -> list[Any]:
-        return [Kind.SET_START_OFFSET, self.start_offset]
+        return [PartitionOpcode.SET_START_OFFSET, self.start_offset]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Tick:
     now: int = NO_CLOCK
 
     def fields(self) -> list[Any]:
-        return [Kind.TICK, self.producer_expiry, self.now]
+        return [PartitionOpcode.TICK, self.producer_expiry, self.now]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Checkpoint:
     lease: int
 
     def fields(self) -> list[Any]:
-        return [Kind.CHECKPOINT, self.lease]
+        return [PartitionOpcode.CHECKPOINT, self.lease]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class RenewCheckpoint:
     lease: int
 
     def fields(self) -> list[Any]:
-        return [Kind.RENEW_CHECKPOINT, self.log_index, self.lease]
+        return [PartitionOpcode.RENEW_CHECKPOINT, self.log_index, self.lease]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class ReleaseCheckpoints:
     keep: int
 
     def fields(self) -> list[Any]:
-        return [Kind.RELEASE_CHECKPOINTS, self.keep]
+        return [PartitionOpcode.RELEASE_CHECKPOINTS, self.keep]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class AdvanceReconciled:
     extents: Sequence[LevelOneExtent]
 
     def fields(self) -> list[Any]:
-        return [Kind.ADVANCE_RECONCILED, self.first_offset, self.extents]
+        return [PartitionOpcode.ADVANCE_RECONCILED, self.first_offset, self.extents]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class ReplaceLevelOne:
         return self.publisher_clean_end != NOT_PUBLISHED
 
     def fields(self) -> list[Any]:
-        merge = [Kind.REPLACE_LEVEL_ONE, self.old, self.new]
+        merge = [PartitionOpcode.REPLACE_LEVEL_ONE, self.old, self.new]
         return [*merge, self.publisher_clean_end, self.clean, self.settled] if self.publishes else merge
 
 
@@ -204,7 +204,7 @@ class AdvanceRemoval:
     retention: int
 
     def fields(self) -> list[Any]:
-        return [Kind.ADVANCE_REMOVAL, self.mtro, self.mxro, self.retention]
+        return [PartitionOpcode.ADVANCE_REMOVAL, self.mtro, self.mxro, self.retention]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class RenewHold:
     lease: int
 
     def fields(self) -> list[Any]:
-        return [Kind.RENEW_HOLD, self.reader, self.offset, self.lease]
+        return [PartitionOpcode.RENEW_HOLD, self.reader, self.offset, self.lease]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class ReleaseHold:
     reader: str
 
     def fields(self) -> list[Any]:
-        return [Kind.RELEASE_HOLD, self.reader]
+        return [PartitionOpcode.RELEASE_HOLD, self.reader]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class ForgetRemoved:
     uniques: Sequence[bytes]
 
     def fields(self) -> list[Any]:
-        return [Kind.FORGET_REMOVED, self.uniques]
+        return [PartitionOpcode.FORGET_REMOVED, self.uniques]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class EndTransaction:
 
     def fields(self) -> list[Any]:
         return [
-            Kind.END_TRANSACTION,
+            PartitionOpcode.END_TRANSACTION,
             self.producer_id,
             self.producer_epoch,
             self.transaction,

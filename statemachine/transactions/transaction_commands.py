@@ -20,8 +20,8 @@ LAST_EPOCH = 2**15 - 1
 """Kafka's Short.MaxValue. No client ever gets it: it is left for the markers that fence the one before."""
 
 
-class Kind(IntEnum):
-    """Kinds of entries; a number is never used for anything else. 0 is every coordinator's checkpoint."""
+class TransactionOpcode(IntEnum):
+    """First element of an entry, never used for anything else. 0 is every coordinator's checkpoint."""
 
     INITIALIZE_PRODUCER = 1
     ENLIST = 2
@@ -47,7 +47,7 @@ class InitializeProducer:
     aborts, ask again when it is complete), ProducerIdNeeded, or Refused.
     """
 
-    kind: ClassVar[int] = Kind.INITIALIZE_PRODUCER
+    kind: ClassVar[int] = TransactionOpcode.INITIALIZE_PRODUCER
     transactional_id: str
     timeout_ms: int
     producer_id: int
@@ -65,7 +65,7 @@ class Enlist:
     Result: Enlisted, or Refused with nothing added.
     """
 
-    kind: ClassVar[int] = Kind.ENLIST
+    kind: ClassVar[int] = TransactionOpcode.ENLIST
     transactional_id: str
     producer_id: int
     epoch: int
@@ -89,7 +89,7 @@ class End:
     `new_producer_id` as in InitializeProducer. Result: Prepared, ProducerIdNeeded or Refused.
     """
 
-    kind: ClassVar[int] = Kind.END
+    kind: ClassVar[int] = TransactionOpcode.END
     transactional_id: str
     producer_id: int
     epoch: int
@@ -116,7 +116,7 @@ class Abort:
     transaction is not open (any more).
     """
 
-    kind: ClassVar[int] = Kind.ABORT
+    kind: ClassVar[int] = TransactionOpcode.ABORT
     transactional_id: str
     number: int
 
@@ -128,7 +128,7 @@ class Abort:
 class Complete:
     """Every marker of the transaction of this number is in its place. Result: whether it was awaited."""
 
-    kind: ClassVar[int] = Kind.COMPLETE
+    kind: ClassVar[int] = TransactionOpcode.COMPLETE
     transactional_id: str
     number: int
 
@@ -145,7 +145,7 @@ class ExpireIds:
     and the time of the state goes on from it, be it earlier. Result: how many were forgotten.
     """
 
-    kind: ClassVar[int] = Kind.EXPIRE_IDS
+    kind: ClassVar[int] = TransactionOpcode.EXPIRE_IDS
     expiration_ms: int
     now: int
 

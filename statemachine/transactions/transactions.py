@@ -25,10 +25,10 @@ from strandline.statemachine.transactions.transaction_commands import (
     NO_PRODUCER_ID,
     Enlisted,
     Initialized,
-    Kind,
     Prepared,
     ProducerIdNeeded,
     TopicPartition,
+    TransactionOpcode,
 )
 from strandline.statemachine.transactions.transaction_state import (
     AT_REST,
@@ -289,12 +289,12 @@ class TransactionsMachine(CoordinatorMachine):
         return len(gone)
 
     HANDLERS: ClassVar[Mapping[int, Callable[..., Any]]] = {
-        Kind.INITIALIZE_PRODUCER: _initialize,
-        Kind.ENLIST: _enlist,
-        Kind.END: _end,
-        Kind.ABORT: _abort,
-        Kind.COMPLETE: _complete,
-        Kind.EXPIRE_IDS: _expire_ids,
+        TransactionOpcode.INITIALIZE_PRODUCER: _initialize,
+        TransactionOpcode.ENLIST: _enlist,
+        TransactionOpcode.END: _end,
+        TransactionOpcode.ABORT: _abort,
+        TransactionOpcode.COMPLETE: _complete,
+        TransactionOpcode.EXPIRE_IDS: _expire_ids,
     }
 
     # Its part of the snapshot.

@@ -10,7 +10,11 @@ import pytest
 
 from strandline.node.coordinator.transactions import transaction_upkeep as upkeep
 from strandline.node.coordinator.transactions.transaction_upkeep import EXPIRE_SECONDS
-from strandline.statemachine.transactions.transaction_commands import Enlist, InitializeProducer, Kind
+from strandline.statemachine.transactions.transaction_commands import (
+    Enlist,
+    InitializeProducer,
+    TransactionOpcode,
+)
 from strandline.statemachine.transactions.transaction_state import TransactionState
 from tests.coordinator.transaction_harness import PLACE, Coordinated, Member, led, state
 
@@ -47,7 +51,7 @@ def remembered(member: Member) -> str:
 def limits(coordinated: Coordinated) -> list[int]:
     """What each ExpireIds in the log says, in ms."""
     entries = [msgpack.unpackb(entry) for entry in coordinated.log.committed]
-    return [entry[3] for entry in entries if entry[2] == Kind.EXPIRE_IDS]
+    return [entry[3] for entry in entries if entry[2] == TransactionOpcode.EXPIRE_IDS]
 
 
 @pytest.mark.parametrize(("quiet_minutes", "left"), [(40, "abcdef"), (55, "cdef"), (100, "def")])

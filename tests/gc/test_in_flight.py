@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     """What it names."""
 
 
-class Hold(NamedTuple):
+class Permit(NamedTuple):
     window: EpochWindow
     epoch: int
 
@@ -53,7 +53,7 @@ class Leader:
         self.log = [*log, Entry(term, 0, None)]
         self.begin = len(log)
         self.window: EpochWindow | None = None
-        self.holds: list[Hold] = []
+        self.permits: list[Permit] = []
         self.machine = PartitionStateMachine(creation_epoch, lambda index, state: None)
         self.applied = 0
 
@@ -152,11 +152,11 @@ class InFlight(RuleBasedStateMachine):
         if leader.window is None:
             return
         status = leader.window.classify(epoch)
-        if status is EpochStatus.STALE or (status is EpochStatus.NEW and leader.holds):
+        if status is EpochStatus.STALE or (status is EpochStatus.NEW and leader.permits):
             return
         if status is EpochStatus.NEW:
             leader.window = leader.window.slide(epoch)
-        leader.holds.append(Hold(leader.window, epoch))
+        leader.permits.append(Permit(leader.window, epoch))
 
     @rule(epochs=st.integers(0, 2), behind=st.integers(0, 3), times=st.integers(1, 2))
     def all_goes_well(self, epochs: int, behind: int, times: int) -> None:
@@ -165,10 +165,10 @@ class InFlight(RuleBasedStateMachine):
         for _ in range(times):
             self.epoch += epochs
             leader = self.newest
-            held = len(leader.holds)
+            held = len(leader.permits)
             self.let_in(leader, max(1, self.epoch - behind))
-            if len(leader.holds) > held:
-                window, epoch = leader.holds.pop()
+            if len(leader.permits) > held:
+                window, epoch = leader.permits.pop()
                 leader.write(Append(window, [placeholder(epoch=epoch)]), self.time, epoch)
         self.commit_upto(len(leader.log))
         leader.apply(len(self.committed))
@@ -176,8 +176,8 @@ class InFlight(RuleBasedStateMachine):
     @rule(data=st.data(), idle=st.integers(0, 3))
     def write(self, data: st.DataObject, idle: int) -> None:
         leader = self.some(data)
-        if leader.holds:
-            window, epoch = leader.holds.pop(data.draw(st.integers(0, len(leader.holds) - 1)))
+        if leader.permits:
+            window, epoch = leader.permits.pop(data.draw(st.integers(0, len(leader.permits) - 1)))
             if idle:
                 leader.write(Append(window, [placeholder(epoch=epoch)]), self.time, epoch)
             else:
@@ -229,7 +229,7 @@ class InFlight(RuleBasedStateMachine):
             oldest = self.newest.window.oldest
             assert oldest is not None
             assert oldest > self.collected
-            assert all(hold.epoch > self.collected for hold in self.newest.holds)
+            assert all(permit.epoch > self.collected for permit in self.newest.permits)
 
 
 TestInFlight = InFlight.TestCase

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from strandline.node.partition import fence
-from strandline.node.partition.fence import Fence, Grant, Hold
+from strandline.node.partition.fence import Fence, Grant, Permit
 from strandline.statemachine.partition.epoch_window import EpochStatus, EpochWindow, StaleClusterEpoch
 
 # The fence.
@@ -28,20 +28,20 @@ class JudgesOnlyOnce(fence._Term):
 
     def serve(self) -> None:
         for waiter in [*self.waiting]:
-            if self.holds:
+            if self.permits:
                 return
             del self.waiting[waiter]
             if not waiter.future.done():
                 self.window = EpochWindow(
                     self.window.term, self.window.newest, max(waiter.epoch, self.window.newest or 0)
                 )
-                self.holds += 1
+                self.permits += 1
                 waiter.status = EpochStatus.NEW
-                waiter.future.set_result(Hold(self, self.window))
+                waiter.future.set_result(Permit(self, self.window))
 
 
-class SlidesUnderHolds(Fence):
-    """A new epoch does not wait for the holds that are out."""
+class SlidesUnderPermits(Fence):
+    """A new epoch does not wait for the permits that are out."""
 
     def try_acquire(self, epoch: int) -> Grant | None:
         term = self._term
@@ -61,7 +61,7 @@ class StarvesSlides(Fence):
 
 
 class ForgetsCancelledGrants(Fence):
-    """Trap 5: a hold granted in the turn of its cancellation is never given back."""
+    """Trap 5: a permit granted in the turn of its cancellation is never given back."""
 
     async def acquire(self, epoch: int) -> Grant:
         task = asyncio.Task(super().acquire(epoch), loop=self._loop)
@@ -83,7 +83,7 @@ class KeptOverTerms(Fence):
 
 
 class AcceptsStaleEpochs(Fence):
-    """What lies below the window gets a hold all the same."""
+    """What lies below the window gets a permit all the same."""
 
     def try_acquire(self, epoch: int) -> Grant | None:
         granted = super().try_acquire(epoch)
@@ -99,7 +99,7 @@ FENCE: dict[str, AbstractContextManager[Any]] = {
 """Found by the fence beside its model."""
 
 FENCE_CLASSES: dict[str, type[Fence]] = {
-    "slides-under-holds": SlidesUnderHolds,
+    "slides-under-permits": SlidesUnderPermits,
     "starves-slides": StarvesSlides,
     "forgets-cancelled-grants": ForgetsCancelledGrants,
     "kept-over-terms": KeptOverTerms,

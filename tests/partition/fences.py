@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from strandline.node.partition.fence import Fence, Grant, Hold
+from strandline.node.partition.fence import Fence, Grant, Permit
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from tests.runtime.manual_loop import ManualLoop, manual_loop
 
@@ -30,19 +30,19 @@ class Bench:
         self.loop.run()
         return task
 
-    def hold(self, epoch: int) -> Hold:
-        """A hold that is there at once."""
+    def permit(self, epoch: int) -> Permit:
+        """A permit that is there at once."""
         granted = self.fence.try_acquire(epoch)
-        assert isinstance(granted, Hold), granted
+        assert isinstance(granted, Permit), granted
         return granted
 
     def slide(self, *epochs: int) -> None:
         for epoch in epochs:
-            self.hold(epoch).release()
+            self.permit(epoch).release()
 
-    def release(self, *holds: Hold) -> None:
-        for hold in holds:
-            hold.release()
+    def release(self, *permits: Permit) -> None:
+        for permit in permits:
+            permit.release()
         self.loop.run()
 
     @classmethod
@@ -60,7 +60,7 @@ class Bench:
         return window.oldest, window.newest
 
 
-def granted(task: asyncio.Task[Grant]) -> Hold:
-    hold = task.result()
-    assert isinstance(hold, Hold), hold
-    return hold
+def granted(task: asyncio.Task[Grant]) -> Permit:
+    permit = task.result()
+    assert isinstance(permit, Permit), permit
+    return permit

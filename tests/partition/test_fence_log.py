@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from strandline.node.partition.fence import Fence, Hold
+from strandline.node.partition.fence import Fence, Permit
 from strandline.node.partition.fence_log import TELL_SECONDS, FenceLog
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from tests.runtime.manual_loop import manual_loop
@@ -20,9 +20,9 @@ def test_slides_and_refusals_are_told_with_partition_window_and_gap(caplog: pyte
     for fence in fences:
         fence.open(EpochWindow.recovered(1, 5))
         for epoch in (6, 9):
-            hold = fence.try_acquire(epoch)
-            assert isinstance(hold, Hold)
-            hold.release()
+            permit = fence.try_acquire(epoch)
+            assert isinstance(permit, Permit)
+            permit.release()
         for _ in range(50):
             assert isinstance(fence.try_acquire(4), StaleClusterEpoch)
     told = [(record.levelname, record.getMessage()) for record in caplog.records]

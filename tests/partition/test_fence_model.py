@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from strandline.node.partition.fence import Fence, Grant, Hold
+from strandline.node.partition.fence import Fence, Grant, Permit
 from strandline.node.refusal import Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from tests.partition import fence_sabotages
@@ -28,7 +28,7 @@ HELD, STALE, CLOSED, CANCELLED = "held", "stale", "closed", "cancelled"
 
 @dataclass
 class Model:
-    """What the rule says: requests by number, those that wait in order, those that hold, how all ended."""
+    """What the rule says: requests by number, those that wait in order, permits, how all ended."""
 
     window: list[int] = field(default_factory=list)
     """The last two new epochs; empty while closed."""
@@ -120,14 +120,14 @@ class FenceRule(RuleBasedStateMachine):
         self.model.ask(number, epoch)
 
     def held(self) -> list[int]:
-        """Holds that are out, those of earlier terms among them."""
+        """Permits that are out, those of earlier terms among them."""
         return [
             number
             for number, task in self.tasks.items()
             if number not in self.released
             and task.done()
             and not task.cancelled()
-            and isinstance(task.result(), Hold)
+            and isinstance(task.result(), Permit)
         ]
 
     @precondition(someone_holds)
@@ -135,9 +135,9 @@ class FenceRule(RuleBasedStateMachine):
     def release(self, data: st.DataObject, cancel: bool) -> None:
         """Also: one that waits is cancelled in the very turn in which the release may have granted it."""
         number = data.draw(st.sampled_from(self.held()))
-        hold = self.tasks[number].result()
-        assert isinstance(hold, Hold)
-        hold.release()
+        permit = self.tasks[number].result()
+        assert isinstance(permit, Permit)
+        permit.release()
         self.released.add(number)
         victims = [asked for asked, _ in self.model.waiting]
         self.model.gone(number)
@@ -179,7 +179,7 @@ class FenceRule(RuleBasedStateMachine):
             self.model.window[-1],
         )
         self.newest = self.model.window[-1]
-        assert self.fence.holds == len(self.model.holding)
+        assert self.fence.permits == len(self.model.holding)
         assert self.fence.waiting == len(self.model.waiting)
         for number, task in self.tasks.items():
             expected = self.model.ended.get(number)
@@ -187,15 +187,15 @@ class FenceRule(RuleBasedStateMachine):
             if expected == CANCELLED:
                 assert task.cancelled()
             elif expected is not None:
-                kind = {HELD: Hold, STALE: StaleClusterEpoch, CLOSED: Refusal}[expected]
+                kind = {HELD: Permit, STALE: StaleClusterEpoch, CLOSED: Refusal}[expected]
                 assert isinstance(task.result(), kind), number
 
     @invariant()
     def all_who_hold_have_the_present_window(self) -> None:
         for number in self.model.holding:
-            hold = self.tasks[number].result()
-            assert isinstance(hold, Hold)
-            assert hold.window == self.fence.window
+            permit = self.tasks[number].result()
+            assert isinstance(permit, Permit)
+            assert permit.window == self.fence.window
 
     def teardown(self) -> None:
         if hasattr(self, "fence"):

@@ -16,7 +16,7 @@ from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.outcome import NotLeader
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.extent import InlineExtent, ObjectExtent
-from strandline.statemachine.partition.partition_commands import Appended, Kind
+from strandline.statemachine.partition.partition_commands import Appended, PartitionOpcode
 from tests.partition.lone import CREATION_EPOCH, Lone, unknown
 
 SMALL, LARGE = 100, 300
@@ -30,7 +30,7 @@ def kinds(lone: Lone) -> list[list[tuple[int, int]]]:
     """Of every entry proposed the kinds of its commands and how many batches each has."""
     return [
         [
-            (command[0], len(command[1] if command[0] == Kind.APPEND_INLINE else command[3]))
+            (command[0], len(command[1] if command[0] == PartitionOpcode.APPEND_INLINE else command[3]))
             for command in entry
         ]
         for entry in lone.group.entries()
@@ -41,7 +41,7 @@ def test_a_small_batch_is_logged_with_its_bytes_and_needs_no_upload() -> None:
     with Lone(inline=INLINE) as lone:
         future = lone.append("a", count=3, size=SMALL)
         assert lone.batcher.staged == []
-        assert kinds(lone) == [[(Kind.APPEND_INLINE, 1)]]
+        assert kinds(lone) == [[(PartitionOpcode.APPEND_INLINE, 1)]]
         assert lone.partition.writer.inline_bytes == SMALL
         lone.group.commit()
         assert future.result() == Appended(0)
@@ -61,7 +61,7 @@ def test_a_large_batch_goes_to_an_object() -> None:
         lone.append("a", size=LARGE)
         assert kinds(lone) == []
         lone.stored("a")
-        assert kinds(lone) == [[(Kind.APPEND, 1)]]
+        assert kinds(lone) == [[(PartitionOpcode.APPEND, 1)]]
 
 
 def test_small_ones_of_one_turn_share_an_entry() -> None:
@@ -71,7 +71,7 @@ def test_small_ones_of_one_turn_share_an_entry() -> None:
             lone.append(f"{number}", producer=number, sequence=0, validation=validation)
         validation.set_result(None)
         lone.loop.run()
-        assert kinds(lone) == [[(Kind.APPEND_INLINE, 3)]]
+        assert kinds(lone) == [[(PartitionOpcode.APPEND_INLINE, 3)]]
 
 
 def test_a_small_batch_waits_for_its_producers_large_one_and_shares_its_entry() -> None:
@@ -81,25 +81,27 @@ def test_a_small_batch_waits_for_its_producers_large_one_and_shares_its_entry() 
         lone.append("2", producer=7, sequence=2, size=LARGE)
         lone.append("other", producer=8, sequence=0, size=SMALL)
         lone.stored("2")
-        assert kinds(lone) == [[(Kind.APPEND_INLINE, 1)]], "the other producer does not wait"
+        assert kinds(lone) == [[(PartitionOpcode.APPEND_INLINE, 1)]], "the other producer does not wait"
         lone.stored("0")
-        assert kinds(lone)[1:] == [[(Kind.APPEND, 1), (Kind.APPEND_INLINE, 1), (Kind.APPEND, 1)]]
+        assert kinds(lone)[1:] == [
+            [(PartitionOpcode.APPEND, 1), (PartitionOpcode.APPEND_INLINE, 1), (PartitionOpcode.APPEND, 1)]
+        ]
         lone.group.commit()
         assert lone.codes() == {"other": "0", "0": "1", "1": "2", "2": "3"}
 
 
 def test_a_small_batch_needs_no_fence() -> None:
     with Lone(inline=INLINE) as lone:
-        hold = lone.partition.fence.try_acquire(CREATION_EPOCH)
+        permit = lone.partition.fence.try_acquire(CREATION_EPOCH)
         lone.append("slides", producer=7, sequence=0, size=LARGE)
         lone.stored("slides", epoch=CREATION_EPOCH + 1)
         assert lone.partition.fence.waiting == 1
         lone.append("small", producer=8, sequence=0, size=SMALL)
         lone.append("behind", producer=7, sequence=1, size=SMALL)
-        assert kinds(lone) == [[(Kind.APPEND_INLINE, 1)]]
-        hold.release()  # type: ignore[union-attr]
+        assert kinds(lone) == [[(PartitionOpcode.APPEND_INLINE, 1)]]
+        permit.release()  # type: ignore[union-attr]
         lone.loop.run()
-        assert kinds(lone)[1:] == [[(Kind.APPEND, 1), (Kind.APPEND_INLINE, 1)]]
+        assert kinds(lone)[1:] == [[(PartitionOpcode.APPEND, 1), (PartitionOpcode.APPEND_INLINE, 1)]]
         lone.group.commit()
         assert lone.partition.machine.max_applied_epoch == CREATION_EPOCH + 1
 
@@ -148,9 +150,9 @@ def test_an_entry_ends_with_the_batch_that_fills_it(monkeypatch: pytest.MonkeyPa
         validation.set_result(None)
         lone.loop.run()
         assert kinds(lone) == [
-            [(Kind.APPEND_INLINE, 2)],
-            [(Kind.APPEND_INLINE, 2)],
-            [(Kind.APPEND_INLINE, 1)],
+            [(PartitionOpcode.APPEND_INLINE, 2)],
+            [(PartitionOpcode.APPEND_INLINE, 2)],
+            [(PartitionOpcode.APPEND_INLINE, 1)],
         ]
 
 
@@ -162,7 +164,7 @@ def test_a_retry_takes_either_way_and_stays_a_duplicate() -> None:
         lone.append("1 again", producer=7, sequence=1, size=SMALL)
         lone.stored("1 again")
         lone.group.commit()
-        assert kinds(lone)[-1] == [(Kind.APPEND, 1)], "more may not lie in the logs alone"
+        assert kinds(lone)[-1] == [(PartitionOpcode.APPEND, 1)], "more may not lie in the logs alone"
         assert lone.answers[-1] == ("1 again", Appended(1, duplicate=True))
         assert lone.budget is not None
         assert lone.budget.measures.switches == {Switch.PARTITION_BYTES: 1}
@@ -184,7 +186,7 @@ def test_a_batch_uploaded_under_a_stale_epoch_may_go_inline_the_second_time() ->
         lone.append("3", producer=9, sequence=0, size=SMALL)
         lone.budget.kept = 0
         lone.stored("3", epoch=CREATION_EPOCH)
-        assert kinds(lone)[before:] == [[(Kind.APPEND_INLINE, 1)]]
+        assert kinds(lone)[before:] == [[(PartitionOpcode.APPEND_INLINE, 1)]]
         assert lone.partition.writer.restaged == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.node.partition import producer_expiry
-from strandline.node.partition.fence import Hold
+from strandline.node.partition.fence import Permit
 from strandline.node.partition.partition import TICK_SECONDS
 from strandline.node.raft.outcome import NotLeader
 from strandline.node.refusal import Reason, Refusal
@@ -17,7 +17,7 @@ from strandline.statemachine.partition.partition_commands import (
     Checkpoint,
     CheckpointTaken,
     EpochAdvanced,
-    Kind,
+    PartitionOpcode,
     RemovalAdvanced,
     SetStartOffset,
     Ticked,
@@ -175,34 +175,34 @@ def test_batches_do_not_come_as_commands() -> None:
 
 def test_an_epoch_is_advanced_under_the_fence() -> None:
     with Lone() as lone:
-        hold = lone.partition.fence.try_acquire(CREATION_EPOCH)
-        assert isinstance(hold, Hold)
+        permit = lone.partition.fence.try_acquire(CREATION_EPOCH)
+        assert isinstance(permit, Permit)
         task = lone.run(lone.partition.execute(AdvanceEpoch(EpochWindow(0, 8, 8))))
         lone.append("0", connection=1)
         lone.stored("0", epoch=8)
-        assert lone.group.proposed == [], "the slide waits for the hold, and the batch behind the slide"
-        hold.release()
+        assert lone.group.proposed == [], "the slide waits for the permit, and the batch behind the slide"
+        permit.release()
         lone.loop.run()
         assert [entry[0][:3] for entry in lone.group.entries()] == [
-            [Kind.ADVANCE_EPOCH, 5, 8],
-            [Kind.APPEND, 5, 8],
+            [PartitionOpcode.ADVANCE_EPOCH, 5, 8],
+            [PartitionOpcode.APPEND, 5, 8],
         ]
         lone.group.commit()
         assert task.result() == EpochAdvanced(5, 8)
-        assert lone.partition.fence.holds == 0
+        assert lone.partition.fence.permits == 0
         lower = lone.run(lone.partition.execute(AdvanceEpoch(EpochWindow(0, 4, 4)))).result()
         assert lower == Rejected(Rejection.LOWER_EPOCH, 8)
 
 
 def test_an_epoch_that_waits_when_leadership_goes() -> None:
     with Lone() as lone:
-        hold = lone.partition.fence.try_acquire(CREATION_EPOCH)
-        assert isinstance(hold, Hold)
+        permit = lone.partition.fence.try_acquire(CREATION_EPOCH)
+        assert isinstance(permit, Permit)
         task = lone.run(lone.partition.execute(AdvanceEpoch(EpochWindow(0, 8, 8))))
         lone.group.lose()
         answer = task.result()
         assert isinstance(answer, Refusal)
-        hold.release()
+        permit.release()
 
 
 def test_a_leader_ticks_for_producers_that_expire() -> None:

@@ -18,7 +18,7 @@ from strandline.statemachine.partition.extent import InlineExtent
 from strandline.statemachine.partition.partition_commands import (
     Appended,
     EndTransaction,
-    Kind,
+    PartitionOpcode,
     SetStartOffset,
 )
 from strandline.statemachine.partition.producer_state import OpenTransaction
@@ -47,7 +47,7 @@ def numbers(lone: Lone) -> list[int]:
         fields[9]
         for entry in lone.group.entries()
         for command in entry
-        if command[0] == Kind.APPEND
+        if command[0] == PartitionOpcode.APPEND
         for fields in command[3]
     ]
 
@@ -58,7 +58,7 @@ def markers(lone: Lone) -> list[tuple[int, int, bool]]:
         (command[2], command[3], command[4])
         for entry in lone.group.entries()
         for command in entry
-        if command[0] == Kind.END_TRANSACTION
+        if command[0] == PartitionOpcode.END_TRANSACTION
     ]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from strandline.node.partition import admission, gaps, pending_acks, writer
-from strandline.node.partition.fence import Hold
+from strandline.node.partition.fence import Permit
 from strandline.node.raft.outcome import NotLeader, Overloaded
 from strandline.node.refusal import Reason, Refusal
-from strandline.statemachine.partition.partition_commands import Appended, Kind
+from strandline.statemachine.partition.partition_commands import Appended, PartitionOpcode
 from tests.partition.lone import CREATION_EPOCH, Lone, unknown
 
 NOT_NOW = "not_enough_replicas"
@@ -21,7 +21,7 @@ AFTER = "not_enough_replicas_after_append"
 
 def windows(lone: Lone) -> list[tuple[int, int]]:
     """Of every entry of batches proposed."""
-    return [(c[1], c[2]) for entry in lone.group.entries() for c in entry if c[0] == Kind.APPEND]
+    return [(c[1], c[2]) for entry in lone.group.entries() for c in entry if c[0] == PartitionOpcode.APPEND]
 
 
 def logged(lone: Lone) -> list[list[Any]]:
@@ -30,7 +30,7 @@ def logged(lone: Lone) -> list[list[Any]]:
         [(fields[3], fields[8]) for fields in command[3]]
         for entry in lone.group.entries()
         for command in entry
-        if command[0] == Kind.APPEND
+        if command[0] == PartitionOpcode.APPEND
     ]
 
 
@@ -444,8 +444,8 @@ def test_an_entry_never_holds_batches_of_two_windows() -> None:
 
 def test_a_new_epoch_waits_for_a_hold_and_goes_on_with_its_lane() -> None:
     with Lone() as lone:
-        hold = lone.partition.fence.try_acquire(5)
-        assert isinstance(hold, Hold)
+        permit = lone.partition.fence.try_acquire(5)
+        assert isinstance(permit, Permit)
         lone.append("0", producer=1, sequence=0)
         lone.append("1", producer=1, sequence=1)
         lone.append("old", producer=2, sequence=0)
@@ -453,28 +453,28 @@ def test_a_new_epoch_waits_for_a_hold_and_goes_on_with_its_lane() -> None:
         lone.stored("0", epoch=6)
         lone.stored("old")
         assert logged(lone) == []
-        hold.release()
+        permit.release()
         lone.loop.run()
         lone.group.commit()
         assert lone.codes() == {"0": "0", "1": "1", "old": "2"}
-        assert lone.partition.fence.holds == 0
+        assert lone.partition.fence.permits == 0
 
 
 def test_leadership_lost_while_waiting_for_the_fence() -> None:
     with Lone() as lone:
-        hold = lone.partition.fence.try_acquire(5)
-        assert isinstance(hold, Hold)
+        permit = lone.partition.fence.try_acquire(5)
+        assert isinstance(permit, Permit)
         lone.append("0", producer=1, sequence=0)
         lone.stored("0", epoch=6)
         lone.group.lose()
         assert lone.codes() == {"0": NOT_LEADER}
-        hold.release()
+        permit.release()
         lone.group.lead(2)
         lone.append("again", producer=1, sequence=0)
         lone.stored("again", epoch=6)
         lone.group.commit()
         assert lone.codes()["again"] == "0"
-        assert lone.partition.fence.holds == 0
+        assert lone.partition.fence.permits == 0
 
 
 def test_trap_7_turn_first_then_the_fence_then_the_log() -> None:
@@ -485,7 +485,7 @@ def test_trap_7_turn_first_then_the_fence_then_the_log() -> None:
         lone.append("B", producer=1, sequence=1)
         lone.append("C", producer=2, sequence=0)
         lone.stored("B", epoch=6)
-        assert lone.partition.fence.holds == 0
+        assert lone.partition.fence.permits == 0
         lone.stored("C", epoch=7)
         lone.stored("A", epoch=5)
         lone.group.commit()
@@ -509,7 +509,7 @@ def test_a_refusal_by_the_log_fails_the_entry_and_those_behind(
         lone.group.refusal = refusal
         lone.stored("0", "1", "lone")
         assert lone.codes() == {"0": code, "1": code, "lone": code, "2": code}
-        assert lone.partition.fence.holds == 0
+        assert lone.partition.fence.permits == 0
         lone.group.refusal = None
         lone.stored("next")
         lone.group.commit()

@@ -19,7 +19,7 @@ from strandline.node.raft.rules.peer_heartbeat import PeerHeartbeat
 from strandline.node.raft.rules.progress import NEVER
 from strandline.node.raft.rules.shared_heartbeats import SharedHeartbeats
 from strandline.node.raft.snapshots.store import SnapshotStore
-from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.write_ahead_log import RecordKind
 from tests.runtime.manual_loop import ManualLoop
 from tests.simulation.disk import SimDisk
 
@@ -62,7 +62,7 @@ class FakeHost:
         self.disk = disk
         self.snapshots = SnapshotStore(disk, FOLDER, CLUSTER)
         self.group: RaftGroup
-        self.records: list[tuple[Kind, bytes]] = []
+        self.records: list[tuple[RecordKind, bytes]] = []
         self.synced_lsn = 0
         self.sent: list[Sent] = []
         self.history: list[Sent] = []
@@ -158,7 +158,7 @@ class FakeHost:
     def set_active(self, group: Any, active: bool) -> None:
         self.active = active
 
-    def record(self, kind: Kind, payload: bytes) -> int:
+    def record(self, kind: RecordKind, payload: bytes) -> int:
         self.records.append((kind, payload))
         return len(self.records)
 

@@ -19,7 +19,7 @@ from strandline.snapshot.spark.plan import plan
 from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.partition.extent import ObjectExtent
-from strandline.statemachine.partition.partition_commands import Kind
+from strandline.statemachine.partition.partition_commands import PartitionOpcode
 from tests.spark.damage import Copy
 from tests.spark.stored_cluster import CLUSTER, StoredCluster, build_cluster
 from tests.spark.verdicts import result
@@ -66,7 +66,7 @@ def _names_another_place(copy: Copy) -> None:
             if isinstance(entry, int):
                 continue
             made_in, time, commands = msgpack.unpackb(entry)
-            if commands[0][0] == Kind.STORE_INLINE:
+            if commands[0][0] == PartitionOpcode.STORE_INLINE:
                 for row in commands[0][3]:
                     row[3] += 1
                 entries[number] = (index, term, msgpack.packb([made_in, time, commands]))

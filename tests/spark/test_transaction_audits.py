@@ -23,10 +23,10 @@ from strandline.snapshot.names import checkpoint_prefix, log_name
 from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict
 from strandline.snapshot.spark.audits.transaction_audits import SLACK_MS
 from strandline.snapshot.storage import open_storage
-from strandline.statemachine.groups.group_commands import GroupKind
+from strandline.statemachine.groups.group_commands import GroupOpcode
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_of
-from strandline.statemachine.partition.partition_commands import Kind, Tick
-from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
+from strandline.statemachine.partition.partition_commands import PartitionOpcode, Tick
+from strandline.statemachine.transactions.transaction_commands import TransactionOpcode
 from tests.kafka.wire.batches import Record, build
 from tests.spark.damage import Copy, State, change_aborted
 from tests.spark.stored_cluster import CLUSTER, StoredPartition, Upload
@@ -77,7 +77,9 @@ def _in_log(copy: Copy, group: int, change: Callable[[list[Any]], list[Any] | No
             if after != commands:
                 done.append(number)
                 if not after:
-                    after = [[Kind.TICK, 1 << 60, -1]] if of_partition else [[_NOTHING, [], [b"none"]]]
+                    after = (
+                        [[PartitionOpcode.TICK, 1 << 60, -1]] if of_partition else [[_NOTHING, [], [b"none"]]]
+                    )
                 packed = msgpack.packb([term, time, after] if of_partition else [term, time, *after[0]])
                 entries[number] = entry._replace(given=packed)
 
@@ -85,7 +87,7 @@ def _in_log(copy: Copy, group: int, change: Callable[[list[Any]], list[Any] | No
     assert done, "nothing was changed"
 
 
-_NOTHING = GroupKind.FORGET_TOPICS
+_NOTHING = GroupOpcode.FORGET_TOPICS
 """What takes the place of an entry in a log of groups: forgetting a topic that nobody knows."""
 
 
@@ -93,7 +95,7 @@ def _markers_of(
     producer: int,
     number: int,
     change: Callable[[list[Any]], list[Any] | None],
-    kind: int = Kind.END_TRANSACTION,
+    kind: int = PartitionOpcode.END_TRANSACTION,
 ) -> Callable[[list[Any]], list[Any] | None]:
     def changed(command: list[Any]) -> list[Any] | None:
         mine = command[:2] == [kind, producer] and command[3] == number
@@ -115,7 +117,7 @@ def _drop_marker(copy: Copy, stored: TransactionalCluster) -> None:
 
 
 def _drop_groups_marker(copy: Copy, stored: TransactionalCluster) -> None:
-    change = _markers_of(RAISING, 1, _drop, GroupKind.END_TRANSACTION)
+    change = _markers_of(RAISING, 1, _drop, GroupOpcode.END_TRANSACTION)
     _in_log(copy, stored.group.group, change)
 
 
@@ -124,7 +126,7 @@ def _turn_marker(copy: Copy, stored: TransactionalCluster) -> None:
 
 
 def _turn_groups_marker(copy: Copy, stored: TransactionalCluster) -> None:
-    change = _markers_of(RAISING, 1, _set(COMMIT_AT, False), GroupKind.END_TRANSACTION)
+    change = _markers_of(RAISING, 1, _set(COMMIT_AT, False), GroupOpcode.END_TRANSACTION)
     _in_log(copy, stored.group.group, change)
 
 
@@ -146,7 +148,7 @@ def _coordinator(stored: TransactionalCluster, name: str) -> int:
 
 def _turn_decision(copy: Copy, stored: TransactionalCluster) -> None:
     def change(command: list[Any]) -> list[Any]:
-        if command[0] == TransactionKind.END and command[1] == "transfers" and command[3] == 0:
+        if command[0] == TransactionOpcode.END and command[1] == "transfers" and command[3] == 0:
             return _set(4, False)(command)
         return command
 
@@ -157,8 +159,8 @@ def _forget_decision(copy: Copy, stored: TransactionalCluster) -> None:
     """The last End of the first round was never there; what comes after it has a log of its own."""
 
     def change(command: list[Any]) -> list[Any] | None:
-        if command[0] == TransactionKind.END and command[1] == "transfers" and command[3] == 3:
-            return [TransactionKind.COMPLETE, "nobody", 1]
+        if command[0] == TransactionOpcode.END and command[1] == "transfers" and command[3] == 3:
+            return [TransactionOpcode.COMPLETE, "nobody", 1]
         return command
 
     _in_log(copy, _coordinator(stored, "transfers"), change)
@@ -168,7 +170,7 @@ def _forget_part(copy: Copy, stored: TransactionalCluster) -> None:
     receipts = stored.partition("receipts", 0)
 
     def change(command: list[Any]) -> list[Any]:
-        if command[0] == TransactionKind.ENLIST and command[1] == "transfers" and command[3] == 0:
+        if command[0] == TransactionOpcode.ENLIST and command[1] == "transfers" and command[3] == 0:
             return _set(4, [one for one in command[4] if one[0] != receipts.topic_id])(command)
         return command
 
@@ -250,7 +252,7 @@ def _of_a_former_member(copy: Copy, stored: TransactionalCluster) -> None:
     """What the state has taken came from a member of a generation that is not the group's."""
 
     def change(command: list[Any]) -> list[Any]:
-        of_transactions = command[0] == GroupKind.COMMIT_TRANSACTION_OFFSETS
+        of_transactions = command[0] == GroupOpcode.COMMIT_TRANSACTION_OFFSETS
         return [*command[:2], "gone", 7, *command[4:]] if of_transactions and command[7] == 1 else command
 
     _in_log(copy, stored.group.group, change)

@@ -19,13 +19,13 @@ from strandline.statemachine.controller.controller_commands import (
     ConfigChange,
     ConfigOperation,
     ControllerCheckpoint,
+    ControllerOpcode,
     CreateInternalTopic,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
     FenceNode,
     Heartbeat,
-    Kind,
     ProducerIdBlock,
     RaiseFeatureLevel,
     RegisterNode,
@@ -261,7 +261,7 @@ def test_a_feature_level_this_release_does_not_know_is_neither_proposed_nor_appl
     log = Log()
     log.do(registration(1, levels=(1, 2)))
     with pytest.raises(Corruption, match=r"raises the feature level to 2, .* upgrade this node"):
-        log.machine.apply(9, 1, msgpack.packb([Kind.RAISE_FEATURE_LEVEL, 2]))
+        log.machine.apply(9, 1, msgpack.packb([ControllerOpcode.RAISE_FEATURE_LEVEL, 2]))
 
 
 def test_a_checkpoint_hands_out_the_state_of_its_own_entry() -> None:
@@ -381,38 +381,50 @@ def test_a_command_is_read_as_it_was_written(command: Command) -> None:
 
 
 def test_every_kind_of_command_is_tried() -> None:
-    assert {msgpack.unpackb(encode(command))[0] for command in COMMANDS} == set(Kind)
+    assert {msgpack.unpackb(encode(command))[0] for command in COMMANDS} == set(ControllerOpcode)
 
 
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        ([99], "99 is not a valid Kind"),
+        ([99], "99 is not a valid ControllerOpcode"),
         ([], "not enough values"),
         ({}, "is not an array"),
-        ([Kind.DELETE_TOPIC], "argument 2 is shorter"),
-        ([Kind.CHECKPOINT, 1], "argument 2 is longer"),
-        ([Kind.DELETE_TOPIC, b"short"], "b'short' is not the id of a topic"),
-        ([Kind.DELETE_TOPIC, NO_TOPIC_ID], "is not the id of a topic"),
-        ([Kind.DELETE_TOPIC, "x" * 16], "is not the id of a topic"),
-        ([Kind.BOOTSTRAP, ""], "'' has no 1 to 255 characters"),
-        ([Kind.BOOTSTRAP, "x" * 256], "has no 1 to 255 characters"),
-        ([Kind.BOOTSTRAP, b"x"], "b'x' is not text"),
-        ([Kind.ADVANCE_CLUSTER_EPOCH, 0], "0 is not a whole number from 1"),
-        ([Kind.ADVANCE_CLUSTER_EPOCH, 2**63], "9223372036854775808 is not a whole number"),
-        ([Kind.ADVANCE_CLUSTER_EPOCH, 2.0], "2.0 is not a whole number"),
-        ([Kind.ADVANCE_CLUSTER_EPOCH, True], "True is not a whole number"),
-        ([Kind.SET_COLLECTION, 1], "1 is neither true nor false"),
-        ([Kind.CREATE_INTERNAL_TOPIC, topic_id(1), "flights", 1, 1], "'flights' is not one of the internal"),
-        ([Kind.CREATE_INTERNAL_TOPIC, topic_id(1), GROUPS_TOPIC, 0, 1], "0 is not a whole number from 1"),
-        ([Kind.HEARTBEAT, 65536, 1, 0], "65536 is not a whole number from 1 to 65535"),
-        ([Kind.HEARTBEAT, 1, 1, -1], "-1 is not a whole number from 0"),
-        ([Kind.CREATE_PARTITIONS, topic_id(1), 2, [1]], "1 is not an array"),
-        ([Kind.ALTER_TOPIC_CONFIGS, topic_id(1), [[9, "a", "b"]]], "9 is not a valid ConfigOperation"),
-        ([Kind.REPLACE_TOPIC_CONFIGS, topic_id(1), [["a"]]], "not enough values"),
-        ([Kind.REGISTER_NODE, 1, 1, 0, "a", 1, "a", 1, 1, 2, 1, 0, 7], "node 1 understands no feature level"),
+        ([ControllerOpcode.DELETE_TOPIC], "argument 2 is shorter"),
+        ([ControllerOpcode.CHECKPOINT, 1], "argument 2 is longer"),
+        ([ControllerOpcode.DELETE_TOPIC, b"short"], "b'short' is not the id of a topic"),
+        ([ControllerOpcode.DELETE_TOPIC, NO_TOPIC_ID], "is not the id of a topic"),
+        ([ControllerOpcode.DELETE_TOPIC, "x" * 16], "is not the id of a topic"),
+        ([ControllerOpcode.BOOTSTRAP, ""], "'' has no 1 to 255 characters"),
+        ([ControllerOpcode.BOOTSTRAP, "x" * 256], "has no 1 to 255 characters"),
+        ([ControllerOpcode.BOOTSTRAP, b"x"], "b'x' is not text"),
+        ([ControllerOpcode.ADVANCE_CLUSTER_EPOCH, 0], "0 is not a whole number from 1"),
+        ([ControllerOpcode.ADVANCE_CLUSTER_EPOCH, 2**63], "9223372036854775808 is not a whole number"),
+        ([ControllerOpcode.ADVANCE_CLUSTER_EPOCH, 2.0], "2.0 is not a whole number"),
+        ([ControllerOpcode.ADVANCE_CLUSTER_EPOCH, True], "True is not a whole number"),
+        ([ControllerOpcode.SET_COLLECTION, 1], "1 is neither true nor false"),
         (
-            [Kind.REGISTER_NODE, 1, 1, 0, "a", 0, "a", 1, 1, 1, 1, 0],
+            [ControllerOpcode.CREATE_INTERNAL_TOPIC, topic_id(1), "flights", 1, 1],
+            "'flights' is not one of the internal",
+        ),
+        (
+            [ControllerOpcode.CREATE_INTERNAL_TOPIC, topic_id(1), GROUPS_TOPIC, 0, 1],
+            "0 is not a whole number from 1",
+        ),
+        ([ControllerOpcode.HEARTBEAT, 65536, 1, 0], "65536 is not a whole number from 1 to 65535"),
+        ([ControllerOpcode.HEARTBEAT, 1, 1, -1], "-1 is not a whole number from 0"),
+        ([ControllerOpcode.CREATE_PARTITIONS, topic_id(1), 2, [1]], "1 is not an array"),
+        (
+            [ControllerOpcode.ALTER_TOPIC_CONFIGS, topic_id(1), [[9, "a", "b"]]],
+            "9 is not a valid ConfigOperation",
+        ),
+        ([ControllerOpcode.REPLACE_TOPIC_CONFIGS, topic_id(1), [["a"]]], "not enough values"),
+        (
+            [ControllerOpcode.REGISTER_NODE, 1, 1, 0, "a", 1, "a", 1, 1, 2, 1, 0, 7],
+            "node 1 understands no feature level",
+        ),
+        (
+            [ControllerOpcode.REGISTER_NODE, 1, 1, 0, "a", 0, "a", 1, 1, 1, 1, 0],
             "0 is not a whole number from 1 to 65535",
         ),
     ],

@@ -18,7 +18,7 @@ from strandline.statemachine.groups.group_commands import (
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
-    GroupKind,
+    GroupOpcode,
     Member,
     ReplaceStaticMember,
     StartGeneration,
@@ -419,7 +419,7 @@ def test_a_snapshot_that_does_not_fit_together_is_refused() -> None:
 
 
 def test_a_kind_of_command_has_one_number() -> None:
-    assert sorted(GroupsMachine.HANDLERS)[: len(GroupKind)] == list(GroupKind)
+    assert sorted(GroupsMachine.HANDLERS)[: len(GroupOpcode)] == list(GroupOpcode)
 
 
 MANY = 10_000

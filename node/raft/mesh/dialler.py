@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.link import Link
-from strandline.node.raft.mesh.problems import MeshProblem, Reason
+from strandline.node.raft.mesh.problems import MeshProblem, MeshReason
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ async def _connect(link: Link, target: DialTarget, loop: asyncio.AbstractEventLo
 def _unreachable(target: DialTarget, error: Exception) -> MeshProblem:
     cause = "no answer in time" if isinstance(error, TimeoutError) else str(error)
     return MeshProblem(
-        Reason.UNREACHABLE,
+        MeshReason.UNREACHABLE,
         f"node {target.node_id} at {target.address}: {cause}: is it running, and the address right?",
         peer=target.node_id,
         address=target.address,

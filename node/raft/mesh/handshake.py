@@ -25,7 +25,7 @@ from typing import Any, Final
 from strandline.node.raft.data_folder import NO_FOLDER, Standing
 from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.mesh.frames import FrameKind, GarbageFrame, pack_frame, unpack_handshake
-from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.mesh.problems import MeshReason
 
 MAGIC: Final = "strandline-mesh"
 VERSIONS: Final = (2, 2)
@@ -70,14 +70,14 @@ class Identity:
     """Of the data folder that this process has."""
 
 
-class Refused(Exception):
+class HandshakeRefused(Exception):
     """The handshake has failed; `frames` are to be sent before closing.
 
     `str()` is one line with cause and cure, to be read after a name of the other side.
     """
 
     def __init__(
-        self, reason: Reason, text: str, *, frames: tuple[bytes, ...] = (), fatal: bool = False
+        self, reason: MeshReason, text: str, *, frames: tuple[bytes, ...] = (), fatal: bool = False
     ) -> None:
         super().__init__(text)
         self.reason = reason
@@ -86,18 +86,20 @@ class Refused(Exception):
 
 
 _TOLD: Final = {
-    Reason.WRONG_SECRET: "it says this node's cluster secret is wrong: give every node the same secret",
-    Reason.WRONG_CLUSTER: "it belongs to another cluster: correct cluster_id or the peer's address",
-    Reason.WRONG_VERSION: "it speaks no mesh protocol version of this node: upgrade the older of the two",
-    Reason.UNKNOWN_NODE: "it does not know this node's id: first add the node to the cluster, or correct it",
-    Reason.OTHER_FOLDER: (
+    MeshReason.WRONG_SECRET: "it says this node's cluster secret is wrong: give every node the same secret",
+    MeshReason.WRONG_CLUSTER: "it belongs to another cluster: correct cluster_id or the peer's address",
+    MeshReason.WRONG_VERSION: "it speaks no mesh protocol version of this node: upgrade the older of the two",
+    MeshReason.UNKNOWN_NODE: (
+        "it does not know this node's id: first add the node to the cluster, or correct it"
+    ),
+    MeshReason.OTHER_FOLDER: (
         "it knows this node by another data folder, whose votes and acknowledged entries this one lacks:"
         " bring that folder back, or let this one in with `strandline node replace` and this node's id"
     ),
-    Reason.DUPLICATE_NODE: "another running process has this node's id: stop it, or give one another node_id",
-    Reason.OTHER_NODE: "it is another node than the one dialled: correct the peer's address",
-    Reason.OWN_NODE_ID: "it has this node's own id: give one another node_id, or correct the peer's address",
-    Reason.WRONG_DIRECTION: "it is the one that has to dial: correct the peer's address or node_id",
+    MeshReason.DUPLICATE_NODE: "another running process has this node's id: stop it, or change its node_id",
+    MeshReason.OTHER_NODE: "it is another node than the one dialled: correct the peer's address",
+    MeshReason.OWN_NODE_ID: "it has this node's own id: change its node_id, or correct the peer's address",
+    MeshReason.WRONG_DIRECTION: "it is the one that has to dial: correct the peer's address or node_id",
 }
 """Meaning of the reason in a REFUSE frame for the node that is refused."""
 
@@ -143,7 +145,7 @@ class Handshake:
         return (self._hello,) if self.role is Role.DIALLER else ()
 
     def receive(self, body: bytes | memoryview) -> tuple[bytes, ...]:
-        """Take one frame's body, return the frames to send; raises Refused when the handshake has failed.
+        """Take one frame's body, return the frames to send; raises HandshakeRefused when it has failed.
 
         An exact repetition of a message already taken changes nothing: a duplicating network is no attack.
         """
@@ -154,7 +156,7 @@ class Handshake:
             fields = unpack_handshake(message)
             replies = self._step(fields, message)
         except GarbageFrame as error:
-            raise self._fail(Reason.GARBAGE, f"{error} of the handshake") from None
+            raise self._fail(MeshReason.GARBAGE, f"{error} of the handshake") from None
         self._accepted.append(message)
         return replies
 
@@ -164,7 +166,7 @@ class Handshake:
         self.state = HandshakeState.DONE
         return (pack_frame([FrameKind.WELCOME, self._mac(Role.ACCEPTOR, FrameKind.WELCOME)]),)
 
-    def refuse(self, reason: Reason) -> tuple[bytes, ...]:
+    def refuse(self, reason: MeshReason) -> tuple[bytes, ...]:
         """The acceptor's no to a peer that has proved the secret, hence signed. Only in DECIDING."""
         assert self.state is HandshakeState.DECIDING, self.state
         self.state = HandshakeState.FAILED
@@ -226,7 +228,7 @@ class Handshake:
         if min(high, ours[1]) < max(low, ours[0]):
             older = "this node" if high > ours[1] else "that one"
             raise self._fail(
-                Reason.WRONG_VERSION,
+                MeshReason.WRONG_VERSION,
                 f"it speaks mesh protocol {_span(low, high)}, this node {_span(*ours)}: upgrade {older}",
             )
         if len(fields) < _HELLO_FIELDS or (len(fields) > _HELLO_FIELDS and high <= ours[1]):
@@ -255,53 +257,55 @@ class Handshake:
         own = self._identity
         if peer.cluster_id != own.cluster_id:
             raise self._fail(
-                Reason.WRONG_CLUSTER,
+                MeshReason.WRONG_CLUSTER,
                 f"it belongs to cluster {peer.cluster_id!a}, this node to {own.cluster_id!a}: "
                 "correct cluster_id or the peer's address",
             )
         if peer.node_id == own.node_id:
             what = "it is this node itself" if peer.boot_id == own.boot_id else "it has this node's own id"
             raise self._fail(
-                Reason.OWN_NODE_ID,
+                MeshReason.OWN_NODE_ID,
                 f"{what}, {own.node_id}: correct the peer's address, or the node_id of one",
             )
         if self.role is Role.DIALLER and peer.node_id != self.dialled:
             raise self._fail(
-                Reason.OTHER_NODE,
+                MeshReason.OTHER_NODE,
                 f"it is node {peer.node_id}, not {self.dialled}: correct the peer's address",
             )
         if self.role is Role.ACCEPTOR and wanted != own.node_id:
             raise self._fail(
-                Reason.OTHER_NODE,
+                MeshReason.OTHER_NODE,
                 f"node {peer.node_id} dials node {wanted} here, but this is node {own.node_id}: "
                 f"correct the address of node {wanted} there",
             )
         if (peer.node_id > own.node_id) is (self.role is Role.DIALLER):
             raise self._fail(
-                Reason.WRONG_DIRECTION,
+                MeshReason.WRONG_DIRECTION,
                 f"node {peer.node_id} and node {own.node_id}: the one with the higher id has to dial",
             )
 
-    def _refused_by_peer(self, fields: list[Any]) -> Refused:
+    def _refused_by_peer(self, fields: list[Any]) -> HandshakeRefused:
         """Take a refusal. Only a signed one can be fatal: any process may answer at a wrong address."""
         word, mac = fields[1:] if len(fields) == 3 else ("", b"")
         reason = next((known for known in _TOLD if known == word), None)
         if reason is None:
-            return self._fail(Reason.GARBAGE, "it refused for a reason this node does not know: upgrade it")
+            return self._fail(
+                MeshReason.GARBAGE, "it refused for a reason this node does not know: upgrade it"
+            )
         expected = self._mac(Role.ACCEPTOR, FrameKind.REFUSE, reason)
         signed = type(mac) is bytes and hmac.compare_digest(mac, expected)
         self.proved = self.proved or signed
-        fatal = signed and reason is Reason.DUPLICATE_NODE
+        fatal = signed and reason is MeshReason.DUPLICATE_NODE
         return self._fail(reason, _TOLD[reason], fatal=fatal)
 
-    def _fail(self, reason: Reason, text: str, *, fatal: bool = False) -> Refused:
+    def _fail(self, reason: MeshReason, text: str, *, fatal: bool = False) -> HandshakeRefused:
         """Enter FAILED. An acceptor tells a mesh node why, unsigned; to anything else it says nothing."""
         self.state = HandshakeState.FAILED
         frames: tuple[bytes, ...] = ()
-        if self.role is Role.ACCEPTOR and reason is not Reason.GARBAGE:
+        if self.role is Role.ACCEPTOR and reason is not MeshReason.GARBAGE:
             refusal = pack_frame([FrameKind.REFUSE, str(reason), b""])
-            frames = (refusal,) if reason is Reason.WRONG_SECRET else (self._hello, refusal)
-        return Refused(reason, text, frames=frames, fatal=fatal)
+            frames = (refusal,) if reason is MeshReason.WRONG_SECRET else (self._hello, refusal)
+        return HandshakeRefused(reason, text, frames=frames, fatal=fatal)
 
     def _hello_body(self, wanted: int, known: FolderKey) -> bytes:
         own = self._identity
@@ -328,7 +332,7 @@ class Handshake:
             raise GarbageFrame("a proof has the wrong shape")
         if not hmac.compare_digest(fields[1], self._mac(role, kind)):
             raise self._fail(
-                Reason.WRONG_SECRET,
+                MeshReason.WRONG_SECRET,
                 "its proof of the cluster secret is wrong: give every node the same secret",
             )
         self.proved = True

@@ -23,8 +23,8 @@ from strandline.node.raft.mesh.frames import (
     pack_frame,
     unpack_message,
 )
-from strandline.node.raft.mesh.handshake import Handshake, HandshakeState, Refused
-from strandline.node.raft.mesh.problems import MeshProblem, Reason
+from strandline.node.raft.mesh.handshake import Handshake, HandshakeRefused, HandshakeState
+from strandline.node.raft.mesh.problems import MeshProblem, MeshReason
 
 _MAX_TOKEN = 2**63 - 1
 
@@ -132,15 +132,15 @@ class Link(asyncio.Protocol):
             if self._held is not None and self._transport is not None:
                 self._transport.pause_reading()
         except OversizedFrame as error:
-            self.fail(Reason.OVERSIZED, str(error))
+            self.fail(MeshReason.OVERSIZED, str(error))
         except (FrameError, BadMessage) as error:
-            self.fail(Reason.GARBAGE, str(error))
+            self.fail(MeshReason.GARBAGE, str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         if not self.up and not self._closing and self._dialled is not None:
-            self._report(Reason.HANDSHAKE_DROPPED, "it closed the connection during the handshake")
+            self._report(MeshReason.HANDSHAKE_DROPPED, "it closed the connection during the handshake")
         self._go_down()
         if not self.closed.done():
             self.closed.set_result(None)
@@ -166,7 +166,7 @@ class Link(asyncio.Protocol):
                 if not self._take(memoryview(body)):
                     return
         except (FrameError, BadMessage) as error:
-            self.fail(Reason.GARBAGE, str(error))
+            self.fail(MeshReason.GARBAGE, str(error))
             return
         except Exception:
             self.close()  # as the loop does where a frame is taken as it comes
@@ -199,12 +199,12 @@ class Link(asyncio.Protocol):
         self._send_last_words(self.handshake.admit())
         self._come_up()
 
-    def refuse(self, reason: Reason, text: str) -> None:
+    def refuse(self, reason: MeshReason, text: str) -> None:
         """Send the peer of a link that was announced by link_proved() away, with a signed reason."""
         self._send_last_words(self.handshake.refuse(reason))
         self.fail(reason, text)
 
-    def fail(self, reason: Reason, text: str, *, fatal: bool = False) -> None:
+    def fail(self, reason: MeshReason, text: str, *, fatal: bool = False) -> None:
         """Report a problem and close, once."""
         if not self._closing:
             self._report(reason, text, fatal=fatal)
@@ -236,10 +236,10 @@ class Link(asyncio.Protocol):
         before = self.handshake.state
         try:
             replies = self.handshake.receive(body)
-        except Refused as refused:
+        except HandshakeRefused as refused:
             self._send_last_words(refused.frames)
             why = None
-            if refused.reason is Reason.OTHER_FOLDER and self.handshake.proved:
+            if refused.reason is MeshReason.OTHER_FOLDER and self.handshake.proved:
                 why = self._owner.link_refused(self)
             self.fail(refused.reason, why or str(refused), fatal=refused.fatal)
             return
@@ -288,16 +288,16 @@ class Link(asyncio.Protocol):
 
     def _handshake_expired(self) -> None:
         limit = self._config.handshake_seconds
-        self.fail(Reason.HANDSHAKE_TIMEOUT, f"the handshake was not finished within {limit:g} s")
+        self.fail(MeshReason.HANDSHAKE_TIMEOUT, f"the handshake was not finished within {limit:g} s")
 
     def _held_too_long(self) -> None:
         limit = self._config.handshake_seconds
         self.fail(
-            Reason.NOT_NOTED,
+            MeshReason.NOT_NOTED,
             f"its data folder's identity is not on this node's disk after {limit:g} s: mend the disk",
         )
 
-    def _report(self, reason: Reason, text: str, *, fatal: bool = False) -> None:
+    def _report(self, reason: MeshReason, text: str, *, fatal: bool = False) -> None:
         """An unproved caller is named by its address alone: it could claim any id to flood the report."""
         claim = self.handshake.peer
         peer: int | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.peers import Peer
-from strandline.node.raft.mesh.problems import MeshProblem, Reason
+from strandline.node.raft.mesh.problems import MeshProblem, MeshReason
 from strandline.node.raft.mesh.strangers import Strangers
 
 
@@ -53,7 +53,7 @@ class Liveness:
             if link is None:
                 continue
             if link.silent_ticks > self._config.max_unanswered_pings:
-                link.fail(Reason.SILENT, f"it did not answer {self._config.max_unanswered_pings} pings")
+                link.fail(MeshReason.SILENT, f"it did not answer {self._config.max_unanswered_pings} pings")
                 continue
             if link.silent_ticks:
                 link.ping(0)
@@ -76,4 +76,4 @@ class Liveness:
                 "no peer is connected to this node: start the others, and check that they reach"
                 f" node {node_id} at {where} and that no other process is node {node_id}"
             )
-            self._report(MeshProblem(Reason.ALONE, text, None, where))
+            self._report(MeshProblem(MeshReason.ALONE, text, None, where))

@@ -23,10 +23,10 @@ from strandline.node.raft.mesh.handshake import MAX_NODE_ID, Identity, Role
 from strandline.node.raft.mesh.link import Link
 from strandline.node.raft.mesh.liveness import Liveness
 from strandline.node.raft.mesh.peers import DuplicateProbe, Peer
-from strandline.node.raft.mesh.problems import MeshProblem, ProblemLog, Reason
+from strandline.node.raft.mesh.problems import MeshProblem, MeshReason, ProblemLog
 from strandline.node.raft.mesh.strangers import Strangers
 
-__all__ = ["Mesh", "MeshConfig", "MeshListenError", "MeshProblem", "Reason"]
+__all__ = ["Mesh", "MeshConfig", "MeshListenError", "MeshProblem", "MeshReason"]
 
 
 class MeshListenError(Exception):
@@ -71,7 +71,7 @@ class Mesh:
         self.counters: dict[str, int] = dict.fromkeys(
             ("frames_sent", "frames_received", "bytes_sent", "not_connected", "too_big", "backlogged"), 0
         )
-        """Frames sent, received and, by cause, not sent; and one counter for each Reason."""
+        """Frames sent, received and, by cause, not sent; and one counter for each MeshReason."""
         self.strangers = Strangers(loop.time)
         self._loop = loop
         self._identity = Identity(cluster_id, node_id, boot_id, config.max_frame_bytes)
@@ -237,7 +237,7 @@ class Mesh:
             if len(self._in_handshake) > self._config.max_strangers:
                 oldest = next(iter(self._in_handshake))
                 oldest.fail(
-                    Reason.CROWDED,
+                    MeshReason.CROWDED,
                     f"closed, as more than {self._config.max_strangers} connections are in their handshake",
                 )
 
@@ -246,16 +246,16 @@ class Mesh:
         peer = self._peers.get(link.peer)
         if peer is None:
             link.refuse(
-                Reason.UNKNOWN_NODE,
+                MeshReason.UNKNOWN_NODE,
                 "it is no member of this cluster as this node knows it: add it first, or correct its node_id",
             )
         elif (why := link.handshake.disowned()) is not None:
             self.strangers.disowned()
-            link.refuse(Reason.OTHER_FOLDER, why)
+            link.refuse(MeshReason.OTHER_FOLDER, why)
         elif peer.link is not None and peer.link.boot_id != link.boot_id:
             self._probe(peer, link)
         elif (why := self.strangers.check(link)) is not None:
-            link.refuse(Reason.OTHER_FOLDER, why)
+            link.refuse(MeshReason.OTHER_FOLDER, why)
         else:
             if peer.probe is not None:
                 peer.probe.refuse()
@@ -318,7 +318,7 @@ class Mesh:
         """Check all links after a change of the known folders; close those of folders out of force."""
         for node_id, peer in list(self._peers.items()):
             if peer.link is not None and (why := self.strangers.check(peer.link)) is not None:
-                peer.link.fail(Reason.OTHER_FOLDER, why)
+                peer.link.fail(MeshReason.OTHER_FOLDER, why)
             else:
                 self.strangers.forget_if_known(node_id)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.node.raft.mesh.link import Link
-from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.mesh.problems import MeshReason
 
 PROBES: Final = 3
 """Pings spread over the time an old connection has to defend its node id."""
@@ -46,7 +46,7 @@ class DuplicateProbe:
         link = self._peer.link
         assert link is not None
         if self._pings_left == 0:
-            link.fail(Reason.SILENT, "its connection is dead, a new process with its node id takes over")
+            link.fail(MeshReason.SILENT, "its connection is dead, a new process with its node id takes over")
             return
         self._pings_left -= 1
         link.ping(self.token)
@@ -62,7 +62,7 @@ class DuplicateProbe:
         """The old connection lives, so its peer's node id is used twice; the one that came second goes."""
         self.end()
         self.newcomer.refuse(
-            Reason.DUPLICATE_NODE,
+            MeshReason.DUPLICATE_NODE,
             f"a second process with node id {self.newcomer.peer}, while the first answers: "
             "stop one of them, or give it another node_id",
         )

@@ -14,8 +14,8 @@ from typing import Final
 _MAX_CAUSES: Final = 256  # distinct causes remembered, hence reported, in one interval
 
 
-class Reason(StrEnum):
-    """Kind of a problem: a counter of the mesh, and the word in a REFUSE frame for those that travel."""
+class MeshReason(StrEnum):
+    """The reason of a problem between two nodes: a counter of the mesh, and the word in a REFUSE frame."""
 
     WRONG_SECRET = "wrong_secret"
     WRONG_CLUSTER = "wrong_cluster_id"
@@ -41,7 +41,7 @@ class Reason(StrEnum):
 class MeshProblem:
     """One problem; `str()` is the line for the operator. `fatal` means this node must not go on."""
 
-    reason: Reason
+    reason: MeshReason
     text: str
     peer: int | None
     """Node id the problem is about; before authentication only what the other side claims."""
@@ -71,8 +71,8 @@ class ProblemLog:
         self._interval = interval
         self._counters = counters
         self._report = report
-        self._causes: dict[tuple[Reason, int | None, str, bool], tuple[float, int]] = {}
-        counters.update({str(reason): 0 for reason in Reason})
+        self._causes: dict[tuple[MeshReason, int | None, str, bool], tuple[float, int]] = {}
+        counters.update({str(reason): 0 for reason in MeshReason})
         counters["problems_suppressed"] = 0
 
     def add(self, problem: MeshProblem) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.mesh.link import Link
-from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.mesh.problems import MeshReason
 
 STRANGER_SECONDS: Final = 15.0
 """The last coming of a refused process is news for this long; it dials, or is dialled, every second."""
@@ -43,7 +43,7 @@ class Strangers:
         self._disowned_at: float | None = None
 
     def check(self, link: Link) -> str | None:
-        """Reason to refuse the other side's data folder; None if it is accepted."""
+        """MeshReason to refuse the other side's data folder; None if it is accepted."""
         why = self.folder.reason_to_refuse(link.peer, link.standing)
         if why is not None:
             key, foreign = link.standing.key, self.folder.is_foreign(link.standing)
@@ -92,7 +92,9 @@ class Strangers:
         if link.closing:
             return
         if error is not None:
-            link.fail(Reason.NOT_NOTED, f"its data folder's identity cannot be noted: {error}: mend the disk")
+            link.fail(
+                MeshReason.NOT_NOTED, f"its data folder's identity cannot be noted: {error}: mend the disk"
+            )
         elif self._accepts(link):
             self._let_in(link, connected)
             link.release()
@@ -105,7 +107,7 @@ class Strangers:
             return False
         why = self.check(link)
         if why is not None:
-            link.fail(Reason.OTHER_FOLDER, why)
+            link.fail(MeshReason.OTHER_FOLDER, why)
         return why is None
 
     def _let_in(self, link: Link, connected: Callable[[Link], None]) -> None:

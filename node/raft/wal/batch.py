@@ -14,7 +14,7 @@ from strandline.node.raft.wal.format import (
     MARK_BYTES,
     RECORD_OVERHEAD,
     SECTOR,
-    Kind,
+    RecordKind,
     SegmentHeader,
     encode_number,
     encode_padding,
@@ -73,7 +73,7 @@ class BatchQueue:
         self._segment_bytes = segment_bytes
         self._rng = rng
 
-    def put(self, lsn: int, group: int, kind: Kind, payload: bytes) -> None:
+    def put(self, lsn: int, group: int, kind: RecordKind, payload: bytes) -> None:
         """Add a group's record."""
         tail = self.tail
         if not tail.has_room(len(payload)):
@@ -91,7 +91,7 @@ class BatchQueue:
         if not self.tail.has_room(MARK_BYTES - RECORD_OVERHEAD):
             self._make_room(MARK_BYTES - RECORD_OVERHEAD)
         tail = self.tail
-        record = encode_number(tail.seed, tail.end, Kind.TRIM, first)
+        record = encode_number(tail.seed, tail.end, RecordKind.TRIM, first)
         tail.parts.append(record)
         tail.end += len(record)
         tail.drop_before = self.first = first

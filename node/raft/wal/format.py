@@ -36,8 +36,8 @@ MARK_BYTES: Final = RECORD_OVERHEAD + _NUMBER.size
 MAX_SEGMENT_BYTES: Final = 2**32 - SECTOR
 
 
-class Kind(IntEnum):
-    """Kind of a record. Those up to CARRIED belong to the groups, the others to the log itself."""
+class RecordKind(IntEnum):
+    """RecordKind of a record. Those up to CARRIED belong to the groups, the others to the log itself."""
 
     ENTRIES = 1
     TRUNCATE = 2
@@ -53,10 +53,12 @@ class Kind(IntEnum):
     PAD = 67
 
 
-LAST_GROUP_KIND: Final = Kind.CARRIED
-_GROUP_KINDS: Final[dict[int, Kind]] = {int(kind): kind for kind in Kind if kind <= LAST_GROUP_KIND}
+LAST_GROUP_KIND: Final = RecordKind.CARRIED
+_GROUP_KINDS: Final[dict[int, RecordKind]] = {
+    int(kind): kind for kind in RecordKind if kind <= LAST_GROUP_KIND
+}
 
-Replay = Callable[[int, Kind, int, bytes], None]
+Replay = Callable[[int, RecordKind, int, bytes], None]
 """Called with (group, kind, segment number, payload)."""
 
 
@@ -140,7 +142,7 @@ def encode_record_head(seed: int, offset: int, group: int, kind: int, payload: b
     return _RECORD.pack(len(payload), checksum, group, kind)
 
 
-def encode_number(seed: int, offset: int, kind: Kind, number: int) -> bytes:
+def encode_number(seed: int, offset: int, kind: RecordKind, number: int) -> bytes:
     """A record of the log's own: MARK and SEAL carry their offset, TRIM the first segment still needed."""
     payload = _NUMBER.pack(number)
     return encode_record_head(seed, offset, WAL_GROUP, kind, payload) + payload
@@ -156,7 +158,7 @@ def encode_padding(seed: int, offset: int) -> bytes:
     if offset % SECTOR == 0:
         return b""
     payload = bytes(-(offset + RECORD_OVERHEAD) % SECTOR)
-    return encode_record_head(seed, offset, WAL_GROUP, Kind.PAD, payload) + payload
+    return encode_record_head(seed, offset, WAL_GROUP, RecordKind.PAD, payload) + payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +191,13 @@ def scan(file: str, sequence: int, seed: int, data: bytes, replay: Replay | None
         if known is not None:
             if replay is not None:
                 replay(group, known, sequence, data[begin:end])
-        elif kind == Kind.SEAL:
+        elif kind == RecordKind.SEAL:
             return Scan(offset, True, mark_end, first)
-        elif kind == Kind.MARK:
+        elif kind == RecordKind.MARK:
             mark_end = end
-        elif kind == Kind.TRIM:
+        elif kind == RecordKind.TRIM:
             first = max(first, _NUMBER.unpack_from(data, begin)[0])
-        elif kind != Kind.PAD:
+        elif kind != RecordKind.PAD:
             reason = f"record of unknown kind {kind}: start the newer program that wrote it instead"
             raise WalCorruption(file, offset, reason)
         offset = end
@@ -205,8 +207,8 @@ def scan(file: str, sequence: int, seed: int, data: bytes, replay: Replay | None
 def find_mark(seed: int, data: bytes, after: int) -> int | None:
     """Offset of a valid MARK at or after offset `after`: the proof that all bytes before it were synced."""
     for offset in range(round_up(after), len(data) - MARK_BYTES + 1, SECTOR):
-        if data[offset + RECORD_OVERHEAD - 1] != Kind.MARK:
+        if data[offset + RECORD_OVERHEAD - 1] != RecordKind.MARK:
             continue
-        if data.startswith(encode_number(seed, offset, Kind.MARK, offset), offset):
+        if data.startswith(encode_number(seed, offset, RecordKind.MARK, offset), offset):
             return offset
     return None

@@ -19,13 +19,13 @@ from pysyncobj.journal import Journal
 
 from strandline.node.raft.entries import Entry, pack_entries
 from strandline.node.raft.wal.recovered_log import INDEX, STATE, RecoveredLog
-from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.write_ahead_log import RecordKind
 
 _TERM_OF = itemgetter(2)
 _CACHED_RUNS = 64
 _LONGEST_RUN = 65_536
 
-Record = Callable[[Kind, bytes], int]
+Record = Callable[[RecordKind, bytes], int]
 """Appends one record of this group to the write-ahead log and returns its LSN."""
 
 
@@ -63,7 +63,7 @@ class RaftLog(Journal):
         del self._entries[entryFrom:]
         last = index - 1
         if index <= self.written:
-            self._record(Kind.TRUNCATE, INDEX.pack(index))
+            self._record(RecordKind.TRUNCATE, INDEX.pack(index))
             self.written = last
         self.synced = min(self.synced, last)
         self._in_flight = deque((lsn, min(upto, last)) for lsn, upto in self._in_flight)
@@ -158,7 +158,7 @@ class RaftLog(Journal):
 
     def record_state(self) -> None:
         """Write term and vote again, so that the segment that holds them now is not needed for them."""
-        self._state_lsn = self._record(Kind.STATE, STATE.pack(self._term, self._packed_vote()))
+        self._state_lsn = self._record(RecordKind.STATE, STATE.pack(self._term, self._packed_vote()))
 
     def _packed_vote(self) -> int:
         return 0 if self._vote is None else self._vote + 1
@@ -189,7 +189,7 @@ class RaftLog(Journal):
         else:
             self.write()
             self._entries.extend(entries)
-            self._in_flight.append((self._record(Kind.ENTRIES, packed), entries[-1][1]))
+            self._in_flight.append((self._record(RecordKind.ENTRIES, packed), entries[-1][1]))
             self.written = entries[-1][1]
 
     def run_after(self, index: int, max_bytes: int) -> tuple[int, bytes]:
@@ -219,7 +219,7 @@ class RaftLog(Journal):
     ) -> int:
         """Record that a durable snapshot covers all entries up to `index`; returns the record's LSN."""
         self.write()
-        return self._record(Kind.SNAPSHOT, msgpack.packb([index, term, list(voters), list(learners)]))
+        return self._record(RecordKind.SNAPSHOT, msgpack.packb([index, term, list(voters), list(learners)]))
 
     def carry(self, index: int, max_bytes: int) -> tuple[int, int]:
         """Write entries above `index` again, at least one and about `max_bytes`: (the last, their bytes).
@@ -234,7 +234,7 @@ class RaftLog(Journal):
                 entries = entries[:count]
                 break
         packed = pack_entries(entries)
-        self._record(Kind.CARRY, packed)
+        self._record(RecordKind.CARRY, packed)
         return entries[-1][1], len(packed)
 
     def record_carried(
@@ -242,7 +242,7 @@ class RaftLog(Journal):
     ) -> None:
         """Record that the log holds the entries carried above `index`, and no others; with term and vote."""
         place = [index, term, list(voters), list(learners), self.written, self._term, self._packed_vote()]
-        self._state_lsn = self._record(Kind.CARRIED, msgpack.packb(place))
+        self._state_lsn = self._record(RecordKind.CARRIED, msgpack.packb(place))
 
     def reset(self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]) -> int:
         """Forget every entry and begin after (`index`, `term`), as a bootstrap or an install does."""
@@ -251,11 +251,11 @@ class RaftLog(Journal):
         self._unwritten_bytes = 0
         self._in_flight.clear()
         self._runs.clear()
-        return self._record(Kind.RESET, msgpack.packb([index, term, list(voters), list(learners)]))
+        return self._record(RecordKind.RESET, msgpack.packb([index, term, list(voters), list(learners)]))
 
     def _write_run(self, entries: Sequence[Entry]) -> None:
         packed = pack_entries(entries)
         last = entries[-1][1]
-        self._in_flight.append((self._record(Kind.ENTRIES, packed), last))
+        self._in_flight.append((self._record(RecordKind.ENTRIES, packed), last))
         self._runs.append((entries[0][1], last, packed))
         self.written = last

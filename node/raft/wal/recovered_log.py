@@ -7,7 +7,7 @@ import struct
 import msgpack
 
 from strandline.node.raft.entries import Entry, unpack_entries
-from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.write_ahead_log import RecordKind
 
 STATE = struct.Struct("<QQ")
 INDEX = struct.Struct("<Q")
@@ -42,31 +42,31 @@ class RecoveredLog:
         self._anchored = False
         """Whether the newest element is known to be the log's last entry, so that the next follows it."""
 
-    def replay(self, kind: Kind, payload: bytes) -> None:
+    def replay(self, kind: RecordKind, payload: bytes) -> None:
         """Apply one record; raises RaftLogDamaged when it does not follow from those before it."""
-        if kind == Kind.ENTRIES:
+        if kind == RecordKind.ENTRIES:
             self._extend(unpack_entries(payload))
-        elif kind == Kind.TRUNCATE:
+        elif kind == RecordKind.TRUNCATE:
             self._truncate(INDEX.unpack(payload)[0])
-        elif kind == Kind.STATE:
+        elif kind == RecordKind.STATE:
             self.term, vote = STATE.unpack(payload)
             self.vote = vote - 1 if vote else None
-        elif kind in (Kind.SNAPSHOT, Kind.RESET):
+        elif kind in (RecordKind.SNAPSHOT, RecordKind.RESET):
             index, term, voters, learners = msgpack.unpackb(payload)
-            if kind == Kind.RESET:
+            if kind == RecordKind.RESET:
                 self.entries = [(b"", index, term)]
                 self._anchored = self.based = True
             else:
                 self.rebase(index, term)
             self.voters, self.learners = tuple(voters), tuple(learners)
             self.snapshot_index = index
-        elif kind == Kind.CARRY:
+        elif kind == RecordKind.CARRY:
             run = unpack_entries(payload)
             if not self._carry or run[0][1] != self._carry[-1][1] + 1:
                 # What was begun before was given up, because the group's log changed.
                 self._carry = []
             self._carry += run
-        elif kind == Kind.CARRIED:
+        elif kind == RecordKind.CARRIED:
             self._carried(*msgpack.unpackb(payload))
         else:
             raise RaftLogDamaged(f"group {self.group}: a record of kind {kind} has no place in a group's log")

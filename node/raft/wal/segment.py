@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from strandline.node.raft.disk import Disk, DiskFile
-from strandline.node.raft.wal.format import Kind, SegmentHeader, WalError, encode_number
+from strandline.node.raft.wal.format import RecordKind, SegmentHeader, WalError, encode_number
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NAME: Final = re.compile(r"wal-(\d{16})\.log")
@@ -78,13 +78,13 @@ def create_segment(disk: Disk, folder: str, header: SegmentHeader) -> DiskFile:
 
 def seal_segment(file: DiskFile, seed: int, offset: int) -> None:
     """Say durably that a later segment exists; that segment must be durable already."""
-    file.pwrite(encode_number(seed, offset, Kind.SEAL, offset), offset)
+    file.pwrite(encode_number(seed, offset, RecordKind.SEAL, offset), offset)
     sync(file)
 
 
 def mark_synced(file: DiskFile, seed: int, offset: int) -> None:
     """Say, not yet durably, that all bytes before `offset` are synced; they must be."""
-    file.pwrite(encode_number(seed, offset, Kind.MARK, offset), offset)
+    file.pwrite(encode_number(seed, offset, RecordKind.MARK, offset), offset)
 
 
 def drop_segments(disk: Disk, folder: str, upto: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.write_ahead_log import RecordKind
 
 
 class SegmentUse:
@@ -21,23 +21,23 @@ class SegmentUse:
         self._base: dict[int, int] = {}
         self._carried_from: dict[int, int] = {}
 
-    def note(self, segment: int, group: int, kind: Kind, last_index: int) -> None:
+    def note(self, segment: int, group: int, kind: RecordKind, last_index: int) -> None:
         """A durable record of `group` lies in `segment`; `last_index` counts for entries."""
-        if kind in (Kind.ENTRIES, Kind.CARRY):
+        if kind in (RecordKind.ENTRIES, RecordKind.CARRY):
             groups = self._entries.setdefault(segment, {})
             groups[group] = max(groups.get(group, 0), last_index)
-            if kind == Kind.CARRY:
+            if kind == RecordKind.CARRY:
                 self._carried_from.setdefault(group, segment)
-        elif kind == Kind.STATE:
+        elif kind == RecordKind.STATE:
             self._state[group] = segment
-        elif kind == Kind.CARRIED:
+        elif kind == RecordKind.CARRIED:
             self._state[group] = self._base[group] = segment
             since = self._carried_from.pop(group, segment)
             for older in [older for older in self._entries if older < since]:
                 self._entries[older].pop(group, None)
-        elif kind in (Kind.SNAPSHOT, Kind.RESET):
+        elif kind in (RecordKind.SNAPSHOT, RecordKind.RESET):
             self._base[group] = segment
-        elif kind == Kind.FORGET:
+        elif kind == RecordKind.FORGET:
             self.forget(group)
 
     def forget(self, group: int) -> None:

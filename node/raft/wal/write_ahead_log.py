@@ -21,7 +21,7 @@ from strandline.node.raft.wal.format import (
     MAX_CLUSTER_ID_BYTES,
     RECORD_OVERHEAD,
     SECTOR,
-    Kind,
+    RecordKind,
     Replay,
     SegmentHeader,
     WalCorruption,
@@ -33,7 +33,7 @@ from strandline.node.raft.wal.segment import NO_SPACE, WalFailed, create_segment
 from strandline.node.raft.wal.segment_writer import SegmentWriter
 
 __all__ = [
-    "Kind",
+    "RecordKind",
     "WalConfig",
     "WalCorruption",
     "WalError",
@@ -163,7 +163,7 @@ class WriteAheadLog:
             raise
         return cls(disk, folder, recovered, release, loop=loop, executor=executor, config=config, rng=rng)
 
-    def append(self, group: int, kind: Kind, payload: bytes) -> int:
+    def append(self, group: int, kind: RecordKind, payload: bytes) -> int:
         """Buffer a record and return its number; it is not written before `flush`.
 
         `payload` must not change afterwards. Raises WalFull for entries when too much is buffered, WalFailed
@@ -216,11 +216,11 @@ class WriteAheadLog:
 
     # Buffering.
 
-    def _check_size(self, kind: Kind, size: int) -> None:
+    def _check_size(self, kind: RecordKind, size: int) -> None:
         limit = self._config.max_buffered_bytes
         if size > limit:
             raise ValueError(f"a record of {size} bytes is above max_buffered_bytes ({limit}): split it")
-        if kind == Kind.ENTRIES:
+        if kind == RecordKind.ENTRIES:
             waiting = self.buffered_bytes
             raise WalFull(f"{waiting} bytes wait for the disk, the limit is {limit}: try again later")
 

@@ -20,7 +20,7 @@ from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
-    GroupKind,
+    GroupOpcode,
     OffsetsCommitted,
 )
 from strandline.statemachine.groups.group_commands import GroupTransactionEnded as OffsetsEnded
@@ -28,11 +28,10 @@ from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Appended, Kind, TransactionEnded
+from strandline.statemachine.partition.partition_commands import Appended, PartitionOpcode, TransactionEnded
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 from strandline.statemachine.partition.producer_state import NO_TRANSACTION
-from strandline.statemachine.transactions.transaction_commands import Enlisted, Prepared
-from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
+from strandline.statemachine.transactions.transaction_commands import Enlisted, Prepared, TransactionOpcode
 from strandline.statemachine.transactions.transaction_state import (
     AT_REST,
     PREPARED,
@@ -194,25 +193,25 @@ class TransactionEvents:
     def _in_partition(
         self, machine: PartitionStateMachine, kind: int, fields: list[Any], answer: Any
     ) -> None:
-        if kind in (Kind.APPEND, Kind.APPEND_INLINE):
-            rows = fields[2] if kind == Kind.APPEND else fields[0]
-            make = Placeholder if kind == Kind.APPEND else InlineBatch
+        if kind in (PartitionOpcode.APPEND, PartitionOpcode.APPEND_INLINE):
+            rows = fields[2] if kind == PartitionOpcode.APPEND else fields[0]
+            make = Placeholder if kind == PartitionOpcode.APPEND else InlineBatch
             for row, one in zip(rows, answer, strict=True):
                 batch: Placeholder | InlineBatch = make(*row)
                 if batch.transaction != NO_TRANSACTION and isinstance(one, Appended) and not one.duplicate:
                     claim = [batch.producer_id, batch.producer_epoch, batch.transaction]
                     self._write(machine.kind, machine.time, claim, one.base_offset)
-        elif kind == Kind.END_TRANSACTION and isinstance(answer, TransactionEnded):
+        elif kind == PartitionOpcode.END_TRANSACTION and isinstance(answer, TransactionEnded):
             self._end(machine.kind, machine.time, fields[:4], answer.base_offset)
 
     def _in_group(
         self, machine: GroupsMachine, index: int, kind: int, fields: list[Any], result: Any
     ) -> None:
-        if kind == GroupKind.COMMIT_TRANSACTION_OFFSETS and not _is_member(machine, *fields[:4]):
+        if kind == GroupOpcode.COMMIT_TRANSACTION_OFFSETS and not _is_member(machine, *fields[:4]):
             self._add(OUTSIDE, machine.kind, machine.time, *fields[4:7], offset=index)
-        if kind == GroupKind.COMMIT_TRANSACTION_OFFSETS and isinstance(result, OffsetsCommitted):
+        if kind == GroupOpcode.COMMIT_TRANSACTION_OFFSETS and isinstance(result, OffsetsCommitted):
             self._write(machine.kind, machine.time, fields[4:7], index)
-        elif kind == GroupKind.END_TRANSACTION and isinstance(result, OffsetsEnded) and not result.ignored:
+        elif kind == GroupOpcode.END_TRANSACTION and isinstance(result, OffsetsEnded) and not result.ignored:
             self._end(machine.kind, machine.time, fields[:4], index)
 
     def _in_coordinator(
@@ -226,7 +225,7 @@ class TransactionEvents:
             self._enlist(one, partitions, groups, producer_id, epoch, machine.time, index)
         elif isinstance(result, Prepared) and one.state in PREPARED:
             self._decide(one, machine.time, index)
-        elif kind == TransactionKind.COMPLETE and result is True:
+        elif kind == TransactionOpcode.COMPLETE and result is True:
             self._add(
                 COMPLETED, machine.kind, machine.time, one.marker_producer_id, one.marker_epoch, one.number,
                 committed=one.commits, transactional_id=one.transactional_id, offset=index,

@@ -17,7 +17,12 @@ from strandline.snapshot.extent_rows import EXTENT_ROWS
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extent import INLINE_ROW, StoredInline
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Appended, EntryResult, Kind, TransactionEnded
+from strandline.statemachine.partition.partition_commands import (
+    Appended,
+    EntryResult,
+    PartitionOpcode,
+    TransactionEnded,
+)
 from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 
 WRITTEN_FIELDS = [
@@ -54,20 +59,20 @@ class WrittenBatches:
         answers: EntryResult = result
         _, _, commands = msgpack.unpackb(entry)
         for number, (kind, *fields) in enumerate(commands):
-            if kind == Kind.APPEND:
+            if kind == PartitionOpcode.APPEND:
                 for place, row in enumerate(fields[2]):
                     self._append(term, Placeholder(*row), _offset(answers, number, place))
-            elif kind == Kind.APPEND_INLINE:
+            elif kind == PartitionOpcode.APPEND_INLINE:
                 for place, row in enumerate(fields[0]):
                     offset = _offset(answers, number, place)
                     if offset is not None:
                         self._append(term, InlineBatch(*row), offset)
-            elif kind == Kind.STORE_INLINE:
+            elif kind == PartitionOpcode.STORE_INLINE:
                 for stored in map(StoredInline._make, fields[2]):
                     name = object_name(stored.epoch, stored.object_id)
                     where = (stored.epoch, stored.position, name, None)
                     self._found.append((None, 0, term, stored.length, *where))
-            elif kind == Kind.END_TRANSACTION:
+            elif kind == PartitionOpcode.END_TRANSACTION:
                 offset = _marker_offset(answers, number)
                 if offset is not None:
                     self._append(term, InlineBatch(1, fields[5], fields[6]), offset)

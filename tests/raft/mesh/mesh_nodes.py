@@ -17,12 +17,12 @@ from strandline.node.raft.mesh.frames import FrameKind
 from strandline.node.raft.mesh.handshake import (
     NONCE_BYTES,
     Handshake,
+    HandshakeRefused,
     HandshakeState,
     Identity,
-    Refused,
     Role,
 )
-from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, Reason
+from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, MeshReason
 from tests.raft.memory_folder import memory_folder
 
 SECRET = b"the secret of the tests"
@@ -98,7 +98,7 @@ class Node:
     async def until_down(self, peer: int) -> None:
         await self.until(lambda: not self.mesh.connected(peer))
 
-    async def problem(self, reason: Reason) -> MeshProblem:
+    async def problem(self, reason: MeshReason) -> MeshProblem:
         """The first problem of that kind, awaited; it is counted and says one line."""
 
         def seen() -> list[MeshProblem]:
@@ -168,7 +168,7 @@ class RawPeer:
     async def shake_hands(
         self, identity: Identity, dialled: int, *, secret: bytes = SECRET, repeat: int = 1
     ) -> None:
-        """Raises Refused, or asyncio.IncompleteReadError when the other side closes without a word.
+        """Raises HandshakeRefused, or asyncio.IncompleteReadError when the other side closes without a word.
 
         Each message after the hello is sent `repeat` times.
         """
@@ -178,11 +178,11 @@ class RawPeer:
         while handshake.state is not HandshakeState.DONE:
             self.writer.writelines(handshake.receive(await self.read_body()) * repeat)
 
-    async def refusal(self, node: Node, identity: Identity) -> Refused:
+    async def refusal(self, node: Node, identity: Identity) -> HandshakeRefused:
         """How that node refuses an identity."""
         try:
             await self.shake_hands(identity, node.node_id)
-        except Refused as refused:
+        except HandshakeRefused as refused:
             return refused
         finally:
             self.close()

@@ -100,7 +100,7 @@ def test_the_second_of_two_nodes_with_one_id_stops_and_the_first_goes_on(folder:
         cluster.run(4.0)
         [line] = cluster.fatal[13]
         assert line.startswith("mesh: duplicate_node_id: node ")
-        assert "another running process has this node's id: stop it, or give one another node_id" in line
+        assert "another running process has this node's id: stop it, or change its node_id" in line
         assert line.isprintable()
         told = [said(cluster, node, "duplicate_node_id") for node in (1, 2) if node in cluster.problems]
         assert told

@@ -19,12 +19,12 @@ from strandline.node.raft.mesh.handshake import (
     MAGIC,
     NONCE_BYTES,
     Handshake,
+    HandshakeRefused,
     HandshakeState,
     Identity,
-    Refused,
     Role,
 )
-from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.mesh.problems import MeshReason
 
 SECRET = b"a secret that all nodes of the cluster share"
 HIGH = Identity("blue", node_id=7, boot_id=70, max_frame_bytes=1 << 20)
@@ -57,8 +57,8 @@ def body(*message: Any) -> bytes:
     return packed
 
 
-def refused(handshake: Handshake, frame_body: bytes) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refused(handshake: Handshake, frame_body: bytes) -> HandshakeRefused:
+    with pytest.raises(HandshakeRefused) as caught:
         handshake.receive(frame_body)
     assert handshake.state is HandshakeState.FAILED
     assert "\n" not in str(caught.value)
@@ -109,41 +109,41 @@ def test_an_acceptor_proves_nothing_to_a_stranger() -> None:
 def test_a_wrong_secret_is_refused_by_either_side(wrong: bytes) -> None:
     one, other = dialler(secret=wrong), acceptor()
     refusal = refused(other, greet(one, other)[4:])
-    assert refusal.reason is Reason.WRONG_SECRET
+    assert refusal.reason is MeshReason.WRONG_SECRET
     assert not other.proved
     told = refused(one, refusal.frames[0][4:])
-    assert (told.reason, told.fatal) == (Reason.WRONG_SECRET, False)
+    assert (told.reason, told.fatal) == (MeshReason.WRONG_SECRET, False)
     assert "give every node the same secret" in str(told)
 
     honest, impostor = dialler(), acceptor(secret=wrong)
     greet(honest, impostor)
     impostor.state = HandshakeState.DECIDING
-    assert refused(honest, impostor.admit()[0][4:]).reason is Reason.WRONG_SECRET
+    assert refused(honest, impostor.admit()[0][4:]).reason is MeshReason.WRONG_SECRET
     assert not honest.proved
 
 
 def test_a_reflected_hello_is_refused() -> None:
     one = dialler()
     (hello,) = one.start()
-    assert refused(one, hello[4:]).reason is Reason.OWN_NODE_ID
+    assert refused(one, hello[4:]).reason is MeshReason.OWN_NODE_ID
     other = acceptor()
     (hello,) = dialler().start()
     (answer,) = other.receive(hello[4:])
-    assert refused(acceptor(), answer[4:]).reason is Reason.OWN_NODE_ID
+    assert refused(acceptor(), answer[4:]).reason is MeshReason.OWN_NODE_ID
 
 
 def test_a_reflected_proof_is_no_welcome() -> None:
     """Who sits at the acceptor's address and knows no secret can only send back what he was given."""
     one, other = dialler(), acceptor()
     proof = fields(greet(one, other))
-    assert refused(one, body(FrameKind.WELCOME, proof[1])).reason is Reason.WRONG_SECRET
+    assert refused(one, body(FrameKind.WELCOME, proof[1])).reason is MeshReason.WRONG_SECRET
 
 
 def test_a_signed_refusal_is_no_welcome() -> None:
     one, other = dialler(), acceptor()
     other.receive(greet(one, other)[4:])
-    refusal = fields(other.refuse(Reason.UNKNOWN_NODE)[0])
-    assert refused(one, body(FrameKind.WELCOME, refusal[2])).reason is Reason.WRONG_SECRET
+    refusal = fields(other.refuse(MeshReason.UNKNOWN_NODE)[0])
+    assert refused(one, body(FrameKind.WELCOME, refusal[2])).reason is MeshReason.WRONG_SECRET
 
 
 def test_a_replayed_dialler_is_refused() -> None:
@@ -152,7 +152,7 @@ def test_a_replayed_dialler_is_refused() -> None:
     proof = greet(one, other)
     victim = acceptor()
     victim.receive(hello[4:])
-    assert refused(victim, proof[4:]).reason is Reason.WRONG_SECRET
+    assert refused(victim, proof[4:]).reason is MeshReason.WRONG_SECRET
 
 
 def test_a_replayed_acceptor_is_refused() -> None:
@@ -163,7 +163,7 @@ def test_a_replayed_acceptor_is_refused() -> None:
     (welcome,) = other.admit()
     victim = dialler()
     victim.receive(answer[4:])
-    assert refused(victim, welcome[4:]).reason is Reason.WRONG_SECRET
+    assert refused(victim, welcome[4:]).reason is MeshReason.WRONG_SECRET
 
 
 HELLO_CHANGES: dict[str, tuple[int, Any]] = {
@@ -188,15 +188,15 @@ def test_a_hello_changed_on_its_way_spoils_the_proof(index: int, value: Any) -> 
     changed[index] = value
     (answer,) = other.receive(body(*changed))
     (proof,) = one.receive(answer[4:])
-    assert refused(other, proof[4:]).reason is Reason.WRONG_SECRET
+    assert refused(other, proof[4:]).reason is MeshReason.WRONG_SECRET
 
 
-MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
+MISMATCHES: dict[str, tuple[Identity, int, Identity, MeshReason, str, str]] = {
     "cluster": (
         replace(HIGH, cluster_id="red\n\x1b[31m"),
         3,
         LOW,
-        Reason.WRONG_CLUSTER,
+        MeshReason.WRONG_CLUSTER,
         r"it belongs to cluster 'blue', this node to 'red\n\x1b[31m': correct cluster_id",
         r"it belongs to cluster 'red\n\x1b[31m', this node to 'blue': correct cluster_id",
     ),
@@ -204,7 +204,7 @@ MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
         HIGH,
         2,
         LOW,
-        Reason.OTHER_NODE,
+        MeshReason.OTHER_NODE,
         "it is node 3, not 2: correct the peer's address",
         "node 7 dials node 2 here, but this is node 3: correct the address of node 2 there",
     ),
@@ -212,7 +212,7 @@ MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
         replace(LOW, boot_id=31),
         3,
         LOW,
-        Reason.OWN_NODE_ID,
+        MeshReason.OWN_NODE_ID,
         "it has this node's own id, 3",
         "it has this node's own id, 3",
     ),
@@ -220,7 +220,7 @@ MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
         LOW,
         2,
         LOW,
-        Reason.OWN_NODE_ID,
+        MeshReason.OWN_NODE_ID,
         "it is this node itself, 3",
         "it is this node itself, 3",
     ),
@@ -228,7 +228,7 @@ MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
         LOW,
         7,
         HIGH,
-        Reason.WRONG_DIRECTION,
+        MeshReason.WRONG_DIRECTION,
         "node 7 and node 3: the one with the higher id has to dial",
         "node 3 and node 7: the one with the higher id has to dial",
     ),
@@ -236,7 +236,7 @@ MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
         replace(HIGH, versions=(3, 4)),
         3,
         LOW,
-        Reason.WRONG_VERSION,
+        MeshReason.WRONG_VERSION,
         "it speaks mesh protocol version 2, this node versions 3 to 4: upgrade that one",
         "it speaks mesh protocol versions 3 to 4, this node version 2: upgrade this node",
     ),
@@ -244,7 +244,7 @@ MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
         HIGH,
         3,
         replace(LOW, versions=(3, 3)),
-        Reason.WRONG_VERSION,
+        MeshReason.WRONG_VERSION,
         "it speaks mesh protocol version 3, this node version 2: upgrade this node",
         "it speaks mesh protocol version 2, this node version 3: upgrade that one",
     ),
@@ -257,7 +257,7 @@ MISMATCHES: dict[str, tuple[Identity, int, Identity, Reason, str, str]] = {
     ids=MISMATCHES.keys(),
 )
 def test_both_sides_of_a_mismatch_say_what_it_is_and_what_to_do(
-    dials: Identity, wanted: int, accepts: Identity, reason: Reason, dialler_says: str, acceptor_says: str
+    dials: Identity, wanted: int, accepts: Identity, reason: MeshReason, dialler_says: str, acceptor_says: str
 ) -> None:
     one, other = dialler(dials, dialled=wanted), acceptor(accepts)
     (hello,) = one.start()
@@ -291,10 +291,10 @@ def test_acceptor_whose_folder_is_not_the_one_the_dialler_knows_says_so_on_both_
     assert why is not None
     assert "node 7 knows this node by data folder 000000000000000a, and this one is" in why
     assert "`strandline node replace 3`" in why
-    [told] = other.refuse(Reason.OTHER_FOLDER)
+    [told] = other.refuse(MeshReason.OTHER_FOLDER)
     heard = refused(one, told[4:])
     assert one.proved, "the dialler can believe which folder that is"
-    assert heard.reason is Reason.OTHER_FOLDER
+    assert heard.reason is MeshReason.OTHER_FOLDER
     assert "bring that folder back, or let this one in" in str(heard)
 
 
@@ -331,7 +331,7 @@ def test_a_later_protocol_may_add_fields_but_this_one_may_not() -> None:
     (hello,) = dialler(replace(HIGH, versions=(2, 3))).start()
     assert acceptor().receive(body(*fields(hello), "new"))
     (hello,) = dialler().start()
-    assert refused(acceptor(), body(*fields(hello), "new")).reason is Reason.GARBAGE
+    assert refused(acceptor(), body(*fields(hello), "new")).reason is MeshReason.GARBAGE
 
 
 NO_HELLO: dict[str, bytes] = {
@@ -363,38 +363,38 @@ NO_HELLO: dict[str, bytes] = {
 @pytest.mark.parametrize("message", NO_HELLO.values(), ids=NO_HELLO.keys())
 def test_who_does_not_speak_the_protocol_learns_nothing(message: bytes) -> None:
     refusal = refused(acceptor(), message)
-    assert (refusal.reason, refusal.frames) == (Reason.GARBAGE, ())
+    assert (refusal.reason, refusal.frames) == (MeshReason.GARBAGE, ())
 
 
 @pytest.mark.parametrize("proof", [(), (b"",), (bytes(31),), ("x" * 32,), (bytes(32), 1)], ids=repr)
 def test_a_proof_of_the_wrong_shape_is_garbage(proof: tuple[Any, ...]) -> None:
     one, other = dialler(), acceptor()
     greet(one, other)
-    assert refused(other, body(FrameKind.PROOF, *proof)).reason is Reason.GARBAGE
-    assert refused(one, body(FrameKind.WELCOME, *proof)).reason is Reason.GARBAGE
+    assert refused(other, body(FrameKind.PROOF, *proof)).reason is MeshReason.GARBAGE
+    assert refused(one, body(FrameKind.WELCOME, *proof)).reason is MeshReason.GARBAGE
 
 
 def test_only_a_signed_duplicate_refusal_is_fatal() -> None:
     """Who merely sits at a peer's address must not be able to stop this node."""
     one, other = dialler(), acceptor()
     other.receive(greet(one, other)[4:])
-    (signed,) = other.refuse(Reason.DUPLICATE_NODE)
+    (signed,) = other.refuse(MeshReason.DUPLICATE_NODE)
     heard = refused(one, signed[4:])
-    assert (heard.reason, heard.fatal) == (Reason.DUPLICATE_NODE, True)
-    assert "stop it, or give one another node_id" in str(heard)
+    assert (heard.reason, heard.fatal) == (MeshReason.DUPLICATE_NODE, True)
+    assert "stop it, or change its node_id" in str(heard)
 
     for mac in (b"", bytes(32), fields(signed)[2], "text", None):
         one = dialler()
         greet(one, acceptor())
         heard = refused(one, body(FrameKind.REFUSE, "duplicate_node_id", mac))
-        assert (heard.reason, heard.fatal) == (Reason.DUPLICATE_NODE, False)
+        assert (heard.reason, heard.fatal) == (MeshReason.DUPLICATE_NODE, False)
     assert not refused(dialler(), body(FrameKind.REFUSE, "duplicate_node_id", b"")).fatal
 
 
 def test_the_signature_covers_the_reason() -> None:
     one, other = dialler(), acceptor()
     other.receive(greet(one, other)[4:])
-    signed = fields(other.refuse(Reason.UNKNOWN_NODE)[0])
+    signed = fields(other.refuse(MeshReason.UNKNOWN_NODE)[0])
     assert not refused(one, body(FrameKind.REFUSE, "duplicate_node_id", signed[2])).fatal
 
 
@@ -403,9 +403,9 @@ def test_the_signature_covers_the_reason() -> None:
 )
 def test_an_unknown_reason_is_not_repeated_to_the_operator(word: Any) -> None:
     heard = refused(dialler(), body(FrameKind.REFUSE, word, b""))
-    assert heard.reason is Reason.GARBAGE
+    assert heard.reason is MeshReason.GARBAGE
     assert "upgrade" in str(heard)
-    assert refused(dialler(), body(FrameKind.REFUSE)).reason is Reason.GARBAGE
+    assert refused(dialler(), body(FrameKind.REFUSE)).reason is MeshReason.GARBAGE
 
 
 def test_a_repeated_message_changes_nothing() -> None:
@@ -425,7 +425,7 @@ def test_after_a_failure_nothing_is_taken_any_more() -> None:
     one, other = dialler(), acceptor()
     proof = greet(one, other)
     refused(other, body(FrameKind.PROOF, bytes(32)))
-    assert refused(other, proof[4:]).reason is Reason.GARBAGE
+    assert refused(other, proof[4:]).reason is MeshReason.GARBAGE
 
 
 stranger_messages = st.one_of(
@@ -450,12 +450,12 @@ stranger_messages = st.one_of(
 
 @given(st.lists(stranger_messages, max_size=6))
 def test_no_stranger_is_ever_believed_and_none_makes_it_raise(messages: list[bytes]) -> None:
-    refusals: list[Refused] = []
+    refusals: list[HandshakeRefused] = []
     for handshake in (dialler(), acceptor()):
         for message in messages:
             try:
                 handshake.receive(message)
-            except Refused as refusal:
+            except HandshakeRefused as refusal:
                 refusals.append(refusal)
                 break
         assert not handshake.proved
@@ -485,7 +485,7 @@ def test_on_any_network_only_the_secret_opens_the_door(seed: int, same_secret: b
             message[rng.randrange(len(message))] ^= 1 << rng.randrange(8)
         try:
             replies = target.receive(bytes(message))
-        except Refused as refusal:
+        except HandshakeRefused as refusal:
             replies = refusal.frames
         if target is other and other.state is HandshakeState.DECIDING:
             replies = other.admit()

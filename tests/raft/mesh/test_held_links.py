@@ -15,7 +15,7 @@ from strandline.node.raft.data_folder import NO_FOLDER, Folder, Standing
 from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.mesh.frames import data_frame
 from strandline.node.raft.mesh.link import Link
-from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.mesh.problems import MeshReason
 from strandline.node.raft.mesh.strangers import Strangers
 from tests.raft.memory_folder import memory_folder
 from tests.raft.mesh.link_pair import LinkPair
@@ -33,7 +33,7 @@ class HeldLink:
     name: str = ""
     closing: bool = False
     held: bool = False
-    failed: list[Reason] = field(default_factory=list)
+    failed: list[MeshReason] = field(default_factory=list)
     handshake: Any = field(default_factory=lambda: SimpleNamespace(told=Standing(FolderKey(0, 1))))
 
     def hold(self) -> None:
@@ -45,7 +45,7 @@ class HeldLink:
     def close(self) -> None:
         self.closing = True
 
-    def fail(self, reason: Reason, text: str) -> None:
+    def fail(self, reason: MeshReason, text: str) -> None:
         if not self.closing:
             self.failed.append(reason)
             self.close()
@@ -96,7 +96,7 @@ def test_disk_that_hangs_keeps_no_connections_of_before() -> None:
     scene = Scene()
     for number in range(100):
         for peer in (2, 3):
-            scene.admit(f"{peer} {number}", peer).fail(Reason.NOT_NOTED, "too long")
+            scene.admit(f"{peer} {number}", peer).fail(MeshReason.NOT_NOTED, "too long")
     last = [scene.admit(f"{peer} last", peer) for peer in (2, 3)]
     assert len(scene.folder._waiting) <= 2
     while scene.jobs:
@@ -133,7 +133,7 @@ def test_write_that_fails_ends_what_waits_and_the_next_connection_tries_again() 
     scene.end_write(OSError(28, "No space left on device"))
     while scene.jobs:
         scene.end_write(OSError(28, "No space left on device"))
-    assert two.failed == three.failed == [Reason.NOT_NOTED]
+    assert two.failed == three.failed == [MeshReason.NOT_NOTED]
     assert scene.came == []
     scene.admit("2", 2)
     scene.end_write()
@@ -147,7 +147,7 @@ def test_folder_that_is_replaced_while_its_identity_is_written_is_not_let_in() -
     while scene.jobs:
         scene.end_write()
     assert scene.came == []
-    assert old.failed == [Reason.OTHER_FOLDER]
+    assert old.failed == [MeshReason.OTHER_FOLDER]
     scene.admit("new", key=NEW)
     while scene.jobs:
         scene.end_write()

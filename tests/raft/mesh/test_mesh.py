@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from strandline.node.raft.mesh.frames import FrameKind
-from strandline.node.raft.mesh.handshake import Handshake, Identity, Refused, Role
-from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshListenError, Reason
+from strandline.node.raft.mesh.handshake import Handshake, HandshakeRefused, Identity, Role
+from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshListenError, MeshReason
 from tests.raft.mesh.mesh_nodes import HOST, PATIENCE, QUICK, SECRET, Node, RawPeer, on_loop, started
 
 PAYLOADS: list[Any] = [None, True, -1, 2**64 - 1, 1.5, "ü", b"\0\xff", [], [1, [2]], {"a": {b"b": 3}}]
@@ -204,7 +204,7 @@ async def test_a_peer_that_is_not_there_is_reported_and_found_when_it_comes() ->
         port = one.mesh.port
         await one.mesh.close()
         two.mesh.set_peer(1, HOST, port)
-        problem = await two.problem(Reason.UNREACHABLE)
+        problem = await two.problem(MeshReason.UNREACHABLE)
         assert f"node 1 at {HOST}:{port}: " in str(problem)
         assert "is it running, and the address right?" in str(problem)
         assert not problem.fatal
@@ -219,8 +219,8 @@ async def test_a_host_name_that_cannot_exist_is_a_problem_and_not_an_exception()
     two = Node(2)
     async with started(two):
         two.mesh.set_peer(1, "x" * 70 + ".invalid", 1)
-        await two.problem(Reason.UNREACHABLE)
-        await two.until(lambda: two.mesh.counters[Reason.UNREACHABLE] > 2)
+        await two.problem(MeshReason.UNREACHABLE)
+        await two.until(lambda: two.mesh.counters[MeshReason.UNREACHABLE] > 2)
 
 
 @on_loop
@@ -244,7 +244,9 @@ async def test_a_restarted_peer_is_connected_again_from_either_side() -> None:
             async with started(again, introduce=False):
                 again.mesh.set_peer(2, HOST, two.mesh.port)
                 await two.until_up(1)
-        assert [p for n in (one, two, again) for p in n.problems if p.reason is not Reason.UNREACHABLE] == []
+        assert [
+            p for n in (one, two, again) for p in n.problems if p.reason is not MeshReason.UNREACHABLE
+        ] == []
 
 
 @on_loop
@@ -272,7 +274,7 @@ async def test_a_removed_peer_is_disconnected_and_not_let_in_again() -> None:
         one.mesh.remove_peer(2)
         assert one.events == [("up", 2), ("down", 2)]
         assert not one.mesh.connected(2)
-        assert "it does not know this node's id" in str(await two.problem(Reason.UNKNOWN_NODE))
+        assert "it does not know this node's id" in str(await two.problem(MeshReason.UNKNOWN_NODE))
         two.mesh.remove_peer(1)
         two.mesh.remove_peer(1)
         assert not two.mesh.connected(1)
@@ -310,7 +312,7 @@ async def test_after_close_nothing_is_open_and_nothing_opens() -> None:
     one, two = Node(1), Node(2)
     async with started(one, two):
         two.mesh.set_peer(1, HOST, 1)
-        await two.problem(Reason.UNREACHABLE)
+        await two.problem(MeshReason.UNREACHABLE)
         await two.mesh.close()
         assert not two.mesh._open
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -348,7 +350,7 @@ async def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
             assert (await peer.read())[0] == FrameKind.PING
         assert await peer.until_closed() == b""
         await one.until_down(2)
-        assert "node 2 at 127.0.0.1: it did not answer 3 pings" in str(await one.problem(Reason.SILENT))
+        assert "node 2 at 127.0.0.1: it did not answer 3 pings" in str(await one.problem(MeshReason.SILENT))
         assert one.events == [("up", 3), ("up", 2), ("down", 2)], "node 3 answers"
 
 
@@ -383,12 +385,10 @@ async def test_a_second_process_with_a_nodes_id_is_told_to_stop() -> None:
     one, two, three, twin = Node(1), Node(2), Node(3), Node(3, boot_id=3333)
     async with started(one, two, three), started(twin, introduce=False):
         twin.mesh.set_peer(1, HOST, one.mesh.port)
-        problem = await twin.problem(Reason.DUPLICATE_NODE)
+        problem = await twin.problem(MeshReason.DUPLICATE_NODE)
         assert problem.fatal
-        assert "another running process has this node's id: stop it, or give one another node_id" in str(
-            problem
-        )
-        here = await one.problem(Reason.DUPLICATE_NODE)
+        assert "another running process has this node's id: stop it, or change its node_id" in str(problem)
+        here = await one.problem(MeshReason.DUPLICATE_NODE)
         assert not here.fatal
         assert "a second process with node id 3, while the first answers" in str(here)
         assert twin.events == []
@@ -414,7 +414,7 @@ async def test_a_rebooted_node_takes_over_from_its_dead_connection() -> None:
         assert await dead.until_closed() == b""
         assert one.mesh.send(2, "to the new one")
         assert await new.read() == [FrameKind.DATA, "to the new one"]
-        assert one.mesh.counters[Reason.DUPLICATE_NODE] == 0
+        assert one.mesh.counters[MeshReason.DUPLICATE_NODE] == 0
         new.close()
 
 
@@ -501,7 +501,7 @@ async def test_the_same_process_may_dial_again_at_once() -> None:
         twin = asyncio.create_task(RawPeer.enter(one, 2, boot_id=6))
         await old.read()
         again = await asyncio.wait_for(RawPeer.enter(one, 2, boot_id=5), 2)
-        with pytest.raises(Refused, match="another running process has this node's id"):
+        with pytest.raises(HandshakeRefused, match="another running process has this node's id"):
             await twin
         assert await old.until_closed() == b""
         assert one.events == [("up", 2), ("down", 2), ("up", 2)]

@@ -14,8 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.node.raft.mesh.frames import HANDSHAKE_FRAME_BYTES, FrameKind
-from strandline.node.raft.mesh.handshake import MAGIC, NONCE_BYTES, Handshake, Identity, Refused, Role
-from strandline.node.raft.mesh.mesh import Reason
+from strandline.node.raft.mesh.handshake import (
+    MAGIC,
+    NONCE_BYTES,
+    Handshake,
+    HandshakeRefused,
+    Identity,
+    Role,
+)
+from strandline.node.raft.mesh.mesh import MeshReason
 from strandline.node.raft.mesh.problems import MeshProblem, ProblemLog
 from tests.raft.mesh.mesh_nodes import HOST, QUICK, Node, RawPeer, assert_unharmed, on_loop, started
 
@@ -28,7 +35,7 @@ async def test_a_wrong_secret() -> None:
     async with started(one, two), started(wrong, introduce=False):
         one.mesh.set_peer(9, HOST, wrong.mesh.port)
         wrong.mesh.set_peer(1, HOST, one.mesh.port)
-        here, there = await one.problem(Reason.WRONG_SECRET), await wrong.problem(Reason.WRONG_SECRET)
+        here, there = await one.problem(MeshReason.WRONG_SECRET), await wrong.problem(MeshReason.WRONG_SECRET)
         assert str(here) == (
             "mesh: wrong_secret: a connection from 127.0.0.1 that says it is node 9: "
             "its proof of the cluster secret is wrong: give every node the same secret"
@@ -48,10 +55,10 @@ async def test_another_cluster() -> None:
     async with started(one, two), started(wrong, introduce=False):
         wrong.mesh.set_peer(1, HOST, one.mesh.port)
         assert "it belongs to cluster 'red', this node to 'blue'" in str(
-            await one.problem(Reason.WRONG_CLUSTER)
+            await one.problem(MeshReason.WRONG_CLUSTER)
         )
         assert "it belongs to cluster 'blue', this node to 'red'" in str(
-            await wrong.problem(Reason.WRONG_CLUSTER)
+            await wrong.problem(MeshReason.WRONG_CLUSTER)
         )
         await assert_unharmed(one, two)
 
@@ -61,9 +68,9 @@ async def test_a_node_nobody_introduced() -> None:
     one, two, stranger = Node(1), Node(2), Node(9)
     async with started(one, two), started(stranger, introduce=False):
         stranger.mesh.set_peer(1, HOST, one.mesh.port)
-        here = await one.problem(Reason.UNKNOWN_NODE)
+        here = await one.problem(MeshReason.UNKNOWN_NODE)
         assert "node 9 at 127.0.0.1: it is no member of this cluster as this node knows it" in str(here)
-        assert "first add the node to the cluster" in str(await stranger.problem(Reason.UNKNOWN_NODE))
+        assert "first add the node to the cluster" in str(await stranger.problem(MeshReason.UNKNOWN_NODE))
         assert (stranger.events, one.mesh.connected(9)) == ([], False)
         await assert_unharmed(one, two)
         one.mesh.set_peer(9, HOST, stranger.mesh.port)
@@ -75,9 +82,11 @@ async def test_a_node_that_is_not_the_one_dialled() -> None:
     one, two, lost = Node(1), Node(2), Node(9)
     async with started(one, two), started(lost, introduce=False):
         lost.mesh.set_peer(5, HOST, one.mesh.port)
-        here = str(await one.problem(Reason.OTHER_NODE))
+        here = str(await one.problem(MeshReason.OTHER_NODE))
         assert "node 9 dials node 5 here, but this is node 1: correct the address of node 5 there" in here
-        assert "it is node 1, not 5: correct the peer's address" in str(await lost.problem(Reason.OTHER_NODE))
+        assert "it is node 1, not 5: correct the peer's address" in str(
+            await lost.problem(MeshReason.OTHER_NODE)
+        )
         await assert_unharmed(one, two)
 
 
@@ -86,13 +95,13 @@ async def test_a_node_that_dials_itself_or_its_twin() -> None:
     one, two, twin = Node(1), Node(2), Node(2, boot_id=22)
     async with started(one, two), started(twin, introduce=False):
         twin.mesh.set_peer(1, HOST, two.mesh.port)
-        assert "it has this node's own id, 2" in str(await twin.problem(Reason.OWN_NODE_ID))
-        assert not (await two.problem(Reason.OWN_NODE_ID)).fatal, "no stranger may stop this node"
+        assert "it has this node's own id, 2" in str(await twin.problem(MeshReason.OWN_NODE_ID))
+        assert not (await two.problem(MeshReason.OWN_NODE_ID)).fatal, "no stranger may stop this node"
         await assert_unharmed(one, two)
         two.problems.clear()
         two.mesh.set_peer(1, HOST, two.mesh.port)
         assert "it is this node itself, 2: correct the peer's address" in str(
-            await two.problem(Reason.OWN_NODE_ID)
+            await two.problem(MeshReason.OWN_NODE_ID)
         )
 
 
@@ -102,8 +111,8 @@ async def test_a_lower_node_that_dials() -> None:
     async with started(two, three):
         two.mesh.set_peer(1, HOST, 1)
         refused = await (await RawPeer.dial(two)).refusal(two, Identity("blue", 1, 5, 1000))
-        assert refused.reason is Reason.WRONG_DIRECTION
-        assert "the one with the higher id has to dial" in str(await two.problem(Reason.WRONG_DIRECTION))
+        assert refused.reason is MeshReason.WRONG_DIRECTION
+        assert "the one with the higher id has to dial" in str(await two.problem(MeshReason.WRONG_DIRECTION))
         await assert_unharmed(two, three)
 
 
@@ -115,7 +124,7 @@ async def test_a_newer_node_that_dials() -> None:
         assert "it speaks mesh protocol version 2, this node versions 3 to 4: upgrade that one" in str(
             refused
         )
-        problem = await one.problem(Reason.WRONG_VERSION)
+        problem = await one.problem(MeshReason.WRONG_VERSION)
         assert "it speaks mesh protocol versions 3 to 4, this node version 2: upgrade this node" in str(
             problem
         )
@@ -137,7 +146,7 @@ async def test_a_newer_node_that_is_dialled() -> None:
     server = await asyncio.start_server(newer, HOST, 0)
     async with server, started(two, three):
         two.mesh.set_peer(1, HOST, server.sockets[0].getsockname()[1])
-        problem = await two.problem(Reason.WRONG_VERSION)
+        problem = await two.problem(MeshReason.WRONG_VERSION)
         assert "node 1 at" in str(problem)
         assert "it speaks mesh protocol versions 4 to 5, this node version 2: upgrade this node" in str(
             problem
@@ -159,13 +168,13 @@ async def test_refusal_of_a_folder_is_believed_only_where_it_is_signed() -> None
         handshake = Handshake(Role.ACCEPTOR, one, secret=b"a guess", nonce=bytes(NONCE_BYTES))
         writer.writelines(handshake.receive(await peer.read_body()))
         await peer.read()
-        peer.send(FrameKind.REFUSE, str(Reason.OTHER_FOLDER), b"")
+        peer.send(FrameKind.REFUSE, str(MeshReason.OTHER_FOLDER), b"")
         await peer.until_closed()
 
     server = await asyncio.start_server(liar, HOST, 0)
     async with server, started(two, three):
         two.mesh.set_peer(1, HOST, server.sockets[0].getsockname()[1])
-        problem = await two.problem(Reason.OTHER_FOLDER)
+        problem = await two.problem(MeshReason.OTHER_FOLDER)
         assert problem.peer == 1
         assert not two.mesh.strangers.is_disowned()
         await assert_unharmed(two, three)
@@ -177,19 +186,23 @@ def framed(body: bytes) -> bytes:
 
 
 BEFORE = {
-    "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", Reason.OVERSIZED, "above the limit of 4096"),
-    "one byte too large": (struct.pack(">I", HANDSHAKE_FRAME_BYTES + 1), Reason.OVERSIZED, "4097 bytes"),
-    "not msgpack": (framed(b"\xc1"), Reason.GARBAGE, "not valid msgpack"),
-    "empty frame": (framed(b""), Reason.GARBAGE, "not valid msgpack"),
-    "extension": (framed(msgpack.packb([1, msgpack.ExtType(1, b"x")])), Reason.GARBAGE, "max_ext_len"),
-    "no hello": (framed(msgpack.packb([1, "hello"])), Reason.GARBAGE, "not the hello of a mesh node"),
-    "data first": (framed(msgpack.packb([0, "x"])), Reason.GARBAGE, "does not belong in state AWAIT_HELLO"),
-    "ping first": (framed(msgpack.packb([5, 1])), Reason.GARBAGE, "does not belong in state AWAIT_HELLO"),
+    "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", MeshReason.OVERSIZED, "above the limit of 4096"),
+    "one byte too large": (struct.pack(">I", HANDSHAKE_FRAME_BYTES + 1), MeshReason.OVERSIZED, "4097 bytes"),
+    "not msgpack": (framed(b"\xc1"), MeshReason.GARBAGE, "not valid msgpack"),
+    "empty frame": (framed(b""), MeshReason.GARBAGE, "not valid msgpack"),
+    "extension": (framed(msgpack.packb([1, msgpack.ExtType(1, b"x")])), MeshReason.GARBAGE, "max_ext_len"),
+    "no hello": (framed(msgpack.packb([1, "hello"])), MeshReason.GARBAGE, "not the hello of a mesh node"),
+    "data first": (
+        framed(msgpack.packb([0, "x"])),
+        MeshReason.GARBAGE,
+        "does not belong in state AWAIT_HELLO",
+    ),
+    "ping first": (framed(msgpack.packb([5, 1])), MeshReason.GARBAGE, "does not belong in state AWAIT_HELLO"),
 }
 
 
 @pytest.mark.parametrize(("sent", "reason", "line"), BEFORE.values(), ids=BEFORE.keys())
-def test_nonsense_before_the_handshake(sent: bytes, reason: Reason, line: str) -> None:
+def test_nonsense_before_the_handshake(sent: bytes, reason: MeshReason, line: str) -> None:
     @on_loop
     async def scenario() -> None:
         one, two = Node(1), Node(2)
@@ -210,26 +223,30 @@ def test_nonsense_before_the_handshake(sent: bytes, reason: Reason, line: str) -
 AFTER = {
     "oversized": (
         struct.pack(">I", 2000),
-        Reason.OVERSIZED,
+        MeshReason.OVERSIZED,
         "a frame of 2000 bytes is above the limit of 1999",
     ),
-    "not msgpack": (framed(b"\x92\x00\xc1"), Reason.GARBAGE, "not valid msgpack"),
-    "extension": (framed(msgpack.packb([0, msgpack.ExtType(1, b"x")])), Reason.GARBAGE, "not valid msgpack"),
-    "timestamp": (
-        framed(b"\x92\x00\xd6\xff\0\0\0\1"),
-        Reason.GARBAGE,
+    "not msgpack": (framed(b"\x92\x00\xc1"), MeshReason.GARBAGE, "not valid msgpack"),
+    "extension": (
+        framed(msgpack.packb([0, msgpack.ExtType(1, b"x")])),
+        MeshReason.GARBAGE,
         "not valid msgpack",
     ),
-    "not an array": (framed(b"\x01"), Reason.GARBAGE, "not an array that begins with a kind"),
-    "unknown kind": (framed(b"\x92\x07\x01"), Reason.GARBAGE, "unknown kind 7 with 2 elements"),
-    "data of three": (framed(b"\x93\x00\x01\x01"), Reason.GARBAGE, "unknown kind 0 with 3 elements"),
-    "ping without a token": (framed(b"\x92\x05\xa1x"), Reason.GARBAGE, "without a valid token"),
-    "pong with a negative token": (framed(b"\x92\x06\xff"), Reason.GARBAGE, "without a valid token"),
+    "timestamp": (
+        framed(b"\x92\x00\xd6\xff\0\0\0\1"),
+        MeshReason.GARBAGE,
+        "not valid msgpack",
+    ),
+    "not an array": (framed(b"\x01"), MeshReason.GARBAGE, "not an array that begins with a kind"),
+    "unknown kind": (framed(b"\x92\x07\x01"), MeshReason.GARBAGE, "unknown kind 7 with 2 elements"),
+    "data of three": (framed(b"\x93\x00\x01\x01"), MeshReason.GARBAGE, "unknown kind 0 with 3 elements"),
+    "ping without a token": (framed(b"\x92\x05\xa1x"), MeshReason.GARBAGE, "without a valid token"),
+    "pong with a negative token": (framed(b"\x92\x06\xff"), MeshReason.GARBAGE, "without a valid token"),
 }
 
 
 @pytest.mark.parametrize(("sent", "reason", "line"), AFTER.values(), ids=AFTER.keys())
-def test_nonsense_after_the_handshake(sent: bytes, reason: Reason, line: str) -> None:
+def test_nonsense_after_the_handshake(sent: bytes, reason: MeshReason, line: str) -> None:
     @on_loop
     async def scenario() -> None:
         one, two = Node(1, config=replace(QUICK, max_frame_bytes=1999)), Node(2)
@@ -301,7 +318,7 @@ def test_a_slow_stranger_runs_out_of_time(said: bytes) -> None:
             stranger = await RawPeer.dial(one)
             stranger.writer.write(said)
             assert await stranger.until_closed() == b""
-            problem = await one.problem(Reason.HANDSHAKE_TIMEOUT)
+            problem = await one.problem(MeshReason.HANDSHAKE_TIMEOUT)
             assert "a connection from 127.0.0.1: the handshake was not finished within 0.05 s" in str(problem)
             await assert_unharmed(one, two)
 
@@ -323,7 +340,7 @@ async def test_drop_by_drop_is_too_slow_as_well() -> None:
             await asyncio.sleep(0.005)
         await closed
         assert asyncio.get_running_loop().time() - began < 0.5
-        await one.problem(Reason.HANDSHAKE_TIMEOUT)
+        await one.problem(MeshReason.HANDSHAKE_TIMEOUT)
 
 
 @on_loop
@@ -337,9 +354,9 @@ async def test_a_dialled_node_that_says_nothing_runs_out_of_time() -> None:
     server = await asyncio.start_server(mute, HOST, 0)
     async with server, started(two, three):
         two.mesh.set_peer(1, HOST, server.sockets[0].getsockname()[1])
-        problem = await two.problem(Reason.HANDSHAKE_TIMEOUT)
+        problem = await two.problem(MeshReason.HANDSHAKE_TIMEOUT)
         assert "node 1 at 127.0.0.1:" in str(problem)
-        await two.until(lambda: two.mesh.counters[Reason.HANDSHAKE_TIMEOUT] >= 2)
+        await two.until(lambda: two.mesh.counters[MeshReason.HANDSHAKE_TIMEOUT] >= 2)
         await assert_unharmed(two, three)
         two.mesh.remove_peer(1)
 
@@ -354,7 +371,7 @@ async def test_a_dialled_node_that_hangs_up_is_reported() -> None:
     server = await asyncio.start_server(rude, HOST, 0)
     async with server, started(two):
         two.mesh.set_peer(1, HOST, server.sockets[0].getsockname()[1])
-        problem = await two.problem(Reason.HANDSHAKE_DROPPED)
+        problem = await two.problem(MeshReason.HANDSHAKE_DROPPED)
         assert "it closed the connection during the handshake" in str(problem)
         two.mesh.remove_peer(1)
 
@@ -366,13 +383,13 @@ async def test_idle_strangers_are_bounded_and_keep_nobody_out() -> None:
         strangers = [await RawPeer.dial(one) for _ in range(10)]
         for stranger in strangers[:6]:
             assert await stranger.until_closed() == b""
-        assert one.mesh.counters[Reason.CROWDED] == 6
-        problem = await one.problem(Reason.CROWDED)
+        assert one.mesh.counters[MeshReason.CROWDED] == 6
+        problem = await one.problem(MeshReason.CROWDED)
         assert "more than 4 connections are in their handshake" in str(problem)
         one.mesh.set_peer(9, HOST, 1)
         peer = await RawPeer.enter(one, 9)
         await one.until_up(9)
-        assert one.mesh.counters[Reason.CROWDED] == 7
+        assert one.mesh.counters[MeshReason.CROWDED] == 7
         assert len(one.mesh._in_handshake) == 3
         await assert_unharmed(one, two)
         for rest in (*strangers[6:], peer):
@@ -389,7 +406,7 @@ async def test_strangers_that_leave_make_room() -> None:
             stranger = await RawPeer.dial(one)
             stranger.send("x")
             await stranger.until_closed()
-        assert one.mesh.counters[Reason.CROWDED] == 0
+        assert one.mesh.counters[MeshReason.CROWDED] == 0
 
 
 @on_loop
@@ -398,8 +415,8 @@ async def test_the_same_problem_is_counted_each_time_and_reported_once() -> None
     async with started(one, wrong, introduce=False):
         wrong.mesh.set_peer(1, HOST, one.mesh.port)
         await wrong.until(lambda: len(wrong.problems) >= 5)
-        assert one.mesh.counters[Reason.WRONG_CLUSTER] >= 5
-        assert [problem.reason for problem in one.problems] == [Reason.WRONG_CLUSTER]
+        assert one.mesh.counters[MeshReason.WRONG_CLUSTER] >= 5
+        assert [problem.reason for problem in one.problems] == [MeshReason.WRONG_CLUSTER]
 
 
 class Report:
@@ -417,7 +434,7 @@ class Report:
         )
 
     def add(self, text: str = "x", *, peer: int | None = None, host: str = "h", fatal: bool = False) -> None:
-        self.log.add(MeshProblem(Reason.GARBAGE, text, peer=peer, address=host, fatal=fatal))
+        self.log.add(MeshProblem(MeshReason.GARBAGE, text, peer=peer, address=host, fatal=fatal))
 
 
 def test_a_repeated_problem_is_reported_again_after_the_interval_with_its_number() -> None:
@@ -554,6 +571,6 @@ async def test_a_refused_peer_hears_the_reason_before_the_connection_ends() -> N
     async with started(one):
         for _ in range(20):
             stranger = await RawPeer.dial(one)
-            with pytest.raises(Refused, match="it says this node's cluster secret is wrong"):
+            with pytest.raises(HandshakeRefused, match="it says this node's cluster secret is wrong"):
                 await stranger.shake_hands(NODE_9, 1, secret=b"wrong")
             assert await stranger.until_closed() == b""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, Reason
+from strandline.node.raft.mesh.mesh import Mesh, MeshConfig, MeshProblem, MeshReason
 from tests.raft.memory_folder import memory_folder
 from tests.simulation.node import SimNode
 from tests.simulation.world import World
@@ -82,7 +82,7 @@ class Cluster:
     def settled(self) -> bool:
         return self.world.run_until(self.connected, timeout=RECONNECTED)
 
-    def counted(self, reason: Reason) -> int:
+    def counted(self, reason: MeshReason) -> int:
         return sum(mesh.counters[reason] for mesh in self.meshes.values())
 
 
@@ -154,7 +154,7 @@ def test_every_pair_is_connected_soon_after_trouble_ends(
         assert cluster.connected(), "and stays so"
         assert cluster.received > 1000
         assert not any(problem.fatal for problem in cluster.problems)
-        assert cluster.counted(Reason.WRONG_SECRET) == 0
+        assert cluster.counted(MeshReason.WRONG_SECRET) == 0
         world.check()
 
 
@@ -180,7 +180,7 @@ def test_a_paused_process_blames_nobody_when_it_wakes(seconds: float) -> None:
         world.run(until=world.now + seconds)
         world.nodes[2].resume()
         assert cluster.settled()
-        assert not [p for p in cluster.problems if p.reason is Reason.SILENT and p.peer != 2]
+        assert not [p for p in cluster.problems if p.reason is MeshReason.SILENT and p.peer != 2]
         if seconds < CONFIG.max_unanswered_pings * CONFIG.ping_seconds:
             assert cluster.problems == []
 
@@ -192,7 +192,7 @@ def test_dials_back_off_to_the_longest_pause_and_start_small_again() -> None:
         world.run(until=20)
         two = cluster.meshes[2]
         longest = CONFIG.backoff_max_seconds
-        assert 20 / longest <= two.counters[Reason.UNREACHABLE] <= 20 / (longest / 2) + 6
+        assert 20 / longest <= two.counters[MeshReason.UNREACHABLE] <= 20 / (longest / 2) + 6
         world.nodes[1].start(cluster.main)
         assert world.run_until(lambda: two.connected(1), timeout=longest + 0.1)
         world.run(until=world.now + 2 * longest)
@@ -210,7 +210,7 @@ def test_a_dial_into_a_cut_network_ends_in_time() -> None:
         seconds = CONFIG.connect_seconds
         assert (
             20 / (seconds + CONFIG.backoff_max_seconds) - 1
-            <= two.counters[Reason.UNREACHABLE]
+            <= two.counters[MeshReason.UNREACHABLE]
             <= 20 / seconds
         )
         problem = next(problem for problem in cluster.problems if problem.peer == 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.entries import EntryKind, pack_entries, pack_members, unpack_entries, unpack_members
-from strandline.node.raft.mesh.problems import Reason
+from strandline.node.raft.mesh.problems import MeshReason
 from strandline.node.raft.rules.messages import FIELDS, MessageKind, decode
 from tests.raft.mesh.mesh_nodes import Node, on_loop, started
 from tests.raft.register_map import set_register
@@ -289,7 +289,7 @@ async def test_a_bad_message_ends_its_connection_with_one_line() -> None:
     low, high = Node(1), Node(2, on_frame=refuse)
     async with started(low, high):
         low.mesh.send(2, "anything")
-        assert "no such message" in str(await high.problem(Reason.GARBAGE))
+        assert "no such message" in str(await high.problem(MeshReason.GARBAGE))
         await high.until(lambda: ("down", 1) in high.events)
 
 

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from strandline.node.raft.disk import Disk, DiskFile
-from strandline.node.raft.wal.write_ahead_log import Kind, WalConfig, WriteAheadLog
+from strandline.node.raft.wal.write_ahead_log import RecordKind, WalConfig, WriteAheadLog
 
 FOLDER = "/log"
 SMALL = WalConfig(segment_bytes=2048, max_buffered_bytes=1 << 20, full_retry_seconds=0.01)
 ROOMY = WalConfig(segment_bytes=8192, max_buffered_bytes=1 << 20, full_retry_seconds=0.01)
-Record = tuple[int, Kind, bytes]
+Record = tuple[int, RecordKind, bytes]
 
 
 class Stopped(BaseException):
@@ -250,7 +250,7 @@ def open_log(
     replayed: list[Record] = []
     segments: list[int] = []
 
-    def replay(group: int, kind: Kind, segment: int, payload: bytes) -> None:
+    def replay(group: int, kind: RecordKind, segment: int, payload: bytes) -> None:
         replayed.append((group, kind, payload))
         segments.append(segment)
 
@@ -280,4 +280,4 @@ def run(scenario: Callable[[ThreadPoolExecutor], Coroutine[Any, Any, None]]) -> 
 
 def entry(number: int, size: int = 40) -> Record:
     """A record told from others by its payload."""
-    return 3, Kind.ENTRIES, number.to_bytes(4, "big") * (size // 4)
+    return 3, RecordKind.ENTRIES, number.to_bytes(4, "big") * (size // 4)

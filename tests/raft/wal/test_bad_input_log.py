@@ -14,7 +14,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.stored_groups import StoredGroups
 from strandline.node.raft.wal.recovered_log import RaftLogDamaged
-from strandline.node.raft.wal.write_ahead_log import Kind, WalCorruption, WalError
+from strandline.node.raft.wal.write_ahead_log import RecordKind, WalCorruption, WalError
 from tests.raft.register_map import RegisterMap
 from tests.raft.small_cluster import BUSY, WAL, SmallCluster
 from tests.simulation.disk import SimDisk
@@ -178,8 +178,8 @@ def test_a_log_that_is_whole_but_lacks_a_groups_beginning_is_refused(stored: Sto
     """Every segment is there and sound, but the record that says what lies below the first entry is not."""
 
     class Unbased(StoredGroups):
-        def replay(self, group: int, kind: Kind, segment: int, payload: bytes) -> None:
-            if kind not in (Kind.SNAPSHOT, Kind.RESET):
+        def replay(self, group: int, kind: RecordKind, segment: int, payload: bytes) -> None:
+            if kind not in (RecordKind.SNAPSHOT, RecordKind.RESET):
                 super().replay(group, kind, segment, payload)
 
     class Forgetful(RaftHost):

@@ -17,7 +17,7 @@ from strandline.node.raft.wal.carrying import Carrying, GroupLog
 from strandline.node.raft.wal.raft_log import RaftLog
 from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
-from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.write_ahead_log import RecordKind
 from strandline.statemachine.machine import ReadState, StateMachine
 from tests.raft.harness import Replica, entry, membership
 from tests.raft.register_map import RegisterMap, set_register
@@ -44,7 +44,7 @@ class Log:
         self.segment = 1
         self.first = 1
         self.use = SegmentUse()
-        self.records: list[tuple[int, Kind, bytes]] = []
+        self.records: list[tuple[int, RecordKind, bytes]] = []
         self.snapshot = Configuration(0, VOTERS)
         self.snapshot_term = 0
         self.carrying = Carrying(stuck_seconds=0.0, part_bytes=2)
@@ -53,7 +53,7 @@ class Log:
         self.journal.reset(0, 0, VOTERS, ())
         self.journal.setCurrentTerm(1, None)
 
-    def record(self, kind: Kind, payload: bytes) -> int:
+    def record(self, kind: RecordKind, payload: bytes) -> int:
         if self.chance is not None and self.chance.random() < 0.2:
             self.segment += 1
         self.records.append((self.segment, kind, payload))
@@ -95,7 +95,7 @@ class Log:
 
     def leave_and_join(self) -> None:
         """The replica is removed from this node, and another of the same group comes."""
-        self.record(Kind.FORGET, b"")
+        self.record(RecordKind.FORGET, b"")
         self.carrying.forget(GROUP)
         self.snapshot, self.snapshot_term = members_at(0), 0
         self.journal = RaftLog(self.record, RecoveredLog(GROUP), 1 << 20)
@@ -325,17 +325,17 @@ def test_many_replicas_that_stopped_are_carried_again_and_again_within_bounds() 
         host = cluster.hosts[1]
         carried = host.carrying.bytes
         assert carried > 4 * BUSY.max_wal_segments * WAL.segment_bytes
-        written: Counter[Kind] = Counter()
+        written: Counter[RecordKind] = Counter()
         append = host.wal.append
 
-        def count(group: int, kind: Kind, payload: bytes) -> int:
+        def count(group: int, kind: RecordKind, payload: bytes) -> int:
             written[kind] += len(payload)
             return append(group, kind, payload)
 
         host.wal.append = count  # type: ignore[method-assign]
         assert most_segments(cluster, 1, 60) < 3 * carried / WAL.segment_bytes + LONGEST / 4
         assert host.carrying.bytes == carried
-        assert carried < written[Kind.CARRY] < written[Kind.ENTRIES]
+        assert carried < written[RecordKind.CARRY] < written[RecordKind.ENTRIES]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -448,10 +448,10 @@ def test_all_segments_of_what_is_carried_of_a_group_that_nobody_takes_up_stay() 
         needed: list[int] = []
         note = host.records._use.note
 
-        def noted(segment: int, group: int, kind: Kind, last: int) -> None:
-            if group == 2 and kind == Kind.CARRY:
+        def noted(segment: int, group: int, kind: RecordKind, last: int) -> None:
+            if group == 2 and kind == RecordKind.CARRY:
                 begun.append(segment)
-            elif group == 2 and kind == Kind.CARRIED:
+            elif group == 2 and kind == RecordKind.CARRIED:
                 needed.append(begun[0])
                 begun.clear()
             note(segment, group, kind, last)

@@ -14,7 +14,7 @@ from strandline.node.raft.entries import Entry, pack_entries, unpack_entries
 from strandline.node.raft.wal.raft_log import RaftLog
 from strandline.node.raft.wal.recovered_log import RaftLogDamaged, RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
-from strandline.node.raft.wal.write_ahead_log import Kind
+from strandline.node.raft.wal.write_ahead_log import RecordKind
 
 GROUP = 5
 VOTERS = (1, 2, 3)
@@ -24,22 +24,22 @@ MAX_RUN = 60
 class Plain:
     """What records mean, said as simply as can be, with every segment at hand."""
 
-    def __init__(self, records: list[tuple[Kind, bytes]]) -> None:
+    def __init__(self, records: list[tuple[RecordKind, bytes]]) -> None:
         self.base, self.entries = (0, 0), dict[int, Entry]()
         self.state = (0, 0)
         for kind, payload in records:
-            if kind == Kind.ENTRIES:
+            if kind == RecordKind.ENTRIES:
                 for entry in unpack_entries(payload):
                     self.entries[entry[1]] = entry
-            elif kind == Kind.TRUNCATE:
+            elif kind == RecordKind.TRUNCATE:
                 (index,) = struct.unpack("<Q", payload)
                 self.entries = {at: entry for at, entry in self.entries.items() if at < index}
-            elif kind == Kind.STATE:
+            elif kind == RecordKind.STATE:
                 self.state = struct.unpack("<QQ", payload)
             else:
                 index, term, _, _ = msgpack.unpackb(payload)
                 self.base = (index, term)
-                kept = kind == Kind.SNAPSHOT
+                kept = kind == RecordKind.SNAPSHOT
                 self.entries = {at: entry for at, entry in self.entries.items() if kept and at > index}
 
     def log(self) -> list[Entry]:
@@ -50,7 +50,7 @@ class Log:
     """A journal, the segments its records went to, and a list that does what the journal should do."""
 
     def __init__(self) -> None:
-        self.records: list[tuple[Kind, bytes]] = []
+        self.records: list[tuple[RecordKind, bytes]] = []
         self.segments: list[int] = []
         self.lasts: list[int] = []
         self.segment = self.first = 1
@@ -64,7 +64,7 @@ class Log:
         self.journal.reset(0, 0, VOTERS, ())
         self.journal.setCurrentTerm(self.term, None)
 
-    def record(self, kind: Kind, payload: bytes) -> int:
+    def record(self, kind: RecordKind, payload: bytes) -> int:
         self.records.append((kind, payload))
         self.segments.append(self.segment)
         self.lasts.append(self.journal.last if hasattr(self, "journal") else 0)
@@ -256,7 +256,7 @@ def test_entries_of_one_turn_share_a_record_up_to_the_limit() -> None:
     for _ in range(4):
         log.append(0, 19)
     log.journal.write()
-    runs = [unpack_entries(payload) for kind, payload in log.records if kind == Kind.ENTRIES]
+    runs = [unpack_entries(payload) for kind, payload in log.records if kind == RecordKind.ENTRIES]
     assert [len(entries) for entries in runs] == [3, 1]
 
 
@@ -284,21 +284,45 @@ def base(index: int) -> bytes:
     return packed
 
 
-DAMAGED: dict[str, tuple[list[tuple[Kind, bytes]], str]] = {
-    "gap": ([(Kind.RESET, base(0)), (Kind.ENTRIES, entries(1, 2)), (Kind.ENTRIES, entries(4, 1))], "entry 4"),
-    "gap after a reset": ([(Kind.RESET, base(0)), (Kind.ENTRIES, entries(2, 1))], "entry 2 follows entry 0"),
+DAMAGED: dict[str, tuple[list[tuple[RecordKind, bytes]], str]] = {
+    "gap": (
+        [
+            (RecordKind.RESET, base(0)),
+            (RecordKind.ENTRIES, entries(1, 2)),
+            (RecordKind.ENTRIES, entries(4, 1)),
+        ],
+        "entry 4",
+    ),
+    "gap after a reset": (
+        [(RecordKind.RESET, base(0)), (RecordKind.ENTRIES, entries(2, 1))],
+        "entry 2 follows entry 0",
+    ),
     "entry twice": (
-        [(Kind.RESET, base(0)), (Kind.ENTRIES, entries(1, 2)), (Kind.ENTRIES, entries(2, 1))],
+        [
+            (RecordKind.RESET, base(0)),
+            (RecordKind.ENTRIES, entries(1, 2)),
+            (RecordKind.ENTRIES, entries(2, 1)),
+        ],
         "2",
     ),
-    "front missing": ([(Kind.ENTRIES, entries(5, 2))], "segment of the write-ahead log is missing"),
-    "snapshot too old": ([(Kind.SNAPSHOT, base(3)), (Kind.ENTRIES, entries(9, 2))], "begins at entry 9"),
+    "front missing": ([(RecordKind.ENTRIES, entries(5, 2))], "segment of the write-ahead log is missing"),
+    "snapshot too old": (
+        [(RecordKind.SNAPSHOT, base(3)), (RecordKind.ENTRIES, entries(9, 2))],
+        "begins at entry 9",
+    ),
     "truncated nothing": (
-        [(Kind.RESET, base(0)), (Kind.ENTRIES, entries(1, 2)), (Kind.TRUNCATE, struct.pack("<Q", 9))],
+        [
+            (RecordKind.RESET, base(0)),
+            (RecordKind.ENTRIES, entries(1, 2)),
+            (RecordKind.TRUNCATE, struct.pack("<Q", 9)),
+        ],
         "truncation at 9",
     ),
-    "snapshot goes back": ([(Kind.RESET, base(5)), (Kind.SNAPSHOT, base(3))], "snapshot 3 lies below"),
-    "foreign kind": ([(Kind.MARK, b"")], "no place in a group's log"),
+    "snapshot goes back": (
+        [(RecordKind.RESET, base(5)), (RecordKind.SNAPSHOT, base(3))],
+        "snapshot 3 lies below",
+    ),
+    "foreign kind": ([(RecordKind.MARK, b"")], "no place in a group's log"),
 }
 
 
@@ -322,7 +346,7 @@ def test_runs_of_any_terms_are_recovered(runs: list[tuple[int, int]], first: int
     terms = sorted(term for term, count in runs for _ in range(count))
     run: list[Any] = [(b"\x00", index, term) for index, term in enumerate(terms, first)]
     recovered = RecoveredLog(GROUP)
-    recovered.replay(Kind.RESET, base(first - 1))
-    recovered.replay(Kind.ENTRIES, pack_entries(run))
+    recovered.replay(RecordKind.RESET, base(first - 1))
+    recovered.replay(RecordKind.ENTRIES, pack_entries(run))
     assert recovered.entries[1:] == run
     assert recovered.term == terms[-1]

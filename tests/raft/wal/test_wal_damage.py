@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.node.raft.wal.format import MARK_BYTES, RECORD_OVERHEAD, SECTOR, decode_header, scan
-from strandline.node.raft.wal.write_ahead_log import Kind, WalConfig, WalCorruption
+from strandline.node.raft.wal.write_ahead_log import RecordKind, WalConfig, WalCorruption
 from tests.raft.wal.harness import (
     ROOMY,
     SMALL,
@@ -151,7 +151,7 @@ def offsets_of_records(disk: FakeDisk, path: str) -> set[int]:
     end = scan(path, 0, decode_header(path, data).seed(), data, None).end
     while offset < end:
         length, _, _, kind = struct.unpack_from("<IIQB", data, offset)
-        if kind <= Kind.FORGET:
+        if kind <= RecordKind.FORGET:
             found.update(range(offset, offset + RECORD_OVERHEAD + length))
         offset += RECORD_OVERHEAD + length
     return found
@@ -322,7 +322,7 @@ TAILS = pytest.mark.parametrize("sizes", [BEHIND_MARK, AT_MARK, SHORT_FIRST], id
 
 
 def stale_tail(sizes: list[int]) -> list[Record]:
-    return [(9, Kind.ENTRIES, bytes([200 + number]) * size) for number, size in enumerate(sizes)]
+    return [(9, RecordKind.ENTRIES, bytes([200 + number]) * size) for number, size in enumerate(sizes)]
 
 
 async def torn_disk(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.wal.write_ahead_log import (
-    Kind,
+    RecordKind,
     WalConfig,
     WalFailed,
     WalFull,
@@ -25,7 +25,16 @@ from tests.raft.wal.harness import FOLDER, FakeDisk, Record, entry, open_log, ru
 
 RECORDS = st.tuples(
     st.integers(0, 2**63 - 1),
-    st.sampled_from([Kind.ENTRIES, Kind.TRUNCATE, Kind.STATE, Kind.SNAPSHOT, Kind.RESET, Kind.FORGET]),
+    st.sampled_from(
+        [
+            RecordKind.ENTRIES,
+            RecordKind.TRUNCATE,
+            RecordKind.STATE,
+            RecordKind.SNAPSHOT,
+            RecordKind.RESET,
+            RecordKind.FORGET,
+        ]
+    ),
     st.one_of(st.binary(max_size=40), st.integers(0, 6000).map(lambda size: b"x" * size)),
 )
 
@@ -143,14 +152,14 @@ def test_a_record_larger_than_a_segment_gets_one_of_its_size() -> None:
 def test_the_buffer_of_entries_is_bounded() -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         opened = open_log(FakeDisk(), executor, config=WalConfig(max_buffered_bytes=100, segment_bytes=2048))
-        opened.log.append(1, Kind.ENTRIES, bytes(60))
+        opened.log.append(1, RecordKind.ENTRIES, bytes(60))
         with pytest.raises(WalFull, match="77 bytes wait"):
-            opened.log.append(1, Kind.ENTRIES, bytes(60))
+            opened.log.append(1, RecordKind.ENTRIES, bytes(60))
         with pytest.raises(ValueError, match="above max_buffered_bytes"):
-            opened.log.append(1, Kind.ENTRIES, bytes(100))
+            opened.log.append(1, RecordKind.ENTRIES, bytes(100))
         assert opened.log.tail_lsn == 1
         await opened.write([])
-        assert opened.log.append(1, Kind.ENTRIES, bytes(60)) == 2
+        assert opened.log.append(1, RecordKind.ENTRIES, bytes(60)) == 2
 
     run(scenario)
 
@@ -158,8 +167,14 @@ def test_the_buffer_of_entries_is_bounded() -> None:
 def test_terms_votes_and_snapshots_have_a_place_in_a_full_buffer() -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         opened = open_log(FakeDisk(), executor, config=WalConfig(max_buffered_bytes=100, segment_bytes=2048))
-        opened.log.append(1, Kind.ENTRIES, bytes(60))
-        for kind in (Kind.STATE, Kind.TRUNCATE, Kind.SNAPSHOT, Kind.RESET, Kind.FORGET):
+        opened.log.append(1, RecordKind.ENTRIES, bytes(60))
+        for kind in (
+            RecordKind.STATE,
+            RecordKind.TRUNCATE,
+            RecordKind.SNAPSHOT,
+            RecordKind.RESET,
+            RecordKind.FORGET,
+        ):
             opened.log.append(1, kind, bytes(60))
         await opened.write([])
         assert opened.log.synced_lsn == 6
@@ -167,8 +182,8 @@ def test_terms_votes_and_snapshots_have_a_place_in_a_full_buffer() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("kind", [Kind.MARK, Kind.SEAL, Kind.TRIM, Kind.PAD])
-def test_records_of_the_log_itself_are_not_taken_from_outside(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [RecordKind.MARK, RecordKind.SEAL, RecordKind.TRIM, RecordKind.PAD])
+def test_records_of_the_log_itself_are_not_taken_from_outside(kind: RecordKind) -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         opened = open_log(FakeDisk(), executor)
         with pytest.raises(ValueError, match="the log's own"):

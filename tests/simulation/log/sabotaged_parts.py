@@ -22,7 +22,7 @@ from strandline.node.raft.wal.carrying import Carrying
 from strandline.node.raft.wal.raft_log import RaftLog
 from strandline.node.raft.wal.recovered_log import RecoveredLog
 from strandline.node.raft.wal.segment_use import SegmentUse
-from strandline.node.raft.wal.write_ahead_log import Kind, WalFailed, WriteAheadLog
+from strandline.node.raft.wal.write_ahead_log import RecordKind, WalFailed, WriteAheadLog
 from strandline.snapshot.document import SnapshotDocument
 
 _VOTING = (MessageKind.VOTE, MessageKind.VOTE_REPLY)
@@ -76,7 +76,7 @@ class TermNotRecorded(RaftLog):
 class TruncationNotRecorded(RaftLog):
     def deleteEntriesFrom(self, entryFrom: int) -> None:
         record = self._record
-        self._record = lambda kind, payload: 0 if kind == Kind.TRUNCATE else record(kind, payload)
+        self._record = lambda kind, payload: 0 if kind == RecordKind.TRUNCATE else record(kind, payload)
         super().deleteEntriesFrom(entryFrom)
         self._record = record
 

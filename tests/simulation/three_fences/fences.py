@@ -25,7 +25,7 @@ from strandline.statemachine.partition.producers import (
 )
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 from strandline.statemachine.transactions import transactions
-from strandline.statemachine.transactions.transaction_commands import Kind
+from strandline.statemachine.transactions.transaction_commands import TransactionOpcode
 from strandline.statemachine.transactions.transaction_state import Transaction
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.simulation.all_of import all_of
@@ -163,7 +163,9 @@ FENCES: Final[dict[str, tuple[Place, ...]]] = {
         ),
         Place(
             "apply of InitProducerId with an epoch of its own: TransactionsMachine._initialize",
-            lambda: patch.dict(TransactionsMachine.HANDLERS, {Kind.INITIALIZE_PRODUCER: _any_epochs_start}),
+            lambda: patch.dict(
+                TransactionsMachine.HANDLERS, {TransactionOpcode.INITIALIZE_PRODUCER: _any_epochs_start}
+            ),
         ),
     ),
     GENERATION: (

@@ -59,7 +59,7 @@ def _figures(broker: SimBroker) -> Iterator[tuple[str, int]]:
         yield f"bytes pending in group {group.id}", group.waiting_bytes
     for partition in broker.partitions:
         of = f"in {partition.topic}-{partition.number}"
-        yield f"holds {of}", partition.fence.holds
+        yield f"permits {of}", partition.fence.permits
         yield f"waiters {of}", partition.fence.waiting
         yield f"batches pending {of}", partition.writer.acks.batches
         yield f"bytes pending {of}", partition.writer.acks.bytes

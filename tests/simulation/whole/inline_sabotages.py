@@ -11,7 +11,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from strandline.node.level_zero.batcher import Stored
-from strandline.node.partition.lanes import Pending
+from strandline.node.partition.lanes import PendingBatch
 from strandline.node.partition.stored_inline_batches import StoredInlineBatches
 from strandline.node.partition.writer import Writer
 from strandline.statemachine.partition.extent import InlineExtent, StoredInline
@@ -21,7 +21,7 @@ from strandline.statemachine.partition.partition_commands import InlineStored
 from tests.simulation.sabotage import Sabotage
 
 
-def _passes_its_turn(self: Writer, pending: Pending) -> None:
+def _passes_its_turn(self: Writer, pending: PendingBatch) -> None:
     """As Writer._stage, but a batch that goes inline goes ahead of those that are uploaded."""
     _stage(self, pending)
     queue = pending.lane.queue

@@ -16,7 +16,7 @@ import msgpack
 from strandline.statemachine.coordinator_machine import CoordinatorMachine
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Kind
+from strandline.statemachine.partition.partition_commands import PartitionOpcode
 from tests.simulation.report import Finding
 from tests.simulation.whole.objects import BODY, Objects, Place
 from tests.simulation.whole.retention import Retention
@@ -242,23 +242,27 @@ class Ledger:
         there = group in self.objects.places()
         for kind, *fields in commands:
             self.on_first(node, group, kind)
-            if kind == Kind.SET_START_OFFSET:
+            if kind == PartitionOpcode.SET_START_OFFSET:
                 self.retention.check(where, fields[0], machine, place)
-            elif kind == Kind.ADVANCE_RECONCILED and there:
+            elif kind == PartitionOpcode.ADVANCE_RECONCILED and there:
                 self.objects.check_reconciled(where, fields[0], fields[1], machine, place)
-            elif kind == Kind.REPLACE_LEVEL_ONE and there and publishes(fields):
+            elif kind == PartitionOpcode.REPLACE_LEVEL_ONE and there and publishes(fields):
                 self.on_published(where, fields, machine, place)
-            elif kind == Kind.REPLACE_LEVEL_ONE and there:
+            elif kind == PartitionOpcode.REPLACE_LEVEL_ONE and there:
                 self.objects.check_replaced(where, fields[0], fields[1], machine, place)
-            elif kind == Kind.APPEND_INLINE and there:
+            elif kind == PartitionOpcode.APPEND_INLINE and there:
                 self._check_inline(where, fields[0], place)
-            elif kind in (Kind.APPEND, Kind.STORE_INLINE, Kind.ADVANCE_EPOCH):
+            elif kind in (
+                PartitionOpcode.APPEND,
+                PartitionOpcode.STORE_INLINE,
+                PartitionOpcode.ADVANCE_EPOCH,
+            ):
                 self._check_window(where, log, fields[0], fields[1])
-                if kind == Kind.APPEND:
+                if kind == PartitionOpcode.APPEND:
                     self._check_extents(where, fields, [row[3] for row in fields[2]], machine)
                     if there:
                         self._check_bytes(where, fields[2], place)
-                elif kind == Kind.STORE_INLINE:
+                elif kind == PartitionOpcode.STORE_INLINE:
                     self._check_extents(where, fields, [row[2] for row in fields[2]], machine)
                     if there:
                         self.objects.check_stored_inline(where, fields[2], machine)

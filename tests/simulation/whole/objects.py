@@ -30,7 +30,7 @@ from strandline.statemachine.partition.level_one import (
     parse_level_one_name,
 )
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Kind
+from strandline.statemachine.partition.partition_commands import PartitionOpcode
 
 if TYPE_CHECKING:
     from tests.simulation.store import SimStore
@@ -70,9 +70,9 @@ def named_by(machine: PartitionStateMachine) -> Named:
 
 def _objects_named(kind: int, fields: list[Any]) -> set[tuple[int, bytes]]:
     """(epoch, object id) of the level-zero objects that a command names."""
-    if kind == Kind.APPEND:
+    if kind == PartitionOpcode.APPEND:
         return {(row[3], row[5]) for row in fields[2]}
-    return {(row[2], row[4]) for row in fields[2]} if kind == Kind.STORE_INLINE else set()
+    return {(row[2], row[4]) for row in fields[2]} if kind == PartitionOpcode.STORE_INLINE else set()
 
 
 class Objects:
@@ -283,7 +283,7 @@ class Objects:
                 if unique in leased.level_one:
                     self._broken("live object deleted", f"{name} is named by checkpoint {index} of {place}")
             for index, kind, fields in self._undecided(group):
-                if kind in (Kind.ADVANCE_RECONCILED, Kind.REPLACE_LEVEL_ONE) and any(
+                if kind in (PartitionOpcode.ADVANCE_RECONCILED, PartitionOpcode.REPLACE_LEVEL_ONE) and any(
                     row[6] == unique for row in fields[1]
                 ):
                     self._broken("undecided object deleted", f"{name} is named by entry {index} of {place}")

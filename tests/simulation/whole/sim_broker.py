@@ -13,7 +13,7 @@ from strandline.node.config.node_config import NodeConfig
 from strandline.node.gc.collectable_epochs import TELL, Maximum
 from strandline.node.objectstore.store import ObjectNotFound
 from strandline.node.partition.fence import Grant
-from strandline.node.partition.lanes import Lane, Pending
+from strandline.node.partition.lanes import Lane, PendingBatch
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.writer import Writer
 from strandline.node.rpc import Handler
@@ -118,7 +118,7 @@ class SimBroker(Broker):
     def _watch_restaging(self, writer: Writer) -> None:
         """A batch whose epoch was refused goes up again under the newest epoch, not under the old one."""
         granted = writer._granted
-        told: dict[Pending, int] = {}
+        told: dict[PendingBatch, int] = {}
 
         def watched(lane: Lane, grant: Grant) -> bool:
             if isinstance(grant, StaleClusterEpoch) and lane.queue:

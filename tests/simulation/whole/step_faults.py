@@ -10,11 +10,11 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from strandline.node.partition.fence import Hold
+from strandline.node.partition.fence import Permit
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.partition.epoch_window import EpochWindow
-from strandline.statemachine.partition.partition_commands import AdvanceEpoch, Kind
+from strandline.statemachine.partition.partition_commands import AdvanceEpoch, PartitionOpcode
 from tests.simulation.node import SimNode
 from tests.simulation.store import Moment
 from tests.simulation.whole.cluster import WholeCluster
@@ -22,11 +22,11 @@ from tests.simulation.whole.sim_broker import SimBroker
 
 LONGEST_LEASE_MS = 4000
 _TRAPS = (
-    Kind.SET_START_OFFSET,
-    Kind.ADVANCE_EPOCH,
-    Kind.ADVANCE_RECONCILED,
-    Kind.REPLACE_LEVEL_ONE,
-    Kind.FORGET_REMOVED,
+    PartitionOpcode.SET_START_OFFSET,
+    PartitionOpcode.ADVANCE_EPOCH,
+    PartitionOpcode.ADVANCE_RECONCILED,
+    PartitionOpcode.REPLACE_LEVEL_ONE,
+    PartitionOpcode.FORGET_REMOVED,
 )
 
 
@@ -123,7 +123,7 @@ class StepFaults:
             patience = rng.choice((0.01, 0.05, 5.0))
             broker.sim.call(
                 lambda epoch=epoch, seconds=seconds, patience=patience: broker.sim.spawn(
-                    hold(partition, epoch, seconds, patience)
+                    occupy(partition, epoch, seconds, patience)
                 )
             )
         return True
@@ -183,14 +183,14 @@ class StepFaults:
         self.world.call_later(delay, crash)
 
 
-async def hold(partition: Partition, epoch: int, seconds: float, patience: float) -> None:
-    """Hold a fence over some turns of the loop, as whoever writes and has to wait for something would."""
+async def occupy(partition: Partition, epoch: int, seconds: float, patience: float) -> None:
+    """Keep a permit over some turns of the loop, as a writer does that waits for something."""
     try:
         async with asyncio.timeout(patience):
             granted = await partition.fence.acquire(epoch)
     except TimeoutError:
         return
-    if isinstance(granted, Hold):
+    if isinstance(granted, Permit):
         try:
             await asyncio.sleep(seconds)
         finally:

@@ -15,7 +15,7 @@ from strandline.node.partition import partition as partition_module
 from strandline.node.partition import pending_acks
 from strandline.node.partition.batch import ProducedBatch, Validation, Verification
 from strandline.node.partition.gaps import Gaps
-from strandline.node.partition.lanes import Lane, Pending, placeholder
+from strandline.node.partition.lanes import Lane, PendingBatch, placeholder
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.refusals import refusal_of
 from strandline.node.partition.writer import Writer
@@ -32,7 +32,7 @@ from tests.partition.fence_sabotages import AcceptsStaleEpochs, JudgesOnlyOnce, 
 from tests.simulation.sabotage import Sabotage
 
 
-def _no_turns(self: Writer, pending: Pending, staged: asyncio.Future[Any]) -> None:
+def _no_turns(self: Writer, pending: PendingBatch, staged: asyncio.Future[Any]) -> None:
     """What is uploaded first goes first."""
     if staged.cancelled() or pending not in pending.lane.queue:
         return
@@ -96,19 +96,19 @@ async def _trusts_what_it_waited_for(self: Writer, lane: Lane, epoch: int) -> No
 
 
 def _releases_first(self: Writer) -> None:
-    """As Writer._write, but the hold is back before the log has the entry."""
-    hold, self._hold = self._hold, None
-    if hold is None:
+    """As Writer._write, but the permit is back before the log has the entry."""
+    permit, self._permit = self._permit, None
+    if permit is None:
         return
     entry, self._entry = self._entry, []
-    hold.release()
+    permit.release()
     if entry:
         # After a wait, which is not equally long for all.
         delay = 0.01 if self.acks._entries % 2 else 0.001
-        self._loop.call_later(delay, _replicate_late, self, entry, hold.window)
+        self._loop.call_later(delay, _replicate_late, self, entry, permit.window)
 
 
-def _replicate_late(self: Writer, entry: list[Pending], window: EpochWindow) -> None:
+def _replicate_late(self: Writer, entry: list[PendingBatch], window: EpochWindow) -> None:
     placeholders = [*map(placeholder, entry)]
     command = encode(window.term, self._wall_ms(), [Append(window, placeholders)])
     future = self.group.replicate(command, window.term)

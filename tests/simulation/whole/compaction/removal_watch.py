@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandline.statemachine.controller.topic_config import DELETE_RETENTION_MS
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Kind
+from strandline.statemachine.partition.partition_commands import PartitionOpcode
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.sim_broker import SimBroker
 
@@ -62,9 +62,9 @@ class RemovalWatch:
         """Judge an entry that a replica is the first to apply."""
         self._check_ripe(group, place, machine)
         for kind, *fields in commands:
-            if kind == Kind.ADVANCE_REMOVAL:
+            if kind == PartitionOpcode.ADVANCE_REMOVAL:
                 self._check_removal(node, group, machine, place, *fields)
-            elif kind == Kind.SET_START_OFFSET and fields[0] > machine.start_offset:
+            elif kind == PartitionOpcode.SET_START_OFFSET and fields[0] > machine.start_offset:
                 self._watch.counts["start moves"] += 1
                 if not self._watch.settings.had(place.topic_id, "delete"):
                     text = f"{place} begins at {fields[0]}, and nothing of it may expire"

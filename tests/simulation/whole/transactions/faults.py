@@ -14,10 +14,10 @@ from strandline.node.coordinator.transactions.verification import VERIFY
 from strandline.node.partition.transaction_markers import METHOD as MARKERS
 from strandline.node.rpc import CallFailed, Handler
 from strandline.statemachine.groups.consumer_group_commands import CHANGE_CONSUMER_GROUP
-from strandline.statemachine.groups.group_commands import GroupKind
+from strandline.statemachine.groups.group_commands import GroupOpcode
 from strandline.statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
-from strandline.statemachine.partition.partition_commands import Kind
-from strandline.statemachine.transactions.transaction_commands import Kind as TransactionKind
+from strandline.statemachine.partition.partition_commands import PartitionOpcode
+from strandline.statemachine.transactions.transaction_commands import TransactionOpcode
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.transactions.plan import STEPS
@@ -25,20 +25,20 @@ from tests.simulation.whole.transactions.writers import Transacting
 
 PARTITION: Final = "partition"
 MOMENTS: Final[tuple[tuple[str, int], ...]] = (
-    (TRANSACTIONS_KIND, TransactionKind.INITIALIZE_PRODUCER),
-    (TRANSACTIONS_KIND, TransactionKind.ENLIST),
-    (TRANSACTIONS_KIND, TransactionKind.END),
-    (TRANSACTIONS_KIND, TransactionKind.END),
-    (TRANSACTIONS_KIND, TransactionKind.ABORT),
-    (TRANSACTIONS_KIND, TransactionKind.COMPLETE),
-    (GROUPS_KIND, GroupKind.START_GENERATION),
-    (GROUPS_KIND, GroupKind.ASSIGN_GENERATION),
-    (GROUPS_KIND, GroupKind.COMMIT_TRANSACTION_OFFSETS),
-    (GROUPS_KIND, GroupKind.END_TRANSACTION),
+    (TRANSACTIONS_KIND, TransactionOpcode.INITIALIZE_PRODUCER),
+    (TRANSACTIONS_KIND, TransactionOpcode.ENLIST),
+    (TRANSACTIONS_KIND, TransactionOpcode.END),
+    (TRANSACTIONS_KIND, TransactionOpcode.END),
+    (TRANSACTIONS_KIND, TransactionOpcode.ABORT),
+    (TRANSACTIONS_KIND, TransactionOpcode.COMPLETE),
+    (GROUPS_KIND, GroupOpcode.START_GENERATION),
+    (GROUPS_KIND, GroupOpcode.ASSIGN_GENERATION),
+    (GROUPS_KIND, GroupOpcode.COMMIT_TRANSACTION_OFFSETS),
+    (GROUPS_KIND, GroupOpcode.END_TRANSACTION),
     (GROUPS_KIND, CHANGE_CONSUMER_GROUP),
-    (PARTITION, Kind.END_TRANSACTION),
-    (PARTITION, Kind.END_TRANSACTION),
-    (PARTITION, Kind.APPEND),
+    (PARTITION, PartitionOpcode.END_TRANSACTION),
+    (PARTITION, PartitionOpcode.END_TRANSACTION),
+    (PARTITION, PartitionOpcode.APPEND),
 )
 """Commands after whose first apply a leader is lost."""
 METHODS: Final = (VERIFY, MARKERS)

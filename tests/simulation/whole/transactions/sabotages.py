@@ -22,7 +22,7 @@ from strandline.statemachine.partition.aborted_transactions import AbortedTransa
 from strandline.statemachine.partition.producer_state import MAX_SEQUENCE, NO_TRANSACTION
 from strandline.statemachine.partition.producers import Duplicate, Producers
 from strandline.statemachine.partition.rejection import Rejected, Rejection
-from strandline.statemachine.transactions.transaction_commands import Enlisted, Kind
+from strandline.statemachine.transactions.transaction_commands import Enlisted, TransactionOpcode
 from strandline.statemachine.transactions.transaction_state import Transaction, TransactionState
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.simulation.all_of import all_of
@@ -188,7 +188,7 @@ _ALL = (
     Sabotage(
         "abort-before-raise",
         "a transaction that took too long is aborted, and its producer keeps its epoch",
-        lambda: (patch.dict(TransactionsMachine.HANDLERS, {Kind.ABORT: _aborts_unraised}),),
+        lambda: (patch.dict(TransactionsMachine.HANDLERS, {TransactionOpcode.ABORT: _aborts_unraised}),),
         (34,),
     ),
     Sabotage(

@@ -23,7 +23,7 @@ from strandline.node.compaction.rewriting import Rewritten, rewritten
 from strandline.node.compaction.segment_cleaning import SegmentCleaning
 from strandline.statemachine.partition import partition as partition_state
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Kind
+from strandline.statemachine.partition.partition_commands import PartitionOpcode
 from strandline.statemachine.partition.partition_state import PartitionState
 from tests.simulation.sabotage import Broken
 from tests.simulation.whole.compaction.schedules.holes import NO_BOUND
@@ -95,7 +95,7 @@ _replace_level_one = PartitionStateMachine._replace_level_one
 
 def forgets_producers() -> Broken:
     """A producer is known for as long as level one has its last batch for certain."""
-    return patch.dict(partition_state._HANDLERS, {Kind.REPLACE_LEVEL_ONE: _forgetting})
+    return patch.dict(partition_state._HANDLERS, {PartitionOpcode.REPLACE_LEVEL_ONE: _forgetting})
 
 
 def _as_planned(chunk: DecodedChunk, keys: KeyMap, bound: int) -> int:

@@ -18,7 +18,7 @@ from strandline.statemachine.partition import partition as partition_state
 from strandline.statemachine.partition import partition_invariants
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from strandline.statemachine.partition.partition_commands import Kind
+from strandline.statemachine.partition.partition_commands import PartitionOpcode
 from tests.simulation.sabotage import Broken
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
@@ -69,7 +69,7 @@ def next_marker() -> tuple[Broken, ...]:
         return b"".join(ingest_plan._ABORTED_ROW.pack(*row) for row in rows)
 
     return (
-        patch.dict(partition_state._HANDLERS, {Kind.END_TRANSACTION: end}),
+        patch.dict(partition_state._HANDLERS, {PartitionOpcode.END_TRANSACTION: end}),
         patch.object(AbortedTransactions, "frozen", frozen),
         patch.object(compaction_upkeep, "packed_rows", packed),
     )
