@@ -26,10 +26,10 @@ from strandline.node.admin.nodes import NodesApi
 from strandline.node.admin.openapi import OPENAPI
 from strandline.node.admin.pages import after_group, limit, only, page
 from strandline.node.admin.request_bodies import MAX_CHECKPOINT_SECONDS
-from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
 from strandline.node.admin.transactions import TransactionsApi
 from strandline.node.checkpoints.checkpoint_coordinator import UnknownTopic
+from strandline.node.runtime.slices import Slices
 
 SECONDS: Final = dict.fromkeys(
     ("/api/checkpoints", "/api/checkpoints/renew"), MAX_CHECKPOINT_SECONDS + REQUEST_SECONDS

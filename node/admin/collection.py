@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from strandline.node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
 from strandline.node.admin.pages import after_group, limit, only, page
-from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
 from strandline.node.controller.client import Unavailable
 from strandline.node.gc.collectable_epochs import HeldBack
 from strandline.node.objectstore.store import StoreError
+from strandline.node.runtime.slices import Slices
 from strandline.statemachine.controller.controller_commands import SetCollection
 from strandline.statemachine.controller.controller_state import PartitionAssignment
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from strandline.node.admin.exposition import Page, label
 from strandline.node.admin.replica_sources import PartitionSource
-from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
+from strandline.node.runtime.slices import Slices
 
 
 def level_one(page: Page, source: AdminSource) -> None:

@@ -16,9 +16,9 @@ from starlette.responses import Response
 from strandline.node.admin import request_bodies
 from strandline.node.admin.http import Json, json_body, refusal
 from strandline.node.admin.pages import after_group, limit, only, page
-from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
 from strandline.node.compaction.holding import PartitionHold
+from strandline.node.runtime.slices import Slices
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
 

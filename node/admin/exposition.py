@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from strandline.node.admin.slices import Slices
 from strandline.node.level_zero.measures import Histogram
+from strandline.node.runtime.slices import Slices
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LINES_A_SLICE: Final = 2000

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from strandline.node.admin.exposition import Page, label
 from strandline.node.admin.replica_sources import PartitionSource
-from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
+from strandline.node.runtime.slices import Slices
 
 MAX_OFFSETS: Final = 5_000
 """Most committed offsets of a node's groups in the metrics, by the groups' names; two series each."""

@@ -12,7 +12,6 @@ from strandline.node.admin import (
     compaction_metrics,
     group_metrics,
     inline_metrics,
-    removal_metrics,
 )
 from strandline.node.admin.exposition import Page, label
 from strandline.node.admin.health import REASONS, problems, status
@@ -21,7 +20,6 @@ from strandline.node.admin.metric_names import METRICS
 from strandline.node.admin.node_views import collectable_epoch, coordinated_keys
 from strandline.node.admin.process import process_state
 from strandline.node.admin.replica_sources import PartitionSource
-from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
 from strandline.node.kafka.wire.server_config import CloseReason
 from strandline.node.level_one.block_cache import BlockCache
@@ -31,6 +29,7 @@ from strandline.node.raft.campaigns import Cause
 from strandline.node.raft.mesh.problems import MeshReason
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from strandline.node.raft.rank import Rank
+from strandline.node.runtime.slices import Slices
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
 from strandline.statemachine.partition.epoch_window import WindowCounters
@@ -64,7 +63,7 @@ class Metrics:
         collection_metrics.level_one(page, self._source)
         compaction_metrics.compaction(page, self._source)
         await collection_metrics.collection(page, self._source, slices)
-        await removal_metrics.removal(page, self._source, slices)
+        await compaction_metrics.removal(page, self._source, slices)
         await self._raft(page, slices)
         self._log(page)
         self._mesh(page)

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from strandline.node.admin import node_views
 from strandline.node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
 from strandline.node.admin.pages import only
-from strandline.node.admin.slices import Slices
 from strandline.node.admin.source import AdminSource
 from strandline.node.controller.client import Unavailable
+from strandline.node.runtime.slices import Slices
 from strandline.statemachine.controller.controller_commands import ReplaceNode
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.kafka_errors import Refused

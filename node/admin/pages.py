@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from strandline.node.admin.http import Json, to_json
-from strandline.node.admin.slices import Slices
+from strandline.node.runtime.slices import Slices
 from strandline.statemachine.controller.controller import Controller
 
 Key = TypeVar("Key", int, str)

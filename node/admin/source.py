@@ -27,10 +27,9 @@ from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.level_one_measures import BuilderMeasures, UpkeepMeasures
 from strandline.node.level_one.level_one_upkeep import UpkeepStatus
 from strandline.node.level_one.reader import LevelOneReader
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader

@@ -12,8 +12,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from strandline.node.level_one.builder_measures import BuilderMeasures
 from strandline.node.level_one.gathering import Destination, Gathering
+from strandline.node.level_one.level_one_measures import BuilderMeasures
 from strandline.node.objectstore.store import ObjectStore, StoreError
 from strandline.snapshot.level_one_format import BODY_AT, body_bytes, parse_footer, verify_block
 from strandline.snapshot.level_one_writer import LevelOneWriter

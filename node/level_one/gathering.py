@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.level_one_measures import BuilderMeasures
 from strandline.node.objectstore.store import NotDone, ObjectStore, OutcomeUnknown, RangeNotFound, StoreError
 from strandline.snapshot.object_frame import BadObject
 

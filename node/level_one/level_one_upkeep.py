@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from strandline.node.level_one.context import LevelOneContext, Replica
+from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.level_one.merger import Merger
 from strandline.node.level_one.naming import Namer
 from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.reconciler import Reconciler
 from strandline.node.level_one.sweeper import Sweeper
 from strandline.node.level_one.topic_retention import TopicRetention
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 
 
 @dataclass(frozen=True, slots=True)

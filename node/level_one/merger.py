@@ -15,12 +15,12 @@ from typing import Final
 
 from strandline.node.level_one.builder import BuildFailed, Merge
 from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
+from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.level_one.merging import next_merge
 from strandline.node.level_one.naming import Fate, Namer
 from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.plan import grain
 from strandline.node.level_one.retry_backoff import RetryBackoff
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.runtime.slices import in_slices
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne

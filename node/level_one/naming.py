@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from enum import Enum
 
 from strandline.node.level_one.context import Replica, leads_in
+from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.level_one.pending_objects import PendingObjects
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition import PartitionStateMachine

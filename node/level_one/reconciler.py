@@ -18,6 +18,7 @@ from typing import Final
 
 from strandline.node.level_one.builder import BuildFailed, Output
 from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
+from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.level_one.merger import Merger
 from strandline.node.level_one.naming import Fate, Namer
 from strandline.node.level_one.pending_objects import PendingObjects
@@ -32,7 +33,6 @@ from strandline.node.level_one.plan import (
     page,
 )
 from strandline.node.level_one.retry_backoff import RetryBackoff
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.partition.extent import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from strandline.node.level_one.context import LevelOneContext, Replica, label, leads_in
+from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.retry_backoff import RetryBackoff
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.objectstore.store import MAX_DELETE, StoreError
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.partition.level_one import level_one_name, parse_level_one_name, partition_prefix

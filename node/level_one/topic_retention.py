@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
+from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS

@@ -13,8 +13,8 @@ from dataclasses import astuple
 from typing import Any, Final
 
 from strandline.node.level_one.builder import BuilderConfig, Built, StoreBuilder
-from strandline.node.level_one.builder_measures import BuilderMeasures
 from strandline.node.level_one.frames import OutputsGathering, merge_of, plain
+from strandline.node.level_one.level_one_measures import BuilderMeasures
 from strandline.node.objectstore.store import ObjectStore
 from strandline.node.worker.worker_frames import BadFrame
 from strandline.node.worker.worker_process import CpuSeconds, Jobs, serve

@@ -15,8 +15,8 @@ from strandline.node.level_one.builder import (
     Merge,
     Output,
 )
-from strandline.node.level_one.builder_measures import BuilderMeasures
 from strandline.node.level_one.frames import build_messages, merge_message, result_of
+from strandline.node.level_one.level_one_measures import BuilderMeasures
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.worker.worker_link import LIMITS, WorkerFailed, WorkerLimits, WorkerLink, program
 

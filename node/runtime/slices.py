@@ -1,12 +1,13 @@
-"""Intervals of a node's looks at all its partitions for new work.
+"""Long work on the event loop, cut into slices, so that other callbacks run between them.
 
-Most looks find nothing. So that thousands of idle partitions cost no more than hundreds do, the time between
-two looks grows with their number; and a look is cut into slices, so that nothing else waits for all of it.
+Most of a node's looks at its partitions find nothing to do. So that thousands of idle partitions cost no more
+than hundreds do, the time between two looks grows with their number; and a look is cut into slices.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, TypeVar
 
@@ -16,6 +17,8 @@ LOOKED_AT: Final = 500
 """Partitions that may be looked at in the least time between two looks."""
 SLICE: Final = 256
 """Partitions in one turn of the loop: about a millisecond."""
+SLICE_SECONDS: Final = 0.003
+"""Time in one turn of the loop of work that is not counted."""
 
 
 def look_seconds(least: float, partitions: int) -> float:
@@ -29,3 +32,16 @@ async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
         yield item
         if number % size == 0:
             await asyncio.sleep(0)
+
+
+class Slices:
+    """Interruption points of a long loop, by the time that it took; the node may change at each of them."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    async def breathe(self) -> None:
+        """Let the loop run what waits, if this slice is over."""
+        if time.perf_counter() - self._since >= SLICE_SECONDS:
+            await asyncio.sleep(0)
+            self._since = time.perf_counter()

@@ -160,21 +160,11 @@ class PartitionStateMachine(PartitionState):
     def _appended(self, one: Placeholder | InlineBatch, base: int) -> None:
         """Remember what its producer wrote."""
         if one.producer_id != NO_PRODUCER:
-            self.producers.appended(
-                one.producer_id,
-                one.producer_epoch,
-                one.base_sequence,
-                one.record_count,
-                one.transaction,
-                base,
-                self.time,
-            )
+            self.producers.appended(one, base, self.time)
 
     def _refuse(self, one: Placeholder | InlineBatch) -> Appended | Rejected | None:
         """The answer to a batch that must not be appended (again); None when it must."""
-        refusal = self.producers.check(
-            one.producer_id, one.producer_epoch, one.base_sequence, one.record_count, one.transaction
-        )
+        refusal = self.producers.check(one)
         if isinstance(refusal, Duplicate):
             return Appended(refusal.base_offset, duplicate=True)
         return refusal

@@ -15,6 +15,7 @@ from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from strandline.statemachine.machine import Rows
+from strandline.statemachine.partition.placeholder import InlineBatch, Placeholder
 from strandline.statemachine.partition.producer_state import (
     MAX_SEQUENCE,
     NO_TRANSACTION,
@@ -90,9 +91,7 @@ class Producers:
 
     # Batches.
 
-    def check(
-        self, producer_id: int, epoch: int, base_sequence: int, record_count: int, transaction: int
-    ) -> Duplicate | Rejected | None:
+    def check(self, batch: Placeholder | InlineBatch) -> Duplicate | Rejected | None:
         """Duplicate or Rejected for a batch that must not be appended; None if it may be.
 
         An unknown producer may start at any sequence: its state may have expired. A new epoch of a known
@@ -100,6 +99,8 @@ class Producers:
         has ended meanwhile: it is in the log, and the marker decided on it. Raises ValueError for numbers
         that no checked batch has.
         """
+        producer_id, epoch, transaction = batch.producer_id, batch.producer_epoch, batch.transaction
+        base_sequence = batch.base_sequence
         if not 0 <= base_sequence <= MAX_SEQUENCE or epoch < 0 or producer_id < 0:
             raise ValueError(f"producer {producer_id} with epoch {epoch} has no sequence {base_sequence}")
         if transaction < 1 and transaction != NO_TRANSACTION:
@@ -110,7 +111,7 @@ class Producers:
         expected = 0
         if epoch == known.epoch:
             expected = known.next_sequence
-            if base_sequence != expected and (there := _remembered(known, base_sequence, record_count)):
+            if base_sequence != expected and (there := _remembered(known, base_sequence, batch.record_count)):
                 return Duplicate(there.base_offset)
         elif epoch < known.epoch:
             return Rejected(Rejection.INVALID_PRODUCER_EPOCH, known.epoch)
@@ -135,31 +136,24 @@ class Producers:
         there = _remembered(known, base_sequence, record_count)
         return None if there is None else Duplicate(there.base_offset)
 
-    def appended(
-        self,
-        producer_id: int,
-        epoch: int,
-        base_sequence: int,
-        record_count: int,
-        transaction: int,
-        base_offset: int,
-        time: int,
-    ) -> None:
+    def appended(self, batch: Placeholder | InlineBatch, base_offset: int, time: int) -> None:
         """Remember an appended batch that `check` accepted; it may open its transaction."""
-        batch = ProducerBatch(base_sequence, last_sequence(base_sequence, record_count), base_offset)
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        last = last_sequence(batch.base_sequence, batch.record_count)
+        remembered = ProducerBatch(batch.base_sequence, last, base_offset)
         known = self._taken(producer_id)
         if known is None:
-            known = Producer(self._age, epoch, time, [batch])
+            known = Producer(self._age, epoch, time, [remembered])
         elif known.epoch != epoch:
-            known.epoch, known.last_time, known.batches = epoch, time, [batch]
+            known.epoch, known.last_time, known.batches = epoch, time, [remembered]
         else:
             known.last_time = time
-            known.batches.append(batch)
+            known.batches.append(remembered)
             if len(known.batches) > REMEMBERED_BATCHES:
                 del known.batches[0]
         self._producers[producer_id] = known
-        if transaction != NO_TRANSACTION and producer_id not in self._open:
-            self._open[producer_id] = OpenTransaction(transaction, base_offset, epoch)
+        if batch.transaction != NO_TRANSACTION and producer_id not in self._open:
+            self._open[producer_id] = OpenTransaction(batch.transaction, base_offset, epoch)
             if self.first_open_offset is None:
                 self.first_open_offset = base_offset
 

@@ -30,10 +30,9 @@ from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import ServerConfig
-from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.level_one_measures import BuilderMeasures, UpkeepMeasures
 from strandline.node.level_one.level_one_upkeep import PartitionUpkeep, UpkeepStatus
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.level_zero.batcher import Batcher, BatcherConfig
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig

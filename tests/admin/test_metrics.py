@@ -16,9 +16,9 @@ from strandline.node.admin.health import REASONS
 from strandline.node.admin.loop_lag import LoopLag
 from strandline.node.admin.metric_names import METRICS
 from strandline.node.admin.metrics import Metrics
-from strandline.node.admin.slices import Slices
 from strandline.node.level_zero.batcher import Stored
 from strandline.node.level_zero.measures import Histogram
+from strandline.node.runtime.slices import Slices
 from strandline.statemachine.groups.group_commands import CommitOffsets, PartitionOffset, TopicOffsets
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine

@@ -16,7 +16,7 @@ from strandline.node.compaction.local_log import has_segments
 from strandline.node.compaction.publisher import CompactionPublisher
 from strandline.node.compaction.removal_minimum import Ends
 from tests.compaction.filling import ends_of, fill
-from tests.compaction.upkeep_harness import Node, compaction_node
+from tests.compaction.upkeep_harness import Node, Replica, compaction_node
 
 
 @contextmanager
@@ -25,6 +25,14 @@ def unforeseen(node: Node) -> Iterator[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     with patch.object(node.sim.loop, "call_exception_handler", found.append):
         yield found
+
+
+def recovered(node: Node, replica: Replica) -> Ends | None:
+    """The ends of a log some minutes after its failure is over; it has no problem any more."""
+    for _ in range(12):
+        node.step(60.0)
+    assert node.log(replica).problems.first is None
+    return ends_of(node.log(replica))
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "the disk fails"), RuntimeError("unforeseen")])
@@ -46,10 +54,7 @@ def test_a_log_that_cannot_be_looked_at_does_not_stop_the_others(error: Exceptio
             assert error.args[-1] in str(node.log(bad).problems.first)
             assert node.log(bad).problems.lasting
             assert bool(found) == isinstance(error, RuntimeError)
-        for _ in range(12):
-            node.step(60.0)
-        assert ends_of(node.log(bad)) == Ends(19, 20)
-        assert node.log(bad).problems.first is None
+        assert recovered(node, bad) == Ends(19, 20)
 
 
 def test_a_round_that_fails_in_a_way_that_was_not_foreseen_does_not_stop_the_others() -> None:
@@ -71,10 +76,7 @@ def test_a_round_that_fails_in_a_way_that_was_not_foreseen_does_not_stop_the_oth
             assert ends_of(node.log(bad)) == Ends(0, 40), "it is filled all the same"
             assert "unforeseen" in str(node.log(bad).problems.first)
             assert found
-        for _ in range(12):
-            node.step(60.0)
-        assert ends_of(node.log(bad)) == Ends(39, 40)
-        assert node.log(bad).problems.first is None
+        assert recovered(node, bad) == Ends(39, 40)
 
 
 def test_a_publication_that_fails_in_a_way_that_was_not_foreseen_does_not_stop_the_others() -> None:

@@ -159,8 +159,12 @@ class Member:
             recorder=Recording(),
         )
         self.group = Group(coordinated.log, self.replica)
-        self.coordinator: TransactionCoordinator = TransactionCoordinator(self.replica, self.node.context)
-        self.verifier = context.verifier = Verifier(self.node.context, self.node.context.coordinators)
+        self.coordinator: TransactionCoordinator = TransactionCoordinator(
+            self.replica, self.node.coordinator_context
+        )
+        self.verifier = context.verifier = Verifier(
+            self.node.coordinator_context, self.node.context.coordinators
+        )
         self.replica.attach(cast(RaftGroup, self.group))
 
     async def _group_place(self, group_id: str) -> CoordinatorPlace:

@@ -11,9 +11,9 @@ import pytest
 
 from strandline.node.config.node_config import RetentionSection
 from strandline.node.level_one.builder import BuilderConfig, StoreBuilder
+from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.level_one.naming import Fate, Namer
 from strandline.node.level_one.pending_objects import PendingObjects
-from strandline.node.level_one.upkeep_measures import UpkeepMeasures
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.snapshot.level_one_format import LevelOneFooter, parse
 from strandline.snapshot.level_zero_format import Batch, encode

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, cast
 from strandline.node.config.node_config import LevelOneSection, NodeConfig, RetentionSection
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.builder import BuildFailed, Merge, Output
-from strandline.node.level_one.builder_measures import BuilderMeasures
+from strandline.node.level_one.level_one_measures import BuilderMeasures
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.objectstore.store import ObjectStore, StoreError
 from strandline.node.refusal import Reason, Refusal

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from strandline.statemachine.partition.placeholder import InlineBatch
 from strandline.statemachine.partition.producer_state import (
     MAX_SEQUENCE,
     NO_TRANSACTION,
@@ -40,12 +41,13 @@ class Partition:
         transaction: int = NO_TRANSACTION,
     ) -> Duplicate | Rejected | int:
         """The base offset of an appended batch, or why it was not."""
-        refusal = self.producers.check(producer, epoch, first, count, transaction)
+        batch = InlineBatch(count, time, b"", producer, epoch, first, transaction)
+        refusal = self.producers.check(batch)
         if refusal is not None:
             return refusal
         base = self.next_offset
         self.next_offset += count
-        self.producers.appended(producer, epoch, first, count, transaction, base, time)
+        self.producers.appended(batch, base, time)
         return base
 
     def end(
@@ -125,7 +127,7 @@ def test_the_first_look_says_duplicate_only_where_the_log_would(partition: Parti
         for count in (1, 5, 9, 10, 11, 20)
     ]
     for epoch, sequence, count in asked:
-        there = first.check(PRODUCER, epoch, sequence, count, NO_TRANSACTION)
+        there = first.check(InlineBatch(count, 0, b"", PRODUCER, epoch, sequence))
         expected = there if isinstance(there, Duplicate) else None
         assert first.duplicate(PRODUCER, epoch, sequence, count) == expected
     assert sum(first.duplicate(PRODUCER, *each) is not None for each in asked) == 5

@@ -69,6 +69,3 @@ class BrokerContext(Protocol):
 
     def wall_ms(self) -> int:
         """Unix time in milliseconds, the node's own clock."""
-
-    def agreed_ms(self) -> int | None:
-        """The time that most nodes agree on; None while they do not: nothing may go by its age then."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
+from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import TABLE, BrokerHandler
@@ -85,7 +86,7 @@ class FakeNode:
         self.producer_ids = FakeProducerIds()
         self.verifier = FakeVerifier()
         self.rng = random.Random(node_id)
-        self.coordinators = Coordinators(self.context)
+        self.coordinators = Coordinators(self.coordinator_context)
         self.partitions = FakePartitions(self.controller)
         self.work_executor = None
         self.now_ms = NOW
@@ -94,6 +95,10 @@ class FakeNode:
     @property
     def context(self) -> BrokerContext:
         return cast(BrokerContext, self)
+
+    @property
+    def coordinator_context(self) -> CoordinatorContext:
+        return cast(CoordinatorContext, self)
 
     async def ask(self, key: ApiKey, version: int | None = None, /, **asked_for: Any) -> Any:
         """Ask through a frame of this version (the newest), and read the frame that answers.

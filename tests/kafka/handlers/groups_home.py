@@ -70,7 +70,7 @@ class Home(FakeNode):
     def __init__(self) -> None:
         super().__init__()
         self.replica = Replica()
-        self.coordinator = GroupCoordinator(cast(Any, self.replica), self.context)
+        self.coordinator = GroupCoordinator(cast(Any, self.replica), self.coordinator_context)
         self.replica.started(1)
         self.code: Any = None
         self.loads = SimpleNamespace(loading=False, place=SimpleNamespace(topic=GROUPS_TOPIC))

@@ -179,6 +179,14 @@ def as_newcomer(host: RaftHost) -> None:
     host.open = open_as_newcomer  # type: ignore[method-assign]
 
 
+def newcomer_to(cluster: SmallCluster) -> tuple[RaftHost, SimDisk]:
+    """Node 3, which comes to a cluster that serves, and its disk."""
+    cluster.prepare[3] = as_newcomer
+    cluster.serve()
+    cluster.run(1.0)
+    return cluster.hosts[3], cluster.world.nodes[3].disk
+
+
 def test_newcomer_follows_and_counts_for_nothing() -> None:
     """Not for a commit, a lease, an election or a transfer, whichever of these is looked at alone."""
     with SmallCluster(groups=(1,)) as cluster:
@@ -480,10 +488,7 @@ def test_peer_counts_once_its_folder_is_on_the_disk_and_the_loop_goes_on_meanwhi
 
 def test_vote_counts_once_it_is_on_the_disk() -> None:
     with SmallCluster(groups=(1,)) as cluster:
-        cluster.prepare[3] = as_newcomer
-        cluster.serve()
-        cluster.run(1.0)
-        host, disk = cluster.hosts[3], cluster.world.nodes[3].disk
+        host, disk = newcomer_to(cluster)
         ends: list[Exception | None] = []
 
         def give() -> None:
@@ -503,10 +508,7 @@ def test_vote_counts_once_it_is_on_the_disk() -> None:
 
 def test_newcomer_stays_one_while_the_disk_does_not_take_its_vote_and_whatever_else_it_takes() -> None:
     with SmallCluster(groups=(1,)) as cluster:
-        cluster.prepare[3] = as_newcomer
-        cluster.serve()
-        cluster.run(1.0)
-        host, disk = cluster.hosts[3], cluster.world.nodes[3].disk
+        host, disk = newcomer_to(cluster)
         ends: list[Exception | None] = []
 
         def stored() -> tuple[str, bool]:

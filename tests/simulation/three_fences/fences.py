@@ -19,6 +19,7 @@ from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups import group_offsets
 from strandline.statemachine.groups.group_state import GroupsState
 from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.partition.placeholder import Placeholder
 from strandline.statemachine.partition.producers import (
     Duplicate,
     Producers,
@@ -57,13 +58,11 @@ def _of_another_transaction(
     return None
 
 
-def _any_sequence(
-    self: Producers, producer_id: int, epoch: int, first: int, record_count: int, transaction: int
-) -> Duplicate | Rejected | None:
-    refusal = _judge(self, producer_id, epoch, first, record_count, transaction)
+def _any_sequence(self: Producers, batch: Placeholder) -> Duplicate | Rejected | None:
+    refusal = _judge(self, batch)
     out_of_order = isinstance(refusal, Rejected) and refusal.reason is Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER
     if isinstance(refusal, Duplicate) or out_of_order:
-        return _of_another_transaction(self, producer_id, transaction)
+        return _of_another_transaction(self, batch.producer_id, batch.transaction)
     return refusal
 
 
@@ -89,14 +88,12 @@ _transaction_of = Questions.transaction_of
 # The producer's epoch.
 
 
-def _any_epoch(
-    self: Producers, producer_id: int, epoch: int, first: int, record_count: int, transaction: int
-) -> Duplicate | Rejected | None:
-    refusal = _judge(self, producer_id, epoch, first, record_count, transaction)
+def _any_epoch(self: Producers, batch: Placeholder) -> Duplicate | Rejected | None:
+    refusal = _judge(self, batch)
     if not (isinstance(refusal, Rejected) and refusal.reason is Rejection.INVALID_PRODUCER_EPOCH):
         return refusal
-    other = _of_another_transaction(self, producer_id, transaction)
-    return other or (Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) if first else None)
+    other = _of_another_transaction(self, batch.producer_id, batch.transaction)
+    return other or (Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) if batch.base_sequence else None)
 
 
 def _any_epochs_offsets(state: GroupsState, producer_id: int, epoch: int, number: int) -> KafkaError | None:

@@ -150,11 +150,15 @@ def _judges_when_it_arrives(
 ) -> asyncio.Future[Any]:
     if batch.producer_id != NO_PRODUCER and self._fence.window is not None:
         judged = self._machine.producers.check(
-            batch.producer_id,
-            batch.producer_epoch,
-            batch.base_sequence,
-            batch.record_count,
-            batch.transaction,
+            InlineBatch(
+                batch.record_count,
+                batch.max_timestamp,
+                bytes(batch.data),
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.transaction,
+            )
         )
         if isinstance(judged, Duplicate):
             result: asyncio.Future[Any] = self._loop.create_future()

@@ -12,6 +12,7 @@ from strandline.node.kafka.handlers.produced_transactions import Questions
 from strandline.node.partition.batch import Verified
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.partition.partition_state import PartitionState
+from strandline.statemachine.partition.placeholder import Placeholder
 from strandline.statemachine.partition.producers import Producers
 from tests.simulation.sabotage import Sabotage
 
@@ -19,14 +20,13 @@ _FAR_AHEAD = 1_000
 """A transaction's number that no producer of a run comes to."""
 
 
-def _takes_ended_numbers(
-    self: Producers, producer: int, epoch: int, first: int, count: int, transaction: int
-) -> Any:
+def _takes_ended_numbers(self: Producers, batch: Placeholder) -> Any:
     """As Producers.check, but a batch of a transaction that has ended begins the next."""
+    producer = batch.producer_id
     known = self.get(producer)
-    if known is not None and 0 < transaction <= known.ended and self.open_transaction(producer) is None:
-        transaction = known.ended + 1
-    return _check(self, producer, epoch, first, count, transaction)
+    if known is not None and 0 < batch.transaction <= known.ended and self.open_transaction(producer) is None:
+        batch = batch._replace(transaction=known.ended + 1)
+    return _check(self, batch)
 
 
 _check = Producers.check

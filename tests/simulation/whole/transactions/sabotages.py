@@ -19,6 +19,7 @@ from strandline.statemachine.groups import conversions, group_offsets
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
+from strandline.statemachine.partition.placeholder import Placeholder
 from strandline.statemachine.partition.producer_state import MAX_SEQUENCE, NO_TRANSACTION
 from strandline.statemachine.partition.producers import Duplicate, Producers
 from strandline.statemachine.partition.rejection import Rejected, Rejection
@@ -37,27 +38,25 @@ from tests.simulation.whole.transactions.marker_sabotages import MARKERS
 def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) -> Any:
     """Producers.check, without some of its rules."""
 
-    def judge(
-        self: Producers, producer_id: int, incarnation: int, first: int, record_count: int, transaction: int
-    ) -> Duplicate | Rejected | None:
-        known = self.get(producer_id)
+    def judge(self: Producers, batch: Placeholder) -> Duplicate | Rejected | None:
+        known, transaction, first = self.get(batch.producer_id), batch.transaction, batch.base_sequence
         if known is None:
             return None
-        if epoch and incarnation < known.epoch:
+        if epoch and batch.producer_epoch < known.epoch:
             return Rejected(Rejection.INVALID_PRODUCER_EPOCH, known.epoch)
         if number and transaction != NO_TRANSACTION and transaction <= known.ended:
             return Rejected(Rejection.TRANSACTION_ENDED, known.ended)
-        opened = self.open_transaction(producer_id)
+        opened = self.open_transaction(batch.producer_id)
         if number and opened is not None and transaction != opened.number:
             return Rejected(Rejection.NOT_IN_TRANSACTION, opened.number)
         if not sequence:
             return None
         expected = 0
-        if incarnation == known.epoch and known.batches:
+        if batch.producer_epoch == known.epoch and known.batches:
             expected = (known.batches[-1].last_sequence + 1) & MAX_SEQUENCE
-            for batch in known.batches:
-                if batch.first_sequence == first and first != expected:
-                    return Duplicate(batch.base_offset)
+            for one in known.batches:
+                if one.first_sequence == first and first != expected:
+                    return Duplicate(one.base_offset)
         return None if first == expected else Rejected(Rejection.OUT_OF_ORDER_SEQUENCE_NUMBER, expected)
 
     broken = [patch.object(Producers, "check", judge)]
